@@ -201,14 +201,14 @@ class Backend(ABC):
         return
 
     def check_model(self, model: nn.Module, optimizer: Optimizer, *, missing: Sequence[str], sparse: Sequence[str]) -> list[str]:
-        """Refuse a model or optimizer that cannot be trained with this library, before anything starts. No I/O, and no ranks.
+        """Refuse a model or optimizer that cannot be trained with this library, before it starts. No I/O, and not collective.
 
-        Called in the process that tried the workload out, where the library may be missing.
+        Called by a rank that has tried the workload out: in a rehearsal, and before a training.
 
         Args:
-            model: not wrapped, after a step or two, with the gradients of the last; its dtypes, layouts and buffers are a run's.
+            model: not wrapped, after a step, with its gradients; its dtypes, layouts and buffers are a run's.
             optimizer: the workload's, as ``prepare`` gets it.
-            missing: names of parameters to be trained that got no gradient in one of these steps.
+            missing: names of parameters to be trained that got no gradient in it.
             sparse: names of parameters with sparse gradients.
 
         Returns:

@@ -80,14 +80,12 @@ def init(
 def check(
     workload: Annotated[str, typer.Argument(help="A workload: a name, module:Class or path/to/file.py:Class; or a plan (YAML).")],
     workload_option: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="Option of the workload.")] = None,
-    local_batch_size: Annotated[int, typer.Option(min=1, help="Samples per rank of the run; at most 2 are tried.")] = 32,
+    local_batch_size: Annotated[int, typer.Option(min=1, help="Samples per rank of the run; at most 4 are tried.")] = 32,
     seed: Annotated[int, typer.Option(min=0, help="Seed of weights and batches.")] = 1,
 ) -> None:
-    """Try a workload out on the CPU, in seconds: what every run would call, and what cannot work, with the line and the remedy."""
+    """Try a workload, or every arm of a plan, on this machine without timing: what cannot work, with the line and the remedy."""
     from measurement.plans.plan_file import check_plan
-    from runners.planning.arms import resolve_arms
-    from runners.planning.check_process import check_and_print
-    from runners.planning.own_checks import require_own_work
+    from runners.driver.rehearsal import rehearse_here
     from runners.planning.plan_reading import is_plan, read_plan
     from runners.standalone.flags import settings
 
@@ -96,16 +94,15 @@ def check(
         if plan.are_scripts:
             print_scripts(plan)
             return
-        check_and_print(plan, with_arms=True)
-        for note in require_own_work(resolve_arms(plan).values(), host=None).notes if plan.has_own_work else []:
-            print(f"  note       {note}")
-        if not rehearse_and_print(plan):
-            raise typer.Exit(EXIT_FAILED)
-        return
-    options = settings(workload_option, "--workload-option")
-    asked = {"workload": workload, "workload_options": options, "local_batch_size": local_batch_size, "seed": seed}
-    alone = {"name": "check", "world_size": 2, "baseline": "ddp", "arms": {"ddp": {"backend": "ddp"}}}
-    check_and_print(check_plan({**asked, **alone}, source="command line"), with_arms=False)
+    else:
+        options = settings(workload_option, "--workload-option")
+        asked = {"workload": workload, "workload_options": options, "local_batch_size": local_batch_size, "seed": seed}
+        alone = {"name": "check", "world_size": 2, "device": "cpu", "baseline": "ddp", "arms": {"ddp": {"backend": "ddp"}}}
+        plan = check_plan({**asked, **alone}, source="command line")
+    lines, is_ok = rehearse_here(plan)
+    print(plan.workload, *lines, sep="\n  ")
+    if not is_ok:
+        raise typer.Exit(EXIT_FAILED)
     print("nothing to mend")
 
 
@@ -121,20 +118,6 @@ def print_scripts(plan: Plan) -> None:
         ranks = f"{setup.plan.world_size} rank{'s' if setup.plan.world_size != 1 else ''}"
         print(f"  arm        {name}: {ranks} by {setup.launcher_reference}, in {setup.folder}{at}")
     print("nothing to mend")
-
-
-def rehearse_and_print(plan: Plan) -> bool:
-    """Rehearse a plan's arms on this machine and print what came of each. Returns whether none failed."""
-    from runners.driver.progress import LaunchProgress
-    from runners.driver.rehearsal import rehearse_here
-
-    with LaunchProgress(seconds_per_launch=1.0) as progress:
-        outcomes, folder = rehearse_here(plan, progress=progress)
-    for name, outcome in outcomes.items():
-        print(f"  arm        {name}: {outcome}")
-    has_failed = any(not outcome.startswith(("ok", "not tried")) for outcome in outcomes.values())
-    print(f"logs: {folder}" if has_failed else "nothing to mend")
-    return not has_failed
 
 
 @app.command()

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from measurement.conditions.disturbing_variables import Disturbance
 from measurement.errors import LaunchError
 from measurement.records.record import Failure
+from measurement.users_code import Place, place_in
 from runners.driver.arm_processes import ArmProcesses
 from runners.hosts.placement import Placement
 from runners.processes.supervisor_server import SupervisorServer
@@ -21,6 +22,7 @@ from runners.protocol.messages import ErrorReply, Reply
 SETTLE_S = 1.0
 """How long the driver waits, after a rank or launcher has ended, for the others to say what they saw."""
 TRACE_S = 0.3
+CRASH = "Fatal Python error"
 
 
 class ArmFailed(Exception):  # noqa: N818 - an outcome that the driver records, not an error of its own
@@ -123,11 +125,13 @@ class Diagnosis:
         first = [rank for rank, at_s in silent.items() if at_s == min(silent.values())]
         later = [rank for rank in silent if rank not in first]
         what = f"{self._who(lost)} lost with the host" if lost else f"{self._who(first)} died without a word"
+        place = None if lost else next(filter(None, map(_place_of_crash, tails.values())), None)
+        what += f", at {place}" if place else ""
         if later and not lost:
             what += f", then {self._who(later)}"
         suspects = [] if lost else self._suspects()
         message = "; ".join([what, *gone.values(), self.processes.fate(), *suspects])
-        excerpt = [] if lost else self.processes.last_words(first)
+        excerpt = place.excerpt() if place else [] if lost else self.processes.last_words(first)
         return self._outcome(message, ranks=lost or first, tails=tails, excerpt=excerpt)
 
     def _launchers_words(self) -> list[str]:
@@ -150,3 +154,8 @@ class Diagnosis:
         """``rank 1``, or ``ranks 2, 3 on host2``."""
         where = "" if self.placement.is_local else f" on {', '.join(self._hosts(ranks))}"
         return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}{where}"
+
+
+def _place_of_crash(log: str) -> Place | None:
+    """The user's line in what ``faulthandler`` says of a process that a signal ended: innermost first."""
+    return place_in("\n".join(reversed(log.splitlines()))) if CRASH in log else None

@@ -54,6 +54,10 @@ class Launch:
     """When there are enough rounds. None: as the plan's lengths say."""
     alone: bool = False
     """Run the arms one at a time, whatever the plan's mode, as a check: without gate and blocks without exchange."""
+    tries: int | None = None
+    """See ``Job.tries``."""
+    notes: list[str] = field(default_factory=list, init=False)
+    """What they found then that should be known."""
     starting_s: float = field(default=0.0, init=False)
     """Seconds up to the rounds that were not spent on measuring."""
 
@@ -77,6 +81,11 @@ class Launch:
     def compared(self) -> list[ArmLaunch]:
         """The arms without the floor."""
         return [arm for arm in self.arms if not arm.is_floor]
+
+    @property
+    def failed(self) -> dict[str, LaunchRecord]:
+        """The records of the arms that failed or were wrong, by name."""
+        return {arm.record.arm: arm.record for arm in self.arms if arm.record.status != "ok"}
 
     @property
     def measuring_s(self) -> float:
@@ -113,6 +122,7 @@ class Launch:
             old.unlink()
         session = self._session(setup, folder)
         job = job_of(setup.plan, setup.name, setup.arm, transport=setup.transport, launch=self.number, global_plan=self.plan)
+        job = job.model_copy(update={"tries": self.tries})
         record = job.new_record(
             self.plan,
             comparison_id=self.folder.root.name,
@@ -235,6 +245,7 @@ class Launch:
         arm.record.ranks = arm.ready = [reply.report for reply in replies]
         arm.record.hosts = sorted({rank.host for rank in arm.record.ranks})
         arm.record.start_s = time.monotonic() - arm.session.started_s
+        self.notes += [note for note in replies[0].notes if note not in self.notes]
         arm.record.rank_start_s = [reply.start_s for reply in replies if reply.start_s]
         arm.session.freeze()
 

@@ -9,21 +9,21 @@ The trace has every arm take a few steps under torch's profiler and Horovod's ti
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import re
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from install.cache import cache_root
-from measurement.errors import LaunchError, PlanError
-from measurement.plans.plan import Plan
+from measurement.errors import LaunchError, PlanError, printable
+from measurement.plans.plan import Arm, Plan
 from measurement.records.record import LaunchRecord
 from measurement.records.results import TRACES_FILE, ResultsFolder, write_result
 from measurement.records.trace import ArmTrace, NcclChoices, Traces
@@ -33,8 +33,10 @@ from runners.driver.launch import Launch
 from runners.driver.progress import LaunchProgress
 from runners.hosts.placement import Placement
 from runners.hosts.preflight import inspect
-from runners.planning.arms import require_executables, resolve_arm, resolve_arms
-from runners.planning.workload import WorkloadSetup, resolve_workload
+from runners.planning.arms import ArmSetup, require_executables, resolve_arm, resolve_arms
+from runners.planning.own_checks import require_own_work
+from runners.planning.trial_findings import Findings, StopTrial
+from runners.planning.workload import WorkloadSetup, require_model, resolve_workload
 from runners.protocol.messages import TraceCommand, TraceReply
 from runners.traces.nccl_log import VARIABLES, of_all_ranks
 from runners.traces.trace_file import TracedRank, on_one_clock, viewers_file
@@ -53,14 +55,25 @@ GPU_IS_FULL = "CUDA out of memory"
 """How torch begins its OutOfMemoryError."""
 RANK = re.compile(r"^ranks? [0-9, ]+: ")
 """Stands before a message; which rank it was may be chance."""
+WHO = re.compile(RANK.pattern + "(PlanError: )?")
+ON_THE_CPU = {"on-the-cpu": Arm(backend="ddp", transport="gloo")}
+"""Tries a workload where no arm of the plan can start."""
 
 
 def rehearse(
-    plan: Plan, workload: WorkloadSetup, *, placement: Placement, folder: Path, progress: LaunchProgress, on_gpus: bool = False
-) -> dict[str, LaunchRecord]:
+    plan: Plan,
+    workload: WorkloadSetup,
+    *,
+    placement: Placement,
+    folder: Path,
+    progress: LaunchProgress,
+    on_gpus: bool = False,
+    epochs: int = 0,
+) -> Launch:
     """Rehearse every arm of a plan, together or one at a time as it measures them; nothing is left running.
 
-    Returns the records of the arms that failed or were wrong, by name; their logs lie in ``folder``. ``on_gpus``: see ``short_of``.
+    Returns the launch; the logs of arms that failed or were wrong lie in ``folder``. ``on_gpus``: see ``short_of``.
+    ``epochs``: of the training that the workload is tried for.
     """
     small = short_of(plan, on_gpus=on_gpus)
     progress.start(uncounted="rehearsal")
@@ -68,12 +81,11 @@ def rehearse(
     with open_endpoint(placement) as endpoint:
         arms = list(resolve_arms(small).values())
         where: dict[str, Any] = {"folder": ResultsFolder(folder), "endpoint": endpoint, "progress": progress}
-        launch = Launch(plan=small, setups=arms, workload=workload, number=0, **where)
+        launch = Launch(plan=small, setups=arms, workload=workload, number=0, tries=epochs, **where)
         launch.run()
-    failed = {arm.record.arm: arm.record for arm in launch.arms if arm.record.status != "ok"}
-    if not failed:
+    if not launch.failed:
         shutil.rmtree(folder, ignore_errors=True)
-    return failed
+    return launch
 
 
 def short_of(plan: Plan, *, on_gpus: bool) -> Plan:
@@ -141,33 +153,91 @@ def trace_arms(
         shutil.rmtree(folder / "launch-000", ignore_errors=True)
 
 
-def rehearse_here(plan: Plan, *, progress: LaunchProgress) -> tuple[dict[str, str], Path]:
-    """Rehearse a plan on this machine alone, whatever its hosts: what came of each arm, by name, and where the logs are.
+class Bar(LaunchProgress):
+    """On a terminal alone: what came of each arm is told in the end."""
 
-    An arm that cannot start here says why. Of a plan that names hosts two ranks are tried.
+    def say(self, what: str) -> None:
+        self._bar.update(self._task, description=printable(what))
+
+
+def rehearse_here(plan: Plan) -> tuple[list[str], bool]:
+    """Rehearse a plan on this machine alone, whatever its hosts. Of a plan that names hosts two ranks are tried.
+
+    An arm that cannot start here says why; where none can, native DDP over Gloo tries the workload on the CPU.
+
+    Returns:
+        What the workload is and what came of each arm, a line each with the lines of the user's code; whether none failed.
+
+    Raises:
+        PlanError: there is no model, its data is missing, or every arm failed alike.
     """
     here: dict[str, Any] = {"hosts": None, "network_interface": None, "driver_address": None, "points": {}, "training": None}
+    epochs = plan.training.epochs if plan.training else 0
     plan = plan.model_copy(update={**here, "world_size": min(plan.world_size, 2) if plan.hosts else plan.world_size})
-    outcomes: dict[str, str] = {}
-    arms = plan.arms
-    for name, arm in arms.items():
+    workload = resolve_workload(plan.workload, plan.workload_options)
+    require_model(workload)
+    _require_data(plan, workload)
+    plan, outcomes = _plan_for_here(plan)
+    folder = Path(tempfile.mkdtemp(prefix="ringside-rehearsal-")) / "rehearsal"  # which only the user can read
+    with Bar(seconds_per_launch=1.0) as progress:
+        where: dict[str, Any] = {"placement": inspect(plan).placement, "folder": folder, "progress": progress}
+        launch = rehearse(plan, workload, epochs=epochs, **where)
+    failed = {name: [_reason(record), *_excerpt(record)] for name, record in launch.failed.items()}
+    alike = {"\n".join([WHO.sub("", lines[0]), *lines[1:]]) for lines in failed.values()}
+    if len(failed) == len(plan.arms) and len(alike) == 1:
+        raise PlanError(f"{alike.pop()}\nlogs: {folder}")
+    outcomes |= {name: "\n    ".join([f"{launch.failed[name].status}: {lines[0]}", *lines[1:]]) for name, lines in failed.items()}
+    if not failed:
+        shutil.rmtree(folder.parent, ignore_errors=True)
+    notes = [f"note       {note}" for note in launch.notes]
+    arms = [f"arm        {name}: {outcome}" for name, outcome in outcomes.items()]
+    return [*_model_of(launch), *notes, *arms, *([f"logs       {folder}"] if failed else [])], not failed
+
+
+def _plan_for_here(plan: Plan) -> tuple[Plan, dict[str, str]]:
+    """The plan with the arms that can start on this machine, and ``ok`` for each of these; of the others, why they cannot.
+
+    Raises a ``PlanError`` where an arm has work of its own that cannot run.
+    """
+    outcomes, able = dict.fromkeys(plan.arms, "ok"), dict[str, ArmSetup]()
+    for name, arm in plan.arms.items():
         try:
-            require_executables({name: resolve_arm(name, arm, plan)})
+            setup = resolve_arm(name, arm, plan)
+            require_executables({name: setup})
+            able[name] = setup
         except PlanError as error:
             outcomes[name] = f"not tried here: {error}"
-    able = {name: arm for name, arm in arms.items() if name not in outcomes}
-    root = Path(tempfile.mkdtemp(prefix="ringside-rehearsal-"))  # which only the user can read
-    folder = root / "rehearsal"
-    failed: dict[str, LaunchRecord] = {}
+    require_own_work(able.values(), host=None)
+    tried: dict[str, Any] = {"arms": ON_THE_CPU, "device": "cpu", "precision": "fp32"}
     if able:
-        workload = resolve_workload(plan.workload, plan.workload_options)
-        placement = inspect(plan).placement
-        plan = plan.model_copy(update={"arms": able, "baseline": plan.baseline if plan.baseline in able else next(iter(able))})
-        failed = rehearse(plan, workload, placement=placement, folder=folder, progress=progress)
-    if not failed:
-        shutil.rmtree(root, ignore_errors=True)
-    outcomes |= {name: f"{record.status}: {_reason(record)}" for name, record in failed.items()}
-    return {name: outcomes.get(name, "ok") for name in arms}, folder
+        tried = {"arms": {name: setup.arm for name, setup in able.items()}}
+    baseline = plan.baseline if plan.baseline in able else next(iter(tried["arms"]))
+    return plan.model_copy(update=tried | {"baseline": baseline}), outcomes
+
+
+def _require_data(plan: Plan, workload: WorkloadSetup) -> None:
+    """Refuse a workload that cannot be made here, or whose data is missing, with a ``PlanError``."""
+    findings = Findings()
+    with suppress(StopTrial):
+        with findings.trying("constructor", workload.workload):
+            made = workload.build(local_batch_size=plan.local_batch_size, seed=plan.seed)
+        with findings.trying("require_data", made.require_data):
+            made.require_data()
+    if findings.errors:
+        raise PlanError(f"workload '{plan.workload}': {findings.errors[0]}")
+
+
+def _model_of(launch: Launch) -> list[str]:
+    """What a rank reported of model and optimizer, if one did."""
+    report = next((arm.record.ranks[0] for arm in launch.arms if arm.record.ranks and arm.record.ranks[0].model), None)
+    if report is None:
+        return []
+    parameters, tensors = report.model["parameters"], report.model["gradient_tensors"]
+    return [f"model      {parameters:,} parameters; gradients of {tensors} tensors", f"optimizer  {report.optimizer['class']}"]
+
+
+def _excerpt(record: LaunchRecord) -> list[str]:
+    return record.error.excerpt if record.error else []
 
 
 def _reason(record: LaunchRecord) -> str:
@@ -198,7 +268,7 @@ def require_something_to_measure(plan: Plan, failed: Mapping[str, LaunchRecord],
 
 
 class Memory:
-    """Remembers which rehearsals were passed; where its folder cannot be written, none is."""
+    """Remembers which rehearsals were passed, and their notes; where its folder cannot be written, none is."""
 
     def __init__(self, plan: Plan, *, conditions: Mapping[str, object]) -> None:
         """``conditions``: versions, machines, digests of sources and variables that a rehearsal depends on."""
@@ -213,14 +283,15 @@ class Memory:
         digest = hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:24]
         self._path = cache_root().parent / "rehearsals" / digest
 
-    def knows(self) -> bool:
-        """Whether this rehearsal was passed before."""
-        with contextlib.suppress(OSError):
-            return self._path.is_file()
-        return False
+    def notes(self) -> list[str] | None:
+        """The notes of this rehearsal, if it was passed before; None: it was not."""
+        with suppress(OSError, ValueError):
+            found: list[str] = json.loads(self._path.read_text(encoding="utf-8"))
+            return found
+        return None
 
-    def add(self) -> None:
+    def add(self, notes: Sequence[str]) -> None:
         """Remember that it was passed."""
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._path.touch()
+            self._path.write_text(json.dumps(list(notes)), encoding="utf-8")

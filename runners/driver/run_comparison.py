@@ -9,7 +9,7 @@ import os
 import random
 import statistics
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -60,7 +60,7 @@ from runners.planning.arms import (
     resolve_arms,
 )
 from runners.planning.available import left_out_line
-from runners.planning.check_process import facts_of, is_to_check, require_data_on, require_sound, require_workable
+from runners.planning.check_process import facts_of, require_data_on
 from runners.planning.left_variables import require_undisturbed
 from runners.planning.own_checks import OwnFindings, require_own_work
 from runners.planning.workload import require_epochs, resolve_cases, resolve_workload
@@ -132,7 +132,6 @@ class ComparisonRun:
             if self.earlier is not None:
                 self.earlier.require_like(Measured(folder=self.folder, plan=self.plan, manifest=self.history.manifest))
             self.require_data()
-            self.check_workload()
         open_folder(self.folder, self.plan)
 
     @cached_property
@@ -173,7 +172,6 @@ class ComparisonRun:
         units = self.own.sample_units
         self.arms = {name: dataclasses.replace(arm, sample_unit=units.get(name)) for name, arm in self.arms.items()}
         self._is_own_work_found = True
-        self._note(self.own.notes)
 
     def _check_arms(self) -> None:
         """Look at the hosts, and whether each arm can start on them."""
@@ -210,21 +208,13 @@ class ComparisonRun:
         if self.cases:
             return
         if self.has_ranks_here and self.plan.container:
-            require_sound(facts_of(self.plan, None), self.plan.workload)
+            facts_of(self.plan)
         elif self.has_ranks_here:
             made = self.workload.build(local_batch_size=self.plan.local_batch_size, seed=self.plan.seed)
             made.require_data()
             self._note(made.data_notes())
         placement = self.inspection.placement
         require_data_on(placement.everywhere, self.plan, self.workload)
-
-    def check_workload(self) -> None:
-        """Try the workload out on one rank, unless it is one of ours; raises a ``PlanError`` where an arm cannot train it."""
-        if is_to_check(self.workload):
-            self.progress.say("checking the workload")
-            host = None if self.has_ranks_here else self.inspection.placement.hosts[0].host
-            alike = [arm for arm in self.arms.values() if not arm.arm.has_own_work]
-            self._note(require_workable(self.plan, alike, host=host))
 
     def _note(self, notes: Iterable[str]) -> None:
         for note in (note for note in notes if note not in self._notes):
@@ -285,14 +275,23 @@ class ComparisonRun:
             return
         self._is_rehearsed = True
         memory = Memory(self.plan, conditions=self.history.environment | steering_environment(os.environ))
-        if wanted == "once" and memory.knows():
+        known = memory.notes() if wanted == "once" else None
+        if known is not None:
+            self._note_trial(known)
             return
         folder, placement = self.folder.root / "rehearsal", self.inspection.placement
         where: dict[str, Any] = {"placement": placement, "folder": folder, "on_gpus": self._are_on_gpus}
-        self._refused = rehearse(self.plan, self.workload, **where, progress=self.progress)
+        rehearsal = rehearse(self.plan, self.workload, **where, progress=self.progress)
+        self._refused = rehearsal.failed
         require_something_to_measure(self.plan, self._refused, folder=folder)
+        self._note_trial(rehearsal.notes)
         if not self._refused:
-            memory.add()
+            memory.add(rehearsal.notes)
+
+    def _note_trial(self, notes: Sequence[str]) -> None:
+        """Note what a trial of the workload found that should be known, in the report, too."""
+        self._note(notes)
+        self.history.manifest.notes += [note for note in notes if note not in self.history.manifest.notes]
 
     def _trace_once(self) -> None:
         """Trace the arms after their launches, if the plan asks for it and the folder has no trace yet."""
@@ -416,6 +415,7 @@ class ComparisonRun:
         finally:
             if not alone:
                 self.history.manifest.fairness = fairness_table([arm.record for arm in launch.compared])
+            self._note_trial(launch.notes)
             self.history.starting_s += launch.starting_s
             self.history.training_s += launch.measuring_s
             self._ended_s = launch.ended_s
@@ -439,6 +439,7 @@ class ComparisonRun:
             refused=self._refused,
             limit=limit,
             alone=alone,
+            tries=self.plan.training.epochs if self.plan.training else None,
         )
 
     def _complete_launches(self) -> set[int]:

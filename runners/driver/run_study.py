@@ -70,7 +70,6 @@ class StudyRun:
         first = next((run for run in to_measure.values() if run.has_ranks_here), None)
         if first is not None:
             first.require_data()  # all points train on the same
-            first.check_workload()
         open_folder(self.folder, self.study)
 
     def run(self) -> Study:

@@ -11,9 +11,8 @@ from pathlib import Path
 from measurement.errors import LaunchError, PlanError, about
 from measurement.own_packages import digest
 from runners.planning.arms import ArmSetup
-from runners.planning.check_process import TIMEOUT_S, facts_of, is_ours, require_sound
+from runners.planning.check_process import TIMEOUT_S, WorkloadFacts, facts_of
 from runners.planning.own_work import OwnWork
-from runners.planning.trial_findings import AskedArm, WorkloadFacts
 from runners.processes import remote
 from runners.processes.answers import MARK, new_mark, taken
 from runners.processes.local import base_environment
@@ -32,7 +31,6 @@ BY_COMMAND = "or compare commands, which need no Ringside there (command: in the
 class OwnFindings:
     """What was found of the arms that have work of their own."""
 
-    notes: list[str] = field(default_factory=list)
     sources: dict[str, str] = field(default_factory=dict)
     """Digests of their files, their commits and versions: what must be equal where a comparison goes on. Under the arms' names."""
     files: dict[str, Path] = field(default_factory=dict)
@@ -42,7 +40,7 @@ class OwnFindings:
 
 
 def require_own_work(arms: Iterable[ArmSetup], *, host: str | None, micro_benchmark: bool = False) -> OwnFindings:
-    """Try out each arm that has work of its own, on a host (None: here), in a process of its own under its Python.
+    """Look at each arm that has work of its own, on a host (None: here), in a process of its own under its Python.
 
     Of a ``micro_benchmark``, only a Python may be an arm's own.
 
@@ -50,7 +48,7 @@ def require_own_work(arms: Iterable[ArmSetup], *, host: str | None, micro_benchm
         PlanError: an arm's Python has no Ringside, or another one, or its work cannot be run.
         LaunchError: the host does not answer.
     """
-    found, asked, tried = OwnFindings(), dict[str, dict[str, str]](), dict[str, WorkloadFacts]()
+    found, asked, seen = OwnFindings(), dict[str, dict[str, str]](), dict[str, WorkloadFacts]()
     for arm in arms:
         if not arm.arm.has_own_work:
             continue
@@ -62,9 +60,8 @@ def require_own_work(arms: Iterable[ArmSetup], *, host: str | None, micro_benchm
         if own.commit is not None:
             found.sources[f"{name}/commit"] = own.commit
         if not micro_benchmark:
-            facts = _tried(arm, tried, host=host)
-            found.notes.extend(f"arm '{name}': {note}" for note in facts.notes)
-            found.sample_units[name] = facts.sample_unit or "samples"
+            facts = _seen(arm, seen, host=host)
+            found.sample_units[name] = facts.sample_unit
             found.sources.update({f"{name}/{file}": shown for file, (_, shown) in facts.sources.items()})
             places = {f"{name}/{file}": Path(place) for file, (place, _) in facts.sources.items()}
             found.files.update({file: place for file, place in places.items() if place.is_file()})
@@ -76,17 +73,14 @@ def require_own_work(arms: Iterable[ArmSetup], *, host: str | None, micro_benchm
     return found
 
 
-def _tried(arm: ArmSetup, tried: dict[str, WorkloadFacts], *, host: str | None) -> WorkloadFacts:
-    """What a trial of an arm's work found; once for what is run by the same Python, whatever the copies of an arm."""
+def _seen(arm: ArmSetup, seen: dict[str, WorkloadFacts], *, host: str | None) -> WorkloadFacts:
+    """What an arm's work is made of; looked at once for what is run by the same Python, whatever the copies of an arm."""
     own = arm.own
-    asked = None if is_ours(own.workload) else AskedArm.of([arm])
-    key = json.dumps([own.python, own.workload, own.options, [] if asked is None else [asked[0].model_dump(exclude={"name"})]])
-    if key not in tried:
+    key = json.dumps([own.python, own.workload, own.options])
+    if key not in seen:
         with about(f"arm '{arm.name}'"):
-            facts = tried[key] = facts_of(arm.plan, asked, host=host, own=own)
-            require_sound(facts, own.reference, max_gradient_norm=arm.plan.max_gradient_norm)
-        return facts
-    return tried[key].model_copy(update={"notes": []})
+            seen[key] = facts_of(arm.plan, host=host, own=own)
+    return seen[key]
 
 
 def _require_ringside(own: OwnWork, arm: str, *, host: str | None) -> dict[str, str]:

@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from measurement.users_code import message_of, paragraph, place_of
-from runners.planning.trial_findings import WorkloadFacts
+from runners.planning.trial_findings import Findings
 from workloads import Workload
 from workloads.optimizers import members_of
 
@@ -60,13 +60,13 @@ def _step_hooks(optimizer: Optimizer) -> list[Callable[..., Any]]:
     return [*optimizer._optimizer_step_pre_hooks.values(), *optimizer._optimizer_step_post_hooks.values()]
 
 
-def find_end(facts: WorkloadFacts, workload: Workload, model: nn.Module, optimizer: Optimizer, *, needed: int | None) -> None:
+def find_end(findings: Findings, workload: Workload, model: nn.Module, optimizer: Optimizer, *, needed: int | None) -> None:
     """Note where the schedule ends: an error if that is too early for any run. The arguments are as in ``run_schedule``."""
     try:
-        run_schedule(workload, model, optimizer, first=3, needed=needed)
+        run_schedule(workload, model, optimizer, first=2, needed=needed)
     except ScheduleEndedError as ended:
         cause = ended.__cause__ or ended
         message = f"the schedule ends after {ended.step - 1} steps: after_step, or a hook of the optimizer, then raises"
         message += f" {message_of(cause)}; let it go on for as many steps as a run takes, such as with a larger total_steps"
         told = paragraph(message, place_of(cause))
-        (facts.errors if needed or ended.step <= FEW_STEPS else facts.notes).append(told)
+        (findings.errors if needed or ended.step <= FEW_STEPS else findings.notes).append(told)

@@ -12,12 +12,16 @@ from measurement.errors import PlanError
 from measurement.plans.options import checked
 from measurement.plans.settings import TrainingSettings
 from measurement.records.record import Case
-from workloads import MicroBenchmark, Workload, workload_class
+from workloads import REGISTRY, MicroBenchmark, Workload, workload_class
 from workloads.optimizers import seed_generators
 
 if TYPE_CHECKING:  # ranks resolve their workload here, and need no plan
     from measurement.plans.plan import Plan
     from runners.planning.arms import ArmSetup
+
+
+OTHERS = ("synthetic",)
+"""Workloads of ours whose model is not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +31,11 @@ class WorkloadSetup:
     reference: str
     workload: type[Workload] | type[MicroBenchmark]
     options: BaseModel
+
+    @property
+    def is_users_model(self) -> bool:
+        """Whether it is trained and not one of ours, which our tests check."""
+        return issubclass(self.workload, Workload) and (self.reference in OTHERS or self.reference not in REGISTRY.table)
 
     def gate_comes_first(self, training: TrainingSettings | None) -> bool:
         """Whether the parity gate is taken before what is measured, see ``runners.driver.gates``."""
@@ -54,6 +63,12 @@ def resolve_workload(reference: str, given: dict[str, object]) -> WorkloadSetup:
     workload, implied = workload_class(reference)
     options = checked(workload.Options, implied | given, source=f"workload_options of '{reference}'")
     return WorkloadSetup(reference=reference, workload=workload, options=options)
+
+
+def require_model(setup: WorkloadSetup) -> None:
+    """Refuse a micro-benchmark, where a model is wanted, with a ``PlanError``."""
+    if not issubclass(setup.workload, Workload):
+        raise PlanError(f"workload '{setup.reference}' is a micro-benchmark, which checks its results in every run; check a model")
 
 
 def resolve_cases(plan: Plan, workload: WorkloadSetup, arms: dict[str, ArmSetup]) -> list[Case]:

@@ -48,6 +48,8 @@ class Job(Message):
     learning_rate_scale: int | None = None
     """What ``learning_rate_scaling: linear`` multiplies by; None: ranks × micro-steps. A single process beside arms of many ranks
     has their global batch as its local one, and must scale as they do."""
+    tries: int | None = None
+    """Try a workload of the user's before the ranks meet: for a training of so many epochs; 0: for blocks; None: do not."""
 
     def new_record(self, plan: Plan, *, comparison_id: str, launch: int, **found: Any) -> LaunchRecord:
         """The record of this arm in a launch of a plan, to be filled; ``found``: fields that only the caller knows."""
@@ -236,6 +238,8 @@ class StartedReply(Message):
     report: RankReport
     script: ScriptReport | None = None
     """What a script reports, once it has taken the steps that are compared."""
+    notes: list[str] = []
+    """What its trial of the workload found that works, and should be known."""
     start_s: dict[str, float] = {}
     """Seconds of its start by stage (``measurement.probes.start_clock``); empty of a script."""
 

@@ -22,6 +22,7 @@ from backends.base import EXACT, Prepared
 from measurement.errors import PlanError
 from measurement.probes.flops import count_flops
 from measurement.records.record import FlopCount
+from measurement.users_code import place_of_definition
 from runners.protocol.gate_verdict import NOT_REPEATABLE, REPEATABLE_SO
 from runners.protocol.messages import Sketches
 from runners.protocol.same_work import ROUNDING
@@ -100,7 +101,9 @@ class OwnSteps:
         apart = self._repeated(found.gradients) if self._rank > 0 or is_alone else None
         seen = next(filter(None, self._trainer.backend.all_gather_object(apart, str | None)), None)
         if seen:
-            raise PlanError(f"{NOT_REPEATABLE}: {seen}, from the same parameters, batch and seeds; {REPEATABLE_SO}")
+            place = place_of_definition(self._trainer.workload.compute_loss)
+            where = f" ({place})" if place else ""
+            raise PlanError(f"{NOT_REPEATABLE}: {seen}, from the same parameters, batch and seeds; {REPEATABLE_SO}{where}")
         if self._rank == 0:
             self._find_rounding(found, alone, steps=steps if self._trainer.world.world_size > 2 else 1)
         return found
@@ -213,7 +216,7 @@ def own_flops(trainer: Trainer) -> FlopCount:
             sizes[str(parameter.dtype).removeprefix("torch.")] += parameter.numel()
         (dtype, _), *_ = sizes.most_common(1)
         return FlopCount(samples=workload.count_samples(batch), by_operation=found, dtype=dtype, without_formula=unseen)
-    return FlopCount(error=findings.facts.errors[0])
+    return FlopCount(error=findings.errors[0])
 
 
 @torch.no_grad()

@@ -74,6 +74,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     folder = Path(given.log_folder) if given.log_folder else remote_results.make_folder(os.environ[RUN_ID])
     log = folder / remote_results.log_name(world.rank)
     redirect_output(log)
+    faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)
     take_resources(world, threads=given.threads, device=given.device, affinity=given.affinity, freed_memory=given.freed_memory)
 
@@ -235,7 +236,7 @@ class RankServer:
         self._engine = start_engine(job, self.world, store=rendezvous, timeout=timeout, clock=self.clock)
         report = self._engine.report(recorded_environment(os.environ))
         self.clock.mark("model")
-        return StartedReply(report=report, start_s=self.clock.stages_s)
+        return StartedReply(report=report, notes=list(self._engine.notes), start_s=self.clock.stages_s)
 
 
 if __name__ == "__main__":

@@ -70,9 +70,6 @@ class ScriptComparison(ComparisonRun):
     def require_data(self) -> None:
         """Scripts look after their own."""
 
-    def check_workload(self) -> None:
-        """There is none."""
-
     def run(self) -> Comparison:
         """Check revisions out while the launches run; see ``ComparisonRun.run``."""
         with ExitStack() as stack:

@@ -17,8 +17,6 @@ from measurement.records.record import LaunchRecord, RankReport
 from measurement.records.results import ResultsFolder
 from measurement.world import World
 from runners.planning.arms import job_of
-from runners.planning.check_process import is_to_check, require_workable_here
-from runners.planning.workload import resolve_workload
 from runners.processes.process_exit import leave, say_once
 from runners.protocol.gate_verdict import judge_gate
 from runners.protocol.lost_peers import CAUSE_FIRST_S, mentions_lost_peer
@@ -101,18 +99,16 @@ class StandaloneRun:
         engine.backend.teardown()
 
     def _start(self) -> Engine:
-        """Check the workload on rank 0, meet the other ranks and build the engine."""
+        """Meet the other ranks and build the engine. Before a training the workload is tried."""
         arm, timeout = self.plan.arms[self.plan.baseline], timedelta(seconds=self.options.timeout)
         job = job_of(self.plan, self.plan.baseline, arm, transport=arm.transport)
+        job = job.model_copy(update={"tries": job.training.epochs if job.training else None})
         if self.world.rank == 0:
             self.folder.prepare_to_write()
-        if self.world.rank == 0 and is_to_check(resolve_workload(job.workload, job.workload_options)):
-            for note in require_workable_here(self.plan, job):
-                self._say(f"note: {note}")
         self.store = rendezvous_store(job, self.world, timeout=timeout)
         with joint_start(self.store, self.world, say=self._say_why):
             engine = start_engine(job, self.world, store=self.store, timeout=timeout)
-        for note in engine.data_notes:
+        for note in engine.notes or engine.data_notes:
             self._say(f"note: {note}")
         return engine
 

@@ -56,11 +56,11 @@ def test_a_rehearsal_that_was_passed_is_remembered_and_what_is_measured_already_
 def test_another_plan_or_another_environment_is_rehearsed_anew():
     plan = check_plan(TINY, source="test")
     conditions = {"torch": "2.15.0"}
-    Memory(plan, conditions=conditions).add()
+    Memory(plan, conditions=conditions).add(["a note"])
     longer = plan.model_copy(update={"name": "longer", "measurement": plan.measurement.model_copy(update={"launches": 9})})
     others = [(plan.model_copy(update={"micro_steps": 2}), conditions), (plan, {"torch": "2.16.0"})]
-    assert [Memory(*one, conditions=now).knows() for *one, now in [(plan, conditions), (longer, conditions)]] == [True, True]
-    assert [Memory(*one, conditions=now).knows() for *one, now in others] == [False, False]
+    assert [Memory(*one, conditions=now).notes() for *one, now in [(plan, conditions), (longer, conditions)]] == [["a note"]] * 2
+    assert [Memory(*one, conditions=now).notes() for *one, now in others] == [None, None]
 
 
 @pytest.mark.costly
@@ -97,3 +97,56 @@ def test_a_plan_is_checked_by_its_rehearsal_here(tmp_path):
     assert done.returncode == 1, done.stderr
     assert "ddp: ok" in done.stdout
     assert "raises: failed: rank" in done.stdout
+
+
+OUTSIDE = Path(__file__).parents[1] / "outside"
+BESIDE = """
+from gpt_model_beside import make
+from plain_beside import Plain
+
+
+class Mine(Plain):
+    def build_model(self):
+        return make()
+"""
+
+
+def test_a_workload_alone_is_tried_on_two_ranks_with_what_lies_beside_its_file(tmp_path):
+    (tmp_path / "gpt_model_beside.py").write_text("from torch import nn\n\n\ndef make():\n    return nn.Linear(10, 1)\n")
+    (tmp_path / "plain_beside.py").write_text((OUTSIDE / "idioms.py").read_text())
+    (tmp_path / "mine_beside.py").write_text(BESIDE)
+    done = ringside_here("check", f"{tmp_path / 'mine_beside.py'}:Mine")
+    assert done.returncode == 0, done.stderr
+    assert "11 parameters; gradients of 2 tensors" in done.stdout and "optimizer  SGD" in done.stdout
+    assert done.stdout.splitlines()[-2:] == ["  arm        ddp: ok", "nothing to mend"]
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize(
+    ("name", "messages"),
+    [
+        ("idioms.py:RaisesInLoss", ["compute_loss raised KeyError: 'mae', at ", "idioms.py:", 'weights["mae"]']),
+        ("idioms.py:SameShard", ["ringside: ranks 0 and 1 consumed the same samples"]),
+        ("everyday.py:KeepsHiddenInClass", ["ringside: the workload's loss is not repeatable", "everyday.py:"]),
+        ("mistakes.py:Crashes", ["died without a word, at ", "mistakes.py:", "os.kill(os.getpid(), signal.SIGSEGV)"]),
+    ],
+)
+def test_what_cannot_work_is_told_with_the_users_line(name, messages):
+    done = ringside_here("check", OUTSIDE / name)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert all(message in done.stderr for message in messages), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.costly
+def test_a_note_of_a_trial_is_in_the_report_when_its_rehearsal_is_remembered_too(tmp_path):
+    arms = {"naive": "naive", "single": "single"}
+    plan = plan_of(tmp_path, arms)
+    plan.write_text(plan.read_text().replace("workload: digits", f"workload: {OUTSIDE / 'idioms.py'}:Unused"))
+    for name in ("one", "two"):
+        done = ringside_here("compare", plan, "-o", tmp_path / name)
+        assert done.returncode == 0, done.stderr
+        assert "no gradient from the first batch: '0.spare.weight'" in " ".join(
+            ResultsFolder(tmp_path / name).read_manifest().notes
+        )
+    assert SAYS not in done.stderr

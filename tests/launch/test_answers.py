@@ -14,8 +14,7 @@ from measurement.plans.plan_file import check_plan
 from runners.hosts.port_reach import try_ports
 from runners.hosts.preflight import ask
 from runners.hosts.ssh_probe import Probe
-from runners.planning.arms import resolve_arms
-from runners.planning.check_process import require_data_on, require_workable
+from runners.planning.check_process import facts_of, require_data_on
 from runners.planning.workload import resolve_workload
 from runners.processes import remote, remote_results
 from runners.processes.answers import MARK, framed, new_mark, next_answer, taken
@@ -86,7 +85,7 @@ def test_what_a_users_code_prints_is_no_answer(greeting_host, tmp_path):
     reference = f"{tmp_path / 'talker.py'}:Talker"
     plan = check_plan({**TINY, "workload": reference}, source="test")
     require_data_on([HOST], plan, resolve_workload(reference, {}))
-    assert require_workable(plan, resolve_arms(plan).values(), host=HOST) == []
+    assert facts_of(plan, host=HOST).sample_unit == "images"
 
 
 def test_a_shell_that_runs_something_else_is_told(tmp_path, monkeypatch):

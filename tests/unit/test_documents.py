@@ -201,7 +201,7 @@ def test_every_decision_is_in_the_index_and_has_its_three_parts():
     folder = REPOSITORY / "docs" / "decisions"
     index = (folder / "index.md").read_text()
     decisions = sorted(path for path in folder.glob("*.md") if path.name != "index.md")
-    assert [int(path.name[:4]) for path in decisions] == list(range(1, len(decisions) + 1))
+    assert len({path.name[:4] for path in decisions}) == len(decisions), "a number that went is not given again"
     for path in decisions:
         assert f"({path.name})" in index
         assert re.findall(r"^## (.*)$", path.read_text(), re.M) == ["Context", "Decision", "Consequence"]

@@ -1,4 +1,4 @@
-"""What ``ringside check`` finds in workloads as people write them: each mistake with its line and its remedy."""
+"""What a trial finds in workloads as people write them: each mistake with its line and its remedy."""
 
 from __future__ import annotations
 
@@ -11,58 +11,36 @@ from torch import nn
 
 from backends import make_backend
 from measurement.errors import PlanError
-from measurement.plans.plan_file import check_plan
-from runners.planning.check_process import ASKED_OF_PLAN, Asked
 from runners.planning.workload import resolve_workload
 from runners.planning.workload_check import check_workload
-from tests.conftest import TINY, documented_files, ringside_here
+from runners.protocol.messages import Job
+from tests.conftest import documented_files, ringside_here
 from tests.outside import mistakes
+from workloads.base import EvaluationSums
 from workloads.tensors import digest_of
 
 IDIOMS = Path(__file__).parent.parent / "outside" / "idioms.py"
 MISTAKES = IDIOMS.with_name("mistakes.py")
 
 
-def facts_of(name, *, file=IDIOMS, options=None, **more):
+def check(name, *, file=IDIOMS, backend="single", transport=None, options=None, **more):
+    """The notes of a trial as rank 0 of two; a ``PlanError`` with what cannot work."""
     setup = resolve_workload(f"{file}:{name}", options or {})
-    return check_workload(setup, local_batch_size=16, seed=1, world_size=2, device=torch.device("cpu"), **more)
+    job = Job(arm="a", backend=backend, workload=setup.reference, local_batch_size=2, world_size=2, seed=1, **more)
+    return check_workload(
+        setup, job, rank=0, device=torch.device("cpu"), backend=make_backend(backend, transport=transport, options={})
+    )
 
 
-@pytest.mark.parametrize("name", ["Plain", "Scheduled", "TwoOptimizers", "Recommender", "Tied", "Checkpointed", "Uneven"])
+def error_of(name, **more):
+    with pytest.raises(PlanError) as caught:
+        check(name, **more)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["Plain", "Scheduled", "TwoOptimizers", "Tied", "Checkpointed", "Uneven", "Finite"])
 def test_ordinary_idioms_have_nothing_to_mend(name):
-    facts = facts_of(name)
-    assert facts.errors == []
-    assert set(facts.found) == {"model", "optimizer", "batch", "step", "held out"}
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "Augmented",
-        "Shuffled",
-        "OwnGenerators",
-        "Distilled",
-        "ChangesItsBatch",
-        "KeepsHidden",
-        "KeepsHiddenInModel",
-        "Masked",
-        "Odd",
-        "Complex",
-    ],
-)
-def test_draws_and_kept_state_have_nothing_to_mend(name):
-    assert facts_of(name, file=IDIOMS.with_name("everyday.py")).errors == []
-
-
-@pytest.mark.parametrize(
-    ("name", "changed"),
-    [("KeepsHiddenInClass", "KeepsHiddenInClass.hidden"), ("DrawsFromTheModule", "RNG")],
-)
-def test_a_loss_that_is_not_repeatable_is_told_with_what_changed(name, changed):
-    (error,) = facts_of(name, file=IDIOMS.with_name("everyday.py")).errors
-    assert error.startswith("the workload's loss is not repeatable: compute_loss() gave ")
-    assert f"from the same weights, batch and seeds ({changed} changed meanwhile); draw from the generators" in error
-    assert "everyday.py:" in error
+    assert check(name) == []
 
 
 @pytest.mark.parametrize(
@@ -73,48 +51,39 @@ def test_a_loss_that_is_not_repeatable_is_told_with_what_changed(name, changed):
         ("LossPerSample", ["compute_loss() gave a tensor of shape [2, 1]; return the mean over the batch", "idioms.py:"]),
         ("OwnBackward", ["compute_loss() ran backward() by itself; add the losses up", "idioms.py:"]),
         ("NanLoss", ["the loss of the first batch is nan", "idioms.py:"]),
-        ("Unseeded", ["batches() gave ranks 0 and 1 the same samples", "idioms.py:"]),
-        ("SameShard", ["batches() gave ranks 0 and 1 the same samples", "idioms.py:"]),
         ("NoBatches", ["batches() gave none to rank 0 of 2", "idioms.py:"]),
-        ("ElsewhereBatches", ["batches() gave batch[1] on meta, and its argument device is cpu; move it there", "idioms.py:"]),
         ("CountsTensors", ["count_samples() gave torch.Size([2, 10]); return how many samples the batch holds", "idioms.py:"]),
         ("RaisesInLoss", ["compute_loss raised KeyError: 'mae', at ", "idioms.py:", 'weights["mae"] * nn.functional']),
         ("SparseUnderAdam", ["the optimizer's step raised RuntimeError: Adam does not support sparse gradients", "idioms.py:"]),
     ],
 )
 def test_a_mistake_is_told_with_its_line_and_its_remedy(name, messages):
-    (error,) = facts_of(name).errors
+    error = error_of(name)
+    assert error.startswith(f"workload '{IDIOMS}:{name}': ")
     assert all(message in error for message in messages), error
-
-
-def test_a_hugging_face_model_has_nothing_to_mend():
-    pytest.importorskip("transformers", reason="Hugging Face's transformers is not installed; it is the user's own")
-    done = ringside_here("check", "plans/hugging-face.yaml")
-    assert done.returncode == 0, done.stderr
-    assert "GPT2LMHeadModel" in done.stdout
 
 
 @pytest.mark.slow
 def test_readmes_whole_model_has_nothing_to_mend(tmp_path):
     (tmp_path / "spirals.py").write_text(documented_files()["spirals.py"])
-    facts = facts_of("Spirals", file=tmp_path / "spirals.py", options={"hidden": 32})
-    assert facts.errors == []
-    assert "1,218 parameters; gradients of 6 tensors" in " ".join(facts.found.values())
+    assert check("Spirals", file=tmp_path / "spirals.py", options={"hidden": 32}) == []
 
 
 def test_what_works_and_should_be_known_is_told():
-    assert any("begun anew each time" in note for note in facts_of("Finite").notes) is False, "it has more than is tried"
-    assert facts_of("Recommender").sparse == ["rows.weight"]
-    facts = facts_of("Unused")
-    assert facts.without_gradient == ["0.spare.weight", "0.spare.bias"]
-    assert "no gradient from the first batch: '0.spare.weight', '0.spare.bias'" in facts.notes
+    assert check("Recommender") == ["sparse gradients: 'rows.weight'"]
+    assert check("Unused") == ["no gradient from the first batch: '0.spare.weight', '0.spare.bias'"]
+    assert "'0.spare.weight', '0.spare.bias' got none from a batch; give the arm options" in error_of(
+        "Unused", backend="ddp", transport="gloo"
+    )
+    clipping = error_of("Recommender", max_gradient_norm=1.0)
+    assert "max_gradient_norm = 1, but PyTorch clips no sparse gradients, which 'rows.weight' have; leave it out" in clipping
 
 
 @pytest.mark.parametrize(
     ("name", "messages"),
     [
-        ("Lazy", ["build_model() gave a lazy module, whose 'weight', 'bias' has no shape yet; do a forward pass there"]),
-        ("Meta", ["build_model() gave '0.weight', '0.bias', '2.weight' and 1 more on the device 'meta'"]),
+        ("Lazy", ["build_model() gave 'weight', 'bias' without values", "do a forward pass there"]),
+        ("Meta", ["build_model() gave '0.weight', '0.bias', '2.weight' and 1 more without values", "build the model on the CPU"]),
         ("OwnLoss", ["compute_loss() uses model.loss", "call model(...)", "DDP exchanges only what passes its forward"]),
         ("InnerModule", ["calls the model that build_model() returned outside of the model's own forward()", "model(...)"]),
         ("PartAlone", ["compute_loss() calls model.body outside of the model's own forward()", "nn.functional.mse_loss(net.head"]),
@@ -128,29 +97,44 @@ def test_what_works_and_should_be_known_is_told():
     ],
 )
 def test_what_libraries_would_fail_on_later_is_told_at_once(name, messages):
-    (error,) = facts_of(name, file=MISTAKES).errors
+    error = error_of(name, file=MISTAKES)
     assert all(message in error for message in [*messages, "mistakes.py:"]), error
 
 
-def test_a_schedule_may_end_with_the_training():
-    assert facts_of("Endless", file=MISTAKES).notes == []
-    assert facts_of("Ending", file=MISTAKES, steps_of=lambda _: 200).errors == []
-    late = facts_of("EndingLate", file=MISTAKES)
-    assert late.errors == []
-    assert late.notes[0].startswith("the schedule ends after 3000 steps")
-    assert facts_of("EndingLate", file=MISTAKES, steps_of=lambda _: 4000).errors
+class OfAnEpoch(mistakes.EndingLate):
+    """An epoch has 1,000 batches."""
+
+    held_out = EvaluationSums(count=1)
+
+    def batches_per_epoch(self, *, world_size):
+        return 1000
+
+    def evaluation_batches(self, **place):
+        return self.batches(**place)
+
+    def evaluation_sums(self, model, batch):
+        return self.held_out
+
+
+def test_a_schedule_may_end_with_the_training_and_what_evaluates_is_tried_before_one(monkeypatch):
+    assert check("Endless", file=MISTAKES) == []
+    (late,) = check("EndingLate", file=MISTAKES)
+    assert late.startswith("the schedule ends after 3000 steps")
+    assert check("OfAnEpoch", file=__name__, tries=3) == []
+    assert "the schedule ends after 3000 steps" in error_of("OfAnEpoch", file=__name__, tries=4)
+    monkeypatch.setattr(OfAnEpoch, "held_out", 0.5)
+    assert "evaluation_sums() gave a float; return a workloads" in error_of("OfAnEpoch", file=__name__, tries=3)
 
 
 @pytest.mark.parametrize("name", ["Checkpointed", "Scripted"])
 def test_what_only_looks_like_going_around_forward_is_none(name):
-    assert facts_of(name, file=MISTAKES).errors == []
+    assert check(name, file=MISTAKES) == []
 
 
 @pytest.mark.parametrize("kind", sorted(mistakes.KINDS))
 def test_batches_hold_what_people_put_there(monkeypatch, kind):
     monkeypatch.setattr(mistakes.Batches, "kind", kind)
-    facts = facts_of("Batches", file=mistakes.__name__)
-    assert (facts.errors, facts.notes) == ([], [])
+    assert check("Batches", file=mistakes.__name__) == []
     given = [mistakes.Batches(local_batch_size=4, seed=1).batches(rank=rank, world_size=2, device=None) for rank in (0, 0, 1)]
     digests = [hashlib.sha256() for _ in given]
     for batches, digest in zip(given, digests, strict=True):
@@ -283,77 +267,12 @@ def test_sparse_gradients_are_refused_where_they_cannot_be_exchanged(backend, tr
     assert message in str(caught.value)
 
 
-@pytest.mark.slow
-def test_the_command_prints_what_it_found_and_refuses_what_cannot_work(tmp_path):
-    good = ringside_here("check", f"{IDIOMS}:Scheduled")
-    assert (good.returncode, good.stderr) == (0, "")
-    assert "Sequential, 193 parameters; gradients of 4 tensors" in good.stdout
-    assert good.stdout.splitlines()[-1] == "nothing to mend"
+def test_what_is_no_model_is_refused_before_anything_starts():
     unfinished = ringside_here("check", f"{IDIOMS}:Unfinished")
     assert unfinished.returncode == 2
-    assert (
-        "has yet to define batches(rank, world_size, device), build_optimizer(model), compute_loss(model, batch), "
-        in unfinished.stderr
-    )
-    assert "count_samples(batch)" in unfinished.stderr
-
-
-def test_a_micro_benchmark_is_no_model():
-    asked = check_plan({**TINY, "workload": "collectives"}, source="test").model_dump(mode="json", include=set(ASKED_OF_PLAN))
-    with pytest.raises(PlanError, match="'collectives' is a micro-benchmark"):
-        Asked(plan=asked, arms=[]).facts()
-
-
-PLAN = """
-name: p
-workload: {workload}
-world_size: 2
-max_gradient_norm: 1.0
-baseline: ddp
-arms:
-  ddp: {{backend: ddp, transport: gloo, options: {{comm_hook: fp16}}}}
-  horovod: {{backend: horovod, transport: gloo}}
-"""
-
-
-@pytest.mark.process
-def test_clipping_of_sparse_gradients_is_refused_and_a_plans_arms_are_asked_too(tmp_path):
-    path = tmp_path / "plan.yaml"
-    path.write_text(PLAN.format(workload=f"{IDIOMS}:Recommender"))
-    done = ringside_here("check", path)
-    assert done.returncode == 2
-    clipping, arm = done.stderr.splitlines()[:2]
-    assert clipping.startswith(f"ringside: workload '{IDIOMS}:Recommender': max_gradient_norm = 1, but PyTorch clips no sparse ")
-    assert "gradients, which 'rows.weight' have; leave it out" in clipping
-    assert "arm 'ddp': " in arm and "not with comm_hook 'fp16'" in arm
-
-
-@pytest.mark.process
-def test_a_process_that_dies_in_the_trial_is_told_with_the_users_line(tmp_path):
-    done = ringside_here("check", f"{MISTAKES}:Crashes")
-    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
-    assert "ended in the middle (signal SIGSEGV; at " in done.stderr
-    assert "mistakes.py:" in done.stderr
-
-
-BESIDE = """
-from gpt_model_beside import make
-from plain_beside import Plain
-
-
-class Mine(Plain):
-    def build_model(self):
-        return make()
-"""
-
-
-@pytest.mark.process
-def test_what_lies_beside_a_workloads_file_is_found(tmp_path):
-    (tmp_path / "gpt_model_beside.py").write_text("from torch import nn\n\n\ndef make():\n    return nn.Linear(10, 1)\n")
-    (tmp_path / "plain_beside.py").write_text(IDIOMS.read_text())
-    (tmp_path / "mine_beside.py").write_text(BESIDE)
-    done = ringside_here("check", f"{tmp_path / 'mine_beside.py'}:Mine")
-    assert done.returncode == 0, done.stderr
+    wanted = "has yet to define batches(rank, world_size, device), build_optimizer(model), compute_loss(model, batch), "
+    assert wanted in unfinished.stderr and "count_samples(batch)" in unfinished.stderr
+    assert "'collectives' is a micro-benchmark" in ringside_here("check", "collectives").stderr
 
 
 @pytest.mark.parametrize(
