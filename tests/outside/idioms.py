@@ -302,13 +302,6 @@ class Diverges(Plain):
         return torch.optim.SGD(model.parameters(), lr=1e20)
 
 
-class Unseeded(Plain):
-    def batches(self, *, rank, world_size, device):
-        while True:
-            inputs = torch.randn(self.local_batch_size, 10)
-            yield inputs, inputs.sum(dim=1, keepdim=True)
-
-
 class SameShard(Plain):
     def samples(self, rank):
         return super().samples(0)
@@ -317,12 +310,6 @@ class SameShard(Plain):
 class NoBatches(Plain):
     def samples(self, rank):
         return iter(())
-
-
-class ElsewhereBatches(Plain):
-    def batches(self, *, rank, world_size, device):
-        for inputs, targets in self.samples(rank):
-            yield inputs.to(device), targets.to("meta")
 
 
 class CountsTensors(Plain):
