@@ -38,7 +38,6 @@ def measure(plan: Path, output: Path, *, launches: int, rounds: int, block_s: fl
     length = {
         "rehearsal": "never",
         "launches": launches,
-        "alone_every": 0,
         "rounds": rounds,
         "block_s": block_s,
         "block_timeout_s": 120 + 10 * block_s,

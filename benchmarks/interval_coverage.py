@@ -12,8 +12,6 @@ on synthetic block times of which the truth is known: each arm, the baseline and
   launches it takes to find a difference of 3%.
 - ``budget``: five minutes, spent as the driver does; coverage and half-width beside those of the best fixed number of launches,
   in regimes of what a launch costs and how much rounds and launches vary.
-- ``alone``: launches one arm at a time beside interleaved ones; how often two ways that agree are said to contradict each other
-  or withhold a verdict, and how often they withhold one that interleaving alone has made.
 - ``busy``: no round is quiet, others take a share of the cores, and load slows the candidate alone, by a power of 1 / (1 - share);
   how often it is called different though it is equal, and how often one that really is 2, 5 or 18 times slower is found.
 - ``equivalence``: how often a candidate is called equivalent whose truth lies exactly at the threshold, how often one that is equal
@@ -28,7 +26,6 @@ on synthetic block times of which the truth is known: each arm, the baseline and
 from __future__ import annotations
 
 import argparse
-import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -39,11 +36,10 @@ from scipy import stats
 
 from reports.conclusions.verdict import decide, reach_of_load, stands_clear, to_decide
 from reports.estimate import Estimate
-from reports.statistics.cross_check import Interleaved, cross_check
 from reports.statistics.interim_analyses import error_share, next_analysis
 from reports.statistics.intervals import Launches, RatioEstimate, ratio_intervals, typical_ratio
 from reports.statistics.speed_dependence import ratio_by_speed
-from reports.statistics.student import student_t, t_interval
+from reports.statistics.student import t_interval
 from tests.kit.budgets import REGIMES, Regime, fixed, interval_of, launch, on_a_budget
 from tests.kit.ratios import equal_work, log_width
 
@@ -59,12 +55,6 @@ MOST_PROMISED = 60
 """Launches: longer promises are not followed."""
 FASTER, FAST_LAUNCHES, LAUNCH_NOISE = math.log(1.25), 0.2, 0.035
 """A shared machine: by how much it is faster, as log; in which share of launches; how much launches of an arm differ besides."""
-LEVELS = (
-    ("launches 0.5%, drift 1%", 0.005, 0.01, 1.0),
-    ("launches 2%, drift 3%", 0.02, 0.03, 1.0),
-    ("launches 4%, drift 0%", 0.04, 0.0, 1.0),
-    ("launches 2%, drift 3%, twice alone", 0.02, 0.03, 2.0),
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -378,64 +368,6 @@ def _slower(blocks: Array, effect: float) -> Array:
     return blocks * np.exp([[effect], [0.0], [0.0]])
 
 
-def show_alone(replications: int) -> None:
-    """Print false contradictions, and of verdicts that interleaving alone has made the share that is withheld."""
-    print(
-        "\none arm at a time; said to contradict though equal, verdict withheld | made by interleaving, withheld: 3%, 5%, 10%, 20%"
-    )
-    for candidates in (1, 2):
-        for together, alone in ((8, 2), (12, 3), (24, 6)):
-            for label, spread, drift, factor in LEVELS:
-                random = np.random.default_rng([14, candidates, together, sum(map(ord, label))])
-                draws = functools.partial(cross_checked, candidates, together, alone, spread, drift, factor, random)
-                same = [draws(1.05, 1.05) for _ in range(replications)]
-                false, withheld = (np.mean([one[column] for one in same]) for column in (0, 1))
-                biased = [np.mean([draws(bias, 1.0)[1] for _ in range(replications)]) for bias in (1.03, 1.05, 1.1, 1.2)]
-                told = "".join(f"{one:8.1%}" for one in biased)
-                name = f"{candidates} of {together} + {alone}, {label}"
-                print(f"{name:<54}{false:>8.1%}{withheld:>8.1%} |{told}", flush=True)
-
-
-def cross_checked(
-    candidates: int,
-    together: int,
-    alone: int,
-    spread: float,
-    drift: float,
-    factor: float,
-    random: np.random.Generator,
-    interleaved: float,
-    truth: float,
-) -> tuple[bool, bool]:
-    """Whether the first candidate's two ways are said to contradict, and whether that withholds its verdict, if there is one.
-
-    Args:
-        candidates: of the comparison.
-        together: launches that interleave.
-        alone: launches that run one arm at a time.
-        spread: standard deviation of an arm's launches.
-        drift: of the machine between launches, and between arms that run one at a time.
-        factor: how many times as much levels vary one arm at a time.
-        random: draws.
-        interleaved: the first candidate's ratio in interleaved launches.
-        truth: its ratio one arm at a time.
-    """
-    arms = candidates + 1
-    levels = drift * random.standard_normal((together, 1)) + spread * random.standard_normal((together, arms))
-    apart = factor * (drift * random.standard_normal((alone, arms)) + spread * random.standard_normal((alone, arms)))
-    levels[:, 1] += math.log(interleaved)
-    apart[:, 1] += math.log(truth)
-    logs = levels[:, 1:] - levels[:, :1]
-    errors = logs.std(axis=0, ddof=1) / math.sqrt(together)
-    ratios = [Interleaved(centre=m, error=e, degrees=together - 1) for m, e in zip(logs.mean(axis=0), errors, strict=True)]
-    one = cross_check(apart, levels, ratios, confidence=CONFIDENCE)[0]
-    half = student_t(CONFIDENCE ** (1 / candidates), together - 1) * errors[0]
-    low, high = (math.exp(ratios[0].centre + sign * half) for sign in (-1, 1))
-    verdict = decide(Estimate(value=math.exp(ratios[0].centre), ci_low=low, ci_high=high), threshold=THRESHOLD)
-    assert one is not None
-    return one.contradicts, verdict != "undecided" and one.contradicts and decide(one.ratio, threshold=THRESHOLD) != verdict
-
-
 def is_found_under_load(speed: float, share: float, power: float, random: np.random.Generator) -> bool:
     """Whether the candidate gets a verdict of five launches, all under load that slows it alone."""
     slowed = 1 / (1 - share) ** power
@@ -505,7 +437,6 @@ def main() -> None:
         "candidates": show_candidates,
         "budget": show_budget,
         "promise": show_promise,
-        "alone": show_alone,
         "busy": show_busy,
         "speed": show_speed,
     }

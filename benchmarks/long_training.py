@@ -115,7 +115,7 @@ def report(name: str, logs: list[float], beside: dict[str, Any] | None) -> str:
 def ringside_launch(given: argparse.Namespace, number: int) -> dict[str, float]:
     """Have Ringside measure one more launch of the plan; returns each arm's ratio of totals to the baseline (and its control)."""
     ringside = Path(sys.executable).parent / "ringside"
-    length = [f"launches={number + 1}", "seconds_per_launch=22", "alone_every=0"]
+    length = [f"launches={number + 1}", "seconds_per_launch=22"]
     more = [word for one in length for word in ("--set", f"measurement.{one}")]
     command = [str(ringside), "compare", str(given.plan), "-o", str(given.in_turn), *more]
     subprocess.run(command, check=False, capture_output=True, cwd=REPOSITORY)  # 1: an arm failed; its launch is missing then

@@ -50,7 +50,6 @@ def plan(arms: dict[str, Any], *, world_size: int = 2, **measurement: Any) -> di
         "rounds": 2,
         "block_steps": 2,
         "local_every": 0,
-        "alone_every": 0,
         "control": False,
         "floor": False,
     } | measurement

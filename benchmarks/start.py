@@ -74,7 +74,7 @@ def bare_start_s(given: argparse.Namespace, rng: random.Random) -> float:
 
 def ringside_start_s(given: argparse.Namespace, number: int) -> float:
     """Have Ringside make one more launch. Returns the seconds of its start."""
-    lengths = (f"launches={number + 1}", "rounds=4", "rehearsal=never", "alone_every=0")
+    lengths = (f"launches={number + 1}", "rounds=4", "rehearsal=never")
     more = [word for one in lengths for word in ("--set", f"measurement.{one}")]
     folder = given.output / "ringside"
     command = [str(Path(sys.executable).parent / "ringside"), "compare", str(given.plan), "-o", str(folder), *more]

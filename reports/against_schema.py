@@ -7,7 +7,7 @@ from typing import Literal
 from reports.estimate import Estimate, Stored
 
 ChangeVerdict = Literal["regressed", "improved", "no regression", "undecided"]
-ChangeWithheld = Literal["launches", "load", "work", "control", "alone", "stalls"]
+ChangeWithheld = Literal["launches", "load", "work", "control", "stalls"]
 """``launches``: one of the two has a single launch. ``load``: the machine was not quiet. Else as ``reports.schema.Withheld``."""
 
 

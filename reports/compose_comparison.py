@@ -39,7 +39,6 @@ from reports.wording.causes import limit_sentence
 from reports.wording.cautions import elsewhere_lines
 from reports.wording.comparison_sentences import (
     control_sentence,
-    cross_check_lines,
     fastest_sentence,
     findings,
     input_sentences,
@@ -79,7 +78,7 @@ def compare(
     Raises:
         RecordError: there is no record, or one of another plan.
     """
-    _check(plan, records)
+    _check(plan, records, manifest)
     ordered, unit = sorted(records, key=lambda record: record.launch), sample_unit(records)
     share = error_share(manifest.looks if manifest else [], until_decided=plan.measurement.until_decided)
     differences = configuration_of(ordered, allow=plan.scripts.allow) or own_work_differences(ordered, allow=plan.allow)
@@ -99,7 +98,6 @@ def compare(
         measured_minutes=evidence.minutes,
         results=results,
         fastest=leaders,
-        cross_checks=cross_check_lines(results),
         timings=summarise_timings(plan, ordered, steps, total_s=manifest.seconds.get("total") if manifest else None),
         spread=None if evidence.are_runs or training else summarise_spread(evidence),
         what_if=what_if(evidence, arms, links=links),
@@ -195,12 +193,14 @@ def _limit(evidence: Evidence, arms: Sequence[ArmSummary]) -> str | None:
     return limit_sentence(shares, hosts=len({host for record in evidence.records for host in record.hosts}))
 
 
-def _check(plan: Plan, records: Sequence[LaunchRecord]) -> None:
+def _check(plan: Plan, records: Sequence[LaunchRecord], manifest: Manifest | None) -> None:
+    """A plan of a Ringside that had more keys has another digest now: its manifest has the one that its records have."""
     if not records:
         raise RecordError("there is no launch record yet, so nothing to report; run 'ringside compare' on this folder first")
     roles, digest = plan.roles(), plan_digest(plan)
+    known = {digest, manifest.plan_digest if manifest else digest}
     for record in records:
-        if record.arm not in roles or record.plan_digest != digest:
+        if record.arm not in roles or record.plan_digest not in known:
             raise RecordError(
                 f"the record of launch {record.launch}, arm '{record.arm}', is of another plan (digest {record.plan_digest}, "
                 f"this plan's is {digest}); keep one results folder for each plan"

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -23,17 +22,11 @@ from reports.conclusions.ratios import find_spread
 from reports.conclusions.steps import Steps, read_steps
 from reports.schema import LaunchTiming, SpreadFigures
 from reports.statistics.budget import (
-    ALONE_SHARE,
-    FEWEST_ALONE,
     PILOTS,
     UNKNOWN,
     Cost,
-    Spread,
     choose,
-    enough_for_alone,
-    is_alone_due,
     pilot,
-    wanted_alone,
 )
 
 
@@ -59,8 +52,7 @@ def choose_length(
     Returns:
         None: the budget is spent, or another launch would not make intervals narrower.
     """
-    everything = [record for record in folder.records() if record.complete]
-    records = [record for record in everything if not record.alone]
+    records = [record for record in folder.records() if record.complete]
     measured = rounds_of(records)
     rounds, cost = [one for one in measured if one], cost_of(plan, records, between_s=between_s)
     if len(measured) < PILOTS:
@@ -70,74 +62,22 @@ def choose_length(
     cases: list[str | None] = [case.name for case in cases_of(records)]
     blocks = _blocks(folder, records, {} if known is None else known)
     spread = find_spread(plan, blocks, cases=cases or [None]) if len(blocks) else UNKNOWN
-    alone = _alone(plan, everything, cost, between_s=between_s) if not cases else NO_ALONE
-    found = LengthChoice(launch=launch, launches=0, left_s=left_s, start_s=cost.start_s, round_s=cost.round_s)
+    chosen = choose(rounds, cost=cost, spread=spread, left_s=left_s)
+    if chosen is None:
+        return None
+    found = LengthChoice(launch=launch, rounds=chosen.rounds, launches=len(rounds) + chosen.launches, left_s=left_s)
+    found.start_s, found.round_s = cost.start_s, cost.round_s
     if spread is not UNKNOWN:
         found.round_deviation = math.sqrt(spread.round_variance)
         found.launch_deviation = math.sqrt(spread.expected.launch_variance)
-    return filled(found, rounds, cost, spread, alone, every=plan.measurement.alone_every)
-
-
-def filled(
-    found: LengthChoice, rounds: Sequence[int], cost: Cost, spread: Spread, alone: Alone, *, every: int
-) -> LengthChoice | None:
-    """A choice with its rounds and whether arms run one at a time; time for such launches to come is kept back."""
-    chosen = choose(rounds, cost=cost, spread=spread, left_s=found.left_s)
-    done = len(rounds) + alone.done
-    wanted = alone.wanted(done + (chosen.launches if chosen else 0), every=every)
-    to_come = wanted - alone.done
-    chosen = choose(rounds, cost=cost, spread=spread, left_s=found.left_s - to_come * alone.cost_s)
-    found.launches = done + to_come + (chosen.launches if chosen else 0)
-    is_due = chosen is None or is_alone_due(done, alone.done, launches=found.launches, wanted=wanted)
-    if to_come and is_due and found.left_s >= alone.cost_s:
-        found.alone, found.rounds = True, chosen.rounds if chosen else statistics.median_low(rounds)
-        return found
-    if chosen is None:
-        return None
-    found.rounds = chosen.rounds
     return found
-
-
-@dataclass(frozen=True, kw_only=True)
-class Alone:
-    """Launches that ran their arms one at a time, and how many the budget has room for."""
-
-    done: int
-    room: int
-    cost_s: float
-
-    def wanted(self, launches: int, *, every: int) -> int:
-        """How many there are to be in all. Once there is one, there are to be two, though they leave room for fewer others."""
-        enough = max(launches, enough_for_alone(every)) if self.done else launches
-        wanted = min(wanted_alone(enough, every=every), self.room)
-        return max(wanted, self.done) if wanted >= FEWEST_ALONE else self.done
-
-
-NO_ALONE = Alone(done=0, room=0, cost_s=0.0)
-
-
-def alone_within(budget_s: float, *, done: int, cost_s: float) -> Alone:
-    """Launches of this mean cost that a budget leaves room for; those that are done have theirs."""
-    return Alone(done=done, room=done + max(int((ALONE_SHARE * budget_s - done * cost_s) / cost_s), 0), cost_s=cost_s)
-
-
-def _alone(plan: Plan, records: Sequence[LaunchRecord], cost: Cost, *, between_s: float) -> Alone:
-    """What such launches cost so far, or may be expected to: a start like that of all arms at once, and fewer blocks a round."""
-    measure = plan.measurement
-    if measure.minutes is None or measure.mode != "interleaved" or len(plan.arms) < 2:
-        return NO_ALONE
-    took = [seconds + between_s for seconds in _launch_seconds([record for record in records if record.alone]).values() if seconds]
-    share = len(plan.arms) / len(plan.compared_arms())
-    expected = cost.start_s + share * cost.round_s * pilot(cost, left_s=60 * measure.minutes).rounds
-    return alone_within(60 * measure.minutes, done=len(took), cost_s=statistics.fmean(took) if took else expected)
 
 
 def summarise_spread(evidence: Evidence) -> SpreadFigures | None:
     """How much a comparison's ratios vary, and what its launches cost; None where that is not known."""
     cases: list[str | None] = [case.name for case in evidence.cases]
     spread = find_spread(evidence.plan, evidence.blocks, cases=cases or [None]) if len(evidence.blocks) else UNKNOWN
-    records = [record for record in evidence.records if not record.alone]
-    rounds, cost = rounds_of(records), cost_of(evidence.plan, records)
+    rounds, cost = rounds_of(evidence.records), cost_of(evidence.plan, evidence.records)
     timed = [one for one in rounds if one]
     if spread is UNKNOWN or not timed:
         return None
@@ -155,7 +95,7 @@ def summarise_timings(plan: Plan, records: Sequence[LaunchRecord], steps: Steps,
     """Where the seconds of launches went. ``total_s``: of all sessions; None: not known."""
     launches: dict[int, list[LaunchRecord]] = {}
     for record in records:
-        if plan.measurement.mode == "interleaved" and not record.alone and record.launch_s is not None:
+        if plan.measurement.mode == "interleaved" and record.launch_s is not None:
             launches.setdefault(record.launch, []).append(record)
     timed = steps.slowest.groupby(["launch", "kind"])["step_s"].sum()
     by_part: dict[tuple[Any, str], float] = {}

@@ -17,7 +17,7 @@ SCHEMA_VERSION = 1
 """Version of comparison.json, a study's too. It grows when a key changes its meaning or goes."""
 
 Verdict = Literal["faster", "slower", "equivalent", "undecided"]
-Withheld = Literal["work", "control", "alone", "stalls", "load"]
+Withheld = Literal["work", "control", "stalls", "load"]
 Term = Literal["compute", "data_wait", "library_overhead", "imbalance", "exposed_exchange"]
 """What a step is made of, see ``reports.conclusions.step_terms``."""
 Phase = Literal["data_wait", "forward", "backward", "optimizer"]
@@ -429,17 +429,6 @@ class ArmSummary(Stored):
         return self.step_terms_s.exposed_exchange if self.step_terms_s else None
 
 
-class AloneFigures(Stored):
-    """A candidate in launches that ran their arms one at a time, beside interleaved ones (``reports.statistics.cross_check``)."""
-
-    ratio: Estimate
-    apart: Estimate
-    """That ratio over the interleaved one."""
-    launches: int
-    contradicts: bool
-    """Whether both differ beyond chance."""
-
-
 class RatioBySpeed(Stored):
     """A ratio that moves with the machine's speed (``reports.statistics.speed_dependence``)."""
 
@@ -477,11 +466,9 @@ class RatioSummary(Stored):
     verdict_alone: Verdict
     """What the interval says by itself. ``verdict`` is 'undecided' instead where something withholds it."""
     withheld_by: Withheld | None = None
-    """The two do different work; or the control deviates from 1 by as much; or one arm at a time it comes out otherwise,
-    beyond chance; or the verdict would be another without a few stalls, too rare to be estimated; or the machine was not quiet,
-    and the rounds that nobody disturbed say otherwise, or are too few and load may have made it."""
-    alone: AloneFigures | None = None
-    """One arm at a time; null where no launch ran so."""
+    """The two do different work; or the control deviates from 1 by as much; or the verdict would be another without a few stalls,
+    too rare to be estimated; or the machine was not quiet, and the rounds that nobody disturbed say otherwise, or are too few and
+    load may have made it."""
     by_speed: RatioBySpeed | None = None
     """Null where it is not known to depend on the machine's speed, or without a control or five launches."""
     quiet_ratio: float | None = None
@@ -661,8 +648,6 @@ class Comparison(Stored):
     seconds: dict[str, float] = {}
     timings: list[LaunchTiming] = []
     """Where the seconds of launches went, in their order; empty where launches do not tell, or arms ran one at a time."""
-    cross_checks: list[str] = []
-    """A sentence for each candidate on how it comes out one arm at a time."""
     what_if: list[WhatIf] = []
     """Without one cause of lost time, from the arms' terms; empty where no arm has terms."""
     spread: SpreadFigures | None = None
@@ -713,8 +698,8 @@ class Comparison(Stored):
 
     @property
     def sentences(self) -> list[str]:
-        """What was found, one arm at a time too, and what the control says."""
-        return [*self.findings, *self.cross_checks, self.control]
+        """What was found, and what the control says."""
+        return [*self.findings, self.control]
 
     @property
     def undecided(self) -> list[RatioSummary]:

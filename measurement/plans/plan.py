@@ -34,7 +34,7 @@ USUAL_LAUNCHES = 8
 """Launches that are expected of a budget of minutes before any is measured."""
 FIXED_LENGTH = ("launches", "seconds_per_launch", "steps_per_launch", "rounds")
 """Settings of ``measurement`` that say how long is measured, in the place of ``minutes``."""
-NOT_OF_SCRIPTS = {"floor": False, "local_every": 0, "alone_every": 0, "rehearsal": "never"}
+NOT_OF_SCRIPTS = {"floor": False, "local_every": 0, "rehearsal": "never"}
 """Settings of ``measurement`` that mean nothing for arms by command, and what they are there."""
 NOT_IN_TRAINING = {"control": False, "local_every": 0, "minutes": None}
 """Settings of ``measurement`` that mean nothing where arms train to the end, and what they are there."""
@@ -221,10 +221,6 @@ class Measurement(Section):
     """Untimed steps at the start of each block."""
     local_every: int = Field(default=4, ge=0)
     """Every this many rounds, each arm also runs a block without gradient exchange. 0: never; the report then cannot say why."""
-    alone_every: int = Field(default=5, ge=0)
-    """One in so many launches runs its arms one at a time, to check that interleaving does not make the answer. Done where that
-    makes two launches (ten in all, by default), and within a quarter of ``minutes``. 0: never. Not in trainings, not in
-    micro-benchmarks, and not of scripts, which may end and be started anew within a launch."""
     parity_steps: int = Field(default=3, ge=1)
     """Optimizer steps after which all ranks' parameters must agree."""
     control: bool = True

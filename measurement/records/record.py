@@ -396,8 +396,6 @@ class LaunchRecord(Written):
     """Wall time of this launch's blocks, all arms together."""
     padding_bytes: int | None = None
     """Bytes by which the environment of all arms was made longer in this launch; None where nobody drove the run."""
-    alone: bool = False
-    """Whether this launch ran its arms one at a time, as a check of interleaved ones. It has no control, no floor and no gate."""
     launch_s: float | None = None
     """Wall time of the whole launch, all arms together: start, blocks, gate and end."""
     ranks: list[RankReport] = []
@@ -435,8 +433,6 @@ class LengthChoice(Written):
     launch: int
     rounds: int | None = None
     """None: a pilot, which chose while it ran."""
-    alone: bool = False
-    """Whether its arms run one at a time."""
     launches: int
     """Launches in all, as expected then."""
     left_s: float

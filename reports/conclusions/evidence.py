@@ -29,8 +29,6 @@ class Evidence:
     """Those that count."""
     blocks: pd.DataFrame
     """``reports.conclusions.blocks.tabulate_blocks``."""
-    alone_blocks: pd.DataFrame
-    """Blocks of launches that ran their arms one at a time. Every other figure leaves these launches out."""
     stalls: pd.DataFrame
     """``reports.conclusions.disturbances.find_stalls``."""
     readings: pd.DataFrame
@@ -63,22 +61,17 @@ class Evidence:
         order = list(plan.roles())
         everything = sorted(records, key=lambda record: (record.launch, order.index(record.arm)))
         own = [record for record in everything if record.arm != FLOOR]
-        alone = sorted({record.launch for record in own if record.alone})
-        together = [record for record in everything if not record.alone]
-        counted = steps.valid(everything)
-        valid, readings = counted.without_launches(alone), tabulate_readings(together)
+        valid, readings = steps.valid(everything), tabulate_readings(everything)
         timed, beside = valid.without_arm(FLOOR), empty(HOST_USE_TYPES) if host_use is None else host_use
-        beside = beside[~beside["launch"].isin(alone)]
         return cls(
             plan=plan,
             records=own,
             steps=timed,
             blocks=tabulate_blocks(timed),
-            alone_blocks=tabulate_blocks(counted.only_launches(alone)),
             stalls=find_stalls(timed.slowest),
             readings=readings[readings["arm"] != FLOOR],
             host_use=beside[beside["arm"] != FLOOR],
-            terms=Terms.find(together, valid, readings),
+            terms=Terms.find(everything, valid, readings),
             minutes=measured_minutes(plan, everything),
             spent_minutes=_spent_minutes(everything) or measured_minutes(plan, everything),
             unlike_work=unlike_work or {},
@@ -124,5 +117,5 @@ def measuring_seconds(plan: Plan, records: Sequence[LaunchRecord]) -> dict[int, 
     for record in records:
         own = record.measuring_s if record.measuring_s is not None else sum(block.wall_s for block in record.blocks)
         launches.setdefault(record.launch, []).append(own)
-    in_turn = {record.launch for record in records if record.alone or plan.measurement.mode != "interleaved"}
-    return {launch: sum(seconds) if launch in in_turn else max(seconds) for launch, seconds in launches.items()}
+    whole = max if plan.measurement.mode == "interleaved" else sum
+    return {launch: whole(seconds) for launch, seconds in launches.items()}

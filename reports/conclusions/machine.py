@@ -85,7 +85,7 @@ def _host(host: str, own: pd.DataFrame, core_shares: pd.Series) -> MachineFigure
 
 def memory_by_launch(evidence: Evidence, arm: str) -> dict[int, float]:
     """Peak memory in bytes of the rank of an arm that takes most, in each launch that counts."""
-    good = [record for record in evidence.records if record.arm == arm and record.status == "ok" and not record.alone]
+    good = [record for record in evidence.records if record.arm == arm and record.status == "ok"]
     return {record.launch: float(max(record.peak_memory_bytes)) for record in good if record.peak_memory_bytes}
 
 

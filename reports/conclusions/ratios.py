@@ -26,13 +26,11 @@ from reports.conclusions.evidence import Evidence
 from reports.conclusions.machine import memory_ratio
 from reports.conclusions.verdict import by_launches_or_rounds, decide, reach_of_load, stands_clear, tells_nothing, to_decide
 from reports.estimate import Estimate
-from reports.schema import AloneFigures, ArmSummary, RatioBySpeed, RatioSummary, Verdict, Withheld
+from reports.schema import ArmSummary, RatioBySpeed, RatioSummary, Verdict, Withheld
 from reports.statistics.budget import UNKNOWN, Spread, spread_of
-from reports.statistics.cross_check import Interleaved, cross_check
 from reports.statistics.intervals import Launches, RatioEstimate, launch_ratios, ratio_intervals, typical_ratio
 from reports.statistics.separate import Runs, ratio_of_runs, ratio_of_usual_blocks, run_order, runs_of, separate_ratio
 from reports.statistics.speed_dependence import ratio_by_speed
-from reports.statistics.student import student_t
 
 Sample = Launches | tuple[Runs, Runs]
 """What one ratio is made of: blocks of rounds, or the runs of two arms that took no turns."""
@@ -173,7 +171,6 @@ def _ratios_of_case(evidence: Evidence, case: str | None, arms: Mapping[str, Arm
     calm = _Ratios.find(evidence, without_stalls(blocks, evidence.stalls)) if case is None else None
     is_disturbed = not is_quiet(summarise_load(evidence.readings))
     quiet = _Ratios.find(evidence, undisturbed(blocks, evidence.readings)) if is_disturbed else None
-    alone = _alone(evidence, found.intervals) if case is None else {}
     by_speed = _by_speed(evidence, blocks) if case is None else {}
     spread = find_spread(plan, blocks) if len(blocks) and not evidence.are_runs else UNKNOWN
     results = []
@@ -182,7 +179,7 @@ def _ratios_of_case(evidence: Evidence, case: str | None, arms: Mapping[str, Arm
             continue
         sample, interval = found.samples[name], found.intervals[name]
         without = calm.value(name) if calm else None
-        judged = _judged(evidence, name, found.intervals, without, arms, quiet, alone.get(name))
+        judged = _judged(evidence, name, found.intervals, without, arms, quiet)
         if judged.get("more_range") and not evidence.are_runs:
             judged |= _instead(evidence, interval, spread)
         copies = copies_of_baseline(plan, name)
@@ -203,7 +200,6 @@ def _ratios_of_case(evidence: Evidence, case: str | None, arms: Mapping[str, Arm
                 run_order=run_order(*sample) if isinstance(sample, tuple) else None,
                 typical_ratio=ratio_of_usual_blocks(*sample) if isinstance(sample, tuple) else typical_ratio(sample),
                 ratio_without_stalls=without,
-                alone=alone.get(name),
                 by_speed=by_speed.get(name),
                 quiet_ratio=undisturbed_ratio.value if undisturbed_ratio else None,
                 **judged,
@@ -212,19 +208,6 @@ def _ratios_of_case(evidence: Evidence, case: str | None, arms: Mapping[str, Arm
             )
         )
     return results
-
-
-def _alone(evidence: Evidence, intervals: Mapping[str, RatioEstimate | None]) -> dict[str, AloneFigures]:
-    """What each candidate comes out at one arm at a time, where launches ran so."""
-    plan = evidence.plan
-    names = [name for name in intervals if plan.role(name) == "candidate"]
-    if not len(evidence.alone_blocks) or not names:
-        return {}
-    arms = [plan.baseline, *names]
-    ratios = [_interleaved(intervals[name], evidence.confidence ** (1 / len(names))) for name in names]
-    alone, together = (log_levels(blocks, arms) for blocks in (evidence.alone_blocks, evidence.blocks))
-    checks = cross_check(alone, together, ratios, confidence=evidence.confidence)
-    return {name: one for name, one in zip(names, checks, strict=True) if one is not None}
 
 
 def _by_speed(evidence: Evidence, blocks: pd.DataFrame) -> dict[str, RatioBySpeed]:
@@ -237,14 +220,6 @@ def _by_speed(evidence: Evidence, blocks: pd.DataFrame) -> dict[str, RatioBySpee
     ratios, each = levels[:, 2:] - levels[:, 1:2], evidence.confidence ** (1 / max(len(names), 1))
     found = {name: ratio_by_speed(ratios[:, number], levels[:, 0], confidence=each) for number, name in enumerate(names)}
     return {name: one for name, one in found.items() if one is not None}
-
-
-def _interleaved(interval: RatioEstimate | None, each: float) -> Interleaved | None:
-    """A ratio with the standard error that its interval stands for."""
-    if interval is None or interval.bounds is None:
-        return None
-    half, degrees = math.log(interval.bounds[1] / interval.bounds[0]) / 2, interval.launches - 1.0
-    return Interleaved(centre=math.log(interval.value), error=half / student_t(each, degrees), degrees=degrees)
 
 
 def _disturbed(evidence: Evidence, name: str) -> pd.DataFrame:
@@ -267,7 +242,6 @@ def _judged(
     without_stalls: float | None,
     arms: Mapping[str, ArmSummary],
     quiet: _Ratios | None,
-    one_at_a_time: AloneFigures | None,
 ) -> dict[str, Any]:
     """Fields of ``RatioSummary``: the verdict, what withholds it, or how much more measuring should bring one."""
     plan, interval, threshold = evidence.plan, intervals[name], evidence.threshold
@@ -281,8 +255,6 @@ def _judged(
     reach = None
     if plan.role(name) == "candidate" and decide(interval, threshold=threshold, control=control) != alone:
         withheld = "control"
-    elif one_at_a_time and one_at_a_time.contradicts and decide(one_at_a_time.ratio, threshold=threshold) != alone:
-        withheld = "alone"
     elif _hangs_on_few_stalls(arms[name], arms[plan.baseline], interval, without_stalls, threshold):
         withheld = "stalls"
     elif quiet is not None and decide(quiet.intervals[name], threshold=threshold) != alone:

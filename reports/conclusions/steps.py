@@ -112,14 +112,6 @@ class Steps:
         steps = self.rank_blocks["steps"].where(self.rank_blocks["rank"] == first, 0)
         return Steps(rank_blocks=self.rank_blocks.assign(samples=steps), slowest=self.slowest)
 
-    def only_launches(self, launches: Sequence[int]) -> Steps:
-        """Those of these launches."""
-        return self._kept(lambda table: table["launch"].isin(launches))
-
-    def without_launches(self, launches: Sequence[int]) -> Steps:
-        """Those of all other launches."""
-        return self._kept(lambda table: ~table["launch"].isin(launches)) if launches else self
-
     def as_of(self, *, arm: str, launch: int) -> Steps:
         """These steps under the name of another arm and launch."""
         place: dict[str, Any] = {"arm": arm, "launch": launch}

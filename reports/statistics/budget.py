@@ -68,10 +68,6 @@ class Spread:
         return self.launch_variance / whole if whole else 0.0
 
 
-ALONE_SHARE = 0.25
-"""Launches that run one arm at a time may take this share of a budget at most."""
-FEWEST_ALONE = 2
-"""One launch one arm at a time tells nothing: how much such launches vary is then unknown."""
 UNKNOWN = Spread(round_variance=1.0, launch_variance=0.0, degrees=0.0)
 """Before two launches are measured: the usual ratio of both is expected, and their size does not matter."""
 
@@ -95,27 +91,6 @@ def spread_of(pool: Sequence[LaunchRatios]) -> Spread:
     scale = float(np.mean([one.scale for one in known]))
     between = launch_variance(known) * scale
     return Spread(round_variance=float(np.mean(rounds)), launch_variance=between, degrees=pooled_df(known))
-
-
-def wanted_alone(launches: int, *, every: int) -> int:
-    """How many of a comparison's launches run their arms one at a time: one in ``every``, and none where that is fewer than two.
-
-    Two of eight would make the interval a fifth wider, and tell of biases of 20% alone.
-    """
-    return min(launches // every, launches // 2) if every and launches >= enough_for_alone(every) else 0
-
-
-def enough_for_alone(every: int) -> int:
-    """The number of launches from which on some run their arms one at a time."""
-    return FEWEST_ALONE * max(every, 2)
-
-
-def is_alone_due(number: int, done: int, *, launches: int, wanted: int) -> bool:
-    """Whether the launch after ``number`` others is to run its arms one at a time, so that such launches lie evenly among all.
-
-    ``done``: those of them that did so. ``wanted``: launches that are to do so, in all.
-    """
-    return done < wanted and number >= int((done + 0.5) * launches / wanted)
 
 
 def choose(done: Sequence[int], *, cost: Cost, spread: Spread, left_s: float) -> Length | None:

@@ -12,7 +12,6 @@ from reports.conclusions.cases import VERDICTS, Outcome, count_verdicts
 from reports.conclusions.verdict import LONGEST, is_atypical
 from reports.estimate import Estimate
 from reports.schema import ArmSummary, RatioSummary
-from reports.statistics.budget import FEWEST_ALONE
 from reports.statistics.interim_analyses import error_share
 from reports.wording.causes import cause_clause
 from reports.wording.cautions import CAUTIONS, beyond_load, caution_of, no_verdict_by_load
@@ -206,8 +205,6 @@ def ratio_note(result: RatioSummary, arms: Sequence[ArmSummary]) -> str | None:
     """What weakens a verdict, or why there is no ratio."""
     if result.withheld_by == "control":
         return f"the interval alone says '{result.verdict_alone}', but the control deviates by as much"
-    if result.withheld_by == "alone":
-        return f"the interval alone says '{result.verdict_alone}', but one arm at a time it comes out otherwise, beyond chance"
     if result.withheld_by == "stalls":
         return _few_stalls(result, arms)
     if result.withheld_by == "load":
@@ -241,24 +238,6 @@ def first_line(text: str, *, limit: int = 160) -> str:
     """The first line of a message, cut where it is too long for a sentence."""
     line = text.strip().splitlines()[0] if text.strip() else ""
     return line if len(line) <= limit else line[: limit - 1] + "…"
-
-
-def cross_check_lines(results: Sequence[RatioSummary]) -> list[str]:
-    """How each candidate comes out one arm at a time, beside how it does interleaved."""
-    found = []
-    for result in results:
-        if result.alone is None or result.throughput_ratio is None:
-            continue
-        alone, one = result.alone, result.alone.ratio
-        bounds = "" if one.bounds is None else f"{ratio(one.bounds[0])} to {ratio(one.bounds[1])}, "
-        chance = "beyond chance" if alone.contradicts else "which may be chance"
-        if alone.launches < FEWEST_ALONE:
-            chance = "which one launch cannot judge"
-        found.append(
-            f"{result.candidate}, one arm at a time: {ratio(one.value)} ({bounds}{count(alone.launches, 'launch', 'launches')}); "
-            f"interleaved {ratio(result.throughput_ratio)} ({interval(result)}); apart {apart(alone.apart.value)}, {chance}"
-        )
-    return found
 
 
 def control_sentence(results: Sequence[RatioSummary]) -> str:

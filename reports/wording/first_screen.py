@@ -17,7 +17,6 @@ from reports.wording.comparison_sentences import (
     by_speed_lines,
     control_sentence,
     counts_words,
-    cross_check_lines,
     first_line,
     in_order,
     more_words,
@@ -82,7 +81,7 @@ class FirstScreen:
     """At most 20 words."""
     candidates: Sequence[Candidate]
     marks: Sequence[Mark]
-    """Control, quiet machine, same work, alone ≈ interleaved."""
+    """Control, quiet machine, same work."""
     compared: str
     alike: Sequence[str] = ()
     """Whether scripts train the same, and the first thing that they do differently; empty of workloads."""
@@ -174,16 +173,14 @@ def _by_case(arm: ArmSummary, comparison: Comparison) -> Candidate:
 def _marks(
     arms: Sequence[ArmSummary], results: Sequence[RatioSummary], *, control: str, of: Comparison | None = None
 ) -> list[Mark]:
-    """The four marks; the last one only where arms can be checked one at a time (``measurement.alone_every``).
+    """The three marks.
 
     ``of``: the comparison that they are of; None: a study's point, of which less is kept.
     """
-    never_alone = of is not None and (of.are_scripts or of.training is not None or bool(of.cases))
     return [
         _control(results, control, by_seed=bool(of and of.training)),
         _quiet(arms, results),
         _same_work(arms, results, of),
-        *([] if never_alone else [_alone(results)]),
     ]
 
 
@@ -239,14 +236,6 @@ def _same_work(arms: Sequence[ArmSummary], results: Sequence[RatioSummary], of: 
     return Mark(name="same work", word=word, ok=word == "same", explanation=". ".join([*(first_lines(of) if of else []), *said]))
 
 
-def _alone(results: Sequence[RatioSummary]) -> Mark:
-    """Whether one arm at a time comes out as interleaved arms do."""
-    found = [result.alone for result in results if result.alone and result.role == "candidate"]
-    said = cross_check_lines(results) or ["No launch ran its arms one at a time: nothing checks what taking turns does to them"]
-    word = "not checked" if not found else "contradicts" if any(alone.contradicts for alone in found) else "agrees"
-    return Mark(name="alone ≈ interleaved", word=word, ok=word == "agrees", explanation=". ".join(said))
-
-
 def _compared(comparison: Comparison) -> str:
     """Workload, ranks, hosts, batch and what was measured."""
     hosts = len(comparison.hosts)
@@ -275,7 +264,6 @@ def _ranks(ranks: int, hosts: int, device: str, *, drawn: str) -> str:
 STEPS: dict[Withheld, str] = {
     "work": "Make both do the same work, or allow the difference: see 'What differed?'",
     "control": "Measure more launches: equal arms differ by as much here",
-    "alone": "Compare what one long run of each arm takes: taking turns changes the answer",
     "stalls": "Measure longer: fewer than ten stalls decide",
     "load": "Measure again on a quiet machine",
 }

@@ -18,7 +18,6 @@ WRITTEN = {"ddp": "DDP", "fsdp2": "FSDP2", "horovod": "Horovod", "gloo": "Gloo",
 """Libraries and transports as they are written; others as they call themselves."""
 WITHHELD = {
     "control": "the control deviates by as much",
-    "alone": "one arm at a time says otherwise",
     "stalls": "it rests on a few stalls",
     "load": "the machine was not quiet",
 }

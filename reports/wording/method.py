@@ -11,7 +11,7 @@ from reports.conclusions.disturbances import DISTURBED, FEW, MANY, TIMES_DEVIATI
 from reports.conclusions.step_terms import LIMIT
 from reports.conclusions.verdict import LOAD_POWER
 from reports.schema import Comparison, RatioSummary, SpreadFigures
-from reports.statistics.budget import PILOTS, enough_for_alone
+from reports.statistics.budget import PILOTS
 from reports.statistics.intervals import TRIM
 from reports.wording.formatting import apart, one_sided_percent, percent
 from reports.wording.training_sentences import training_method
@@ -31,7 +31,7 @@ def method(comparison: Comparison) -> list[str]:
     if comparison.cases:
         blocks = _loaders(asked) if comparison.are_loaders else _cases(asked)
         return [_turns(comparison), *_length(comparison), *blocks, _control(asked), *_ratios(asked), *_latencies(comparison)]
-    turns = [_turns(comparison), *_length(comparison), _blocks(comparison), *_alone(comparison), _luck(comparison)]
+    turns = [_turns(comparison), *_length(comparison), _blocks(comparison), _luck(comparison)]
     return [*turns, _control(asked), _parity(asked), *_ratios(asked), *_figures()]
 
 
@@ -65,25 +65,6 @@ def _length(comparison: Comparison) -> list[str]:
             f"launch's ratio is between launches, which more rounds would not reduce. {_cost(spread)}"
         )
     return found
-
-
-def _alone(comparison: Comparison) -> list[str]:
-    """How interleaving was checked, or why not."""
-    asked = comparison.measurement
-    if asked["mode"] != "interleaved" or not any(result.role == "candidate" for result in comparison.results):
-        return []
-    launches = max((result.alone.launches for result in comparison.results if result.alone), default=0)
-    if not launches:
-        every = asked["alone_every"]
-        why = f"it needs {enough_for_alone(every)} launches, and a quarter of the time" if every else "alone_every: 0"
-        return [f"No launch ran its arms one at a time, so that interleaving itself was not checked ({why})."]
-    return [
-        f"One arm at a time: {launches} launches ran their arms one after the other, without control, floor and gate. They are "
-        "unpaired, so they are no part of the ratio and its interval. Both ways contradict each other where the interval of their "
-        "difference, for all candidates together, excludes 0. That is the wider of two by Student's t: the variance of an arm's "
-        "throughput between launches is taken from these launches alone, and from all. A verdict is withheld where they "
-        "contradict and one arm at a time gives another one."
-    ]
 
 
 def _luck(comparison: Comparison) -> str:

@@ -52,8 +52,6 @@ class Launch:
     """By name, the rehearsal's records of arms that failed there: rows of the report, which are not started."""
     limit: RoundLimit | None = None
     """When there are enough rounds. None: as the plan's lengths say."""
-    alone: bool = False
-    """Run the arms one at a time, whatever the plan's mode, as a check: without gate and blocks without exchange."""
     tries: int | None = None
     """See ``Job.tries``."""
     notes: list[str] = field(default_factory=list, init=False)
@@ -64,7 +62,7 @@ class Launch:
     def __post_init__(self) -> None:
         self.measure = self.plan.measurement
         self._began = self.ended_s = self._kept_at_s = time.monotonic()
-        self._is_interleaved = self.measure.mode == "interleaved" and not self.alone
+        self._is_interleaved = self.measure.mode == "interleaved"
         self._gate_comes_first = self.workload is not None and self.workload.gate_comes_first(self.plan.training)
         self._rng = random.Random(f"{self.plan.seed}/{self.number}")
         self._padding_bytes = random.Random(f"{self.plan.seed}/{self.number}/padding").randrange(1, MOST_PADDING)
@@ -97,8 +95,6 @@ class Launch:
         if plan.training is not None:
             return TrainingRounds(plan, plan.training, rng=rng, progress=progress, note=self._note_epoch)
         names = [case.name for case in self.cases]
-        if self.alone:
-            plan = plan.model_copy(update={"measurement": self.measure.model_copy(update={"local_every": 0})})
         is_enough = self._is_enough if self.limit else None
         return Rounds(plan, cases=names, rng=rng, progress=progress, seconds=seconds, keep=self._keep, is_enough=is_enough)
 
@@ -133,7 +129,6 @@ class Launch:
             **{"sample_unit": self.workload.workload.sample_unit if self.workload else "samples", **setup.recorded},
             commands=session.commands_as_run(),
             cases=list(self.cases),
-            alone=self.alone,
             padding_bytes=self._padding_bytes,
         )
         say, has_local_steps = self.progress.say, setup.has_local_steps
@@ -219,8 +214,6 @@ class Launch:
     def _stages(self, arms: Sequence[ArmLaunch], known: Sequence[ArmLaunch]) -> list[Callable[[], None]]:
         """What is done with arms that are ready, in its order."""
         stages: list[Callable[[], None]] = [partial(self._run_rounds, arms), partial(self._run_gates, arms, known)]
-        if self.alone:
-            stages.pop()
         return stages[::-1] if self._gate_comes_first else stages
 
     def _starting(self, arms: Sequence[ArmLaunch]) -> str:

@@ -29,7 +29,6 @@ from reports import conclude, make_reports, write_reports
 from reports.launch_budget import choose_length
 from reports.regressions.measured import Earlier, Measured
 from reports.schema import Comparison
-from reports.statistics.budget import wanted_alone
 from reports.statistics.interim_analyses import next_analysis
 from runners.driver.comparison_folder import (
     ComparisonHistory,
@@ -96,8 +95,6 @@ class ComparisonRun:
         self._ended_s: float | None = None
         self._blocks: dict[int, pd.DataFrame] = {}
         """Blocks by launch, as far as they were read to choose how long the next one is."""
-        self._alone = False
-        """Whether the next launch runs its arms one at a time, where the plan has a budget of minutes."""
         self._planned: int | None = None
         """Launches that the plan asked for, known once they are measured."""
         self._refused: dict[str, LaunchRecord] = {}
@@ -359,22 +356,9 @@ class ComparisonRun:
 
     def _set_limit(self, choice: LengthChoice | None) -> None:
         """Have the next launch as long as chosen; as the last one, where another would not help."""
-        self._alone = choice is not None and choice.alone
         if choice is not None:
             self.history.note_choice(choice)
             self._limit = RoundLimit(rounds=choice.rounds, budget_s=choice.left_s)
-
-    def _runs_alone(self, number: int) -> bool:
-        """Whether this launch runs its arms one at a time: as the budget says, or at its place among a fixed number of launches."""
-        measure = self.plan.measurement
-        if measure.minutes is not None:
-            return self._alone
-        if measure.mode != "interleaved" or self.cases or self.plan.training is not None or len(self.plan.arms) < 2:
-            return False
-        if number >= measure.launches:  # added until there is a verdict
-            return bool(measure.alone_every) and (number + 1) % measure.alone_every == 0
-        wanted = wanted_alone(measure.launches, every=measure.alone_every)
-        return number in {int((one + 0.5) * measure.launches / wanted) for one in range(wanted)}
 
     def _must_stop(self, number: int) -> bool:
         """Whether a launch after this one would fail: a host no longer answers, or no arm passed the gate."""
@@ -408,28 +392,25 @@ class ComparisonRun:
         self.history.note_launch(number)
         if self._ended_s is not None:
             self._between.append(time.monotonic() - self._ended_s)
-        alone = self._runs_alone(number)
-        launch = self._new_launch(number, endpoint, limit=self._limit, alone=alone)
+        launch = self._new_launch(number, endpoint, limit=self._limit)
         try:
             launch.run()
         finally:
-            if not alone:
-                self.history.manifest.fairness = fairness_table([arm.record for arm in launch.compared])
+            self.history.manifest.fairness = fairness_table([arm.record for arm in launch.compared])
             self._note_trial(launch.notes)
             self.history.starting_s += launch.starting_s
             self.history.training_s += launch.measuring_s
             self._ended_s = launch.ended_s
         self.progress.launch_done()
 
-    def _new_launch(self, number: int, endpoint: DriverEndpoint, *, limit: RoundLimit | None, alone: bool) -> Launch:
-        """Make a launch; ``limit`` and ``alone`` as ``Launch`` has them."""
-        others = [setup for setup in self.arms.values() if not alone or self.plan.role(setup.name) != "control"]
+    def _new_launch(self, number: int, endpoint: DriverEndpoint, *, limit: RoundLimit | None) -> Launch:
+        """Make a launch; ``limit`` as ``Launch`` has it."""
         if endpoint.placement.spare:
             drawn = endpoint.placement.drawn(random.Random(f"{self.plan.seed}/{number}/nodes"))
             endpoint = dataclasses.replace(endpoint, placement=drawn)
         return Launch(
             plan=self.plan,
-            setups=[*others, *([self.floor] if self.floor and not alone else [])],
+            setups=[*self.arms.values(), *([self.floor] if self.floor else [])],
             workload=self.workload,
             cases=self.cases,
             number=number,
@@ -438,7 +419,6 @@ class ComparisonRun:
             progress=self.progress,
             refused=self._refused,
             limit=limit,
-            alone=alone,
             tries=self.plan.training.epochs if self.plan.training else None,
         )
 
@@ -446,11 +426,7 @@ class ComparisonRun:
         """Return the launches in which every arm has a record and none was interrupted."""
         records = self.folder.records()
         interrupted = {record.launch for record in records if not record.complete}
-        alone = {record.launch for record in records if record.alone}
-        by_arm = [
-            {record.launch for record in records if record.arm == arm} | (alone if self.plan.role(arm) == "control" else set())
-            for arm in self.plan.compared_arms()
-        ]
+        by_arm = [{record.launch for record in records if record.arm == arm} for arm in self.plan.compared_arms()]
         return set.intersection(*by_arm) - interrupted
 
 

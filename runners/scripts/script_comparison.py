@@ -99,8 +99,8 @@ class ScriptComparison(ComparisonRun):
     def _crowded(self) -> list[str]:
         return []
 
-    def _new_launch(self, number: int, endpoint: DriverEndpoint, *, limit: RoundLimit | None, alone: bool) -> Launch:
-        """Make a launch. ``alone`` never holds of scripts, see ``NOT_OF_SCRIPTS``."""
+    def _new_launch(self, number: int, endpoint: DriverEndpoint, *, limit: RoundLimit | None) -> Launch:
+        """Make a launch; ``limit`` as ``Launch`` has it."""
         state = FirstState(self.folder.root / FIRST_STATE, endpoint.placement) if self.plan.scripts.same_start else None
         return ScriptLaunch(
             plan=self.plan,
@@ -112,7 +112,6 @@ class ScriptComparison(ComparisonRun):
             endpoint=endpoint,
             progress=self.progress,
             limit=limit,
-            alone=alone,
         )
 
     def _tell_differences(self, records: Sequence[LaunchRecord]) -> None:

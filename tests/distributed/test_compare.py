@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -166,37 +165,6 @@ def test_a_budget_of_minutes_makes_three_launches_at_least_and_is_spent_once(tmp
     assert ([choice.rounds for choice in manifest.choices], manifest.looks) == ([None, 4, 4], [3])
     again = ringside_here("compare", plan, "-o", tmp_path / "out")
     assert "every launch is measured already" in again.stderr
-
-
-@pytest.mark.costly
-def test_some_of_eight_launches_run_one_arm_at_a_time(tmp_path):
-    """Seven of the eight are copies of the first, of which one is called measured so, since only the other is about this."""
-    arms = {"ddp": {"backend": "ddp"}, "other": {"backend": "ddp", "options": {"bucket_cap_mb": 1}}}
-    measurement, out = {"control": True, "floor": True, "local_every": 1, "alone_every": 4}, tmp_path / "out"
-    plan = write_plan(tmp_path, arms=arms, world_size=1, measurement=measurement)
-    first = ringside_here("compare", plan, "-o", out)
-    assert first.returncode == 0, first.stderr
-    for launch in (1, 3, 4, 5, 6, 7):
-        unlike = {"launch": launch, **({"alone": True, "parity": None} if launch == 6 else {})}
-        shutil.copytree(out / "launch-000", out / f"launch-{launch:03d}")
-        for path in (out / f"launch-{launch:03d}").glob("*/record.json"):
-            path.write_text(json.dumps({**json.loads(path.read_text()), **unlike}))
-    for arm in ("ddp-control", "floor"):
-        shutil.rmtree(out / "launch-006" / arm)
-    done = ringside_here("compare", plan, "-o", out, "--set", "measurement.launches=8")
-    assert done.returncode == 0, done.stderr
-    records = records_of(out)
-    assert {place for place in records if place[0] == 2} == {(2, arm) for arm in arms}, "neither control nor floor"
-    alone = [records[2, arm] for arm in arms]
-    for record in alone:
-        assert (record.alone, record.status, record.parity) == (True, "ok", None)
-        assert [block.kind for block in record.blocks] == ["sync"] * 3
-    early, late = sorted(sorted(block.turn for block in record.blocks) for record in alone)
-    assert max(early) < min(late)
-    found = json.loads((out / "comparison.json").read_text())
-    assert {arm["launches"] for arm in found["arms"]} == {6}
-    assert "one arm at a time" in found["cross_checks"][0] and re.search(r"interleaved:\s+(agrees|contradicts)", done.stdout)
-    assert "every launch is measured already" in ringside_here("compare", plan, "-o", out, "--set", "measurement.launches=8").stderr
 
 
 def test_a_finished_comparison_is_not_measured_again_and_its_reports_are_rebuilt(tmp_path):

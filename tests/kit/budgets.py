@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from measurement.records.record import LengthChoice
-from reports.launch_budget import NO_ALONE, alone_within, filled
-from reports.statistics.budget import PILOTS, Cost, pilot, spread_of
+from reports.statistics.budget import PILOTS, Cost, choose, pilot, spread_of
 from reports.statistics.intervals import Launches, RatioEstimate, launch_ratios, ratio_intervals
 from reports.statistics.student import Array
 from tests.kit.ratios import equal_work
@@ -67,38 +65,24 @@ def interval_of(launches: Sequence[Array]) -> RatioEstimate:
     return found
 
 
-ALONE_EVERY, ALONE_ROUND = 5, 0.75
-"""One launch in so many runs its arms one at a time, and what its round takes of another's: the control's block is missing."""
-
-
 def on_a_budget(regime: Regime, budget_s: float, random: np.random.Generator) -> list[Array]:
-    """Measure as a driver on a budget does, launches one arm at a time included, of which only the time counts.
-
-    Starts take 10% more or less.
-    """
+    """Measure as a driver on a budget does. Starts take 10% more or less."""
     launches: list[Array] = []
     rounds: list[int] = []
-    alone, left_s = NO_ALONE, budget_s
+    left_s = budget_s
     while True:
         if len(launches) < PILOTS:
             chosen = pilot(regime.cost, left_s=left_s, done=rounds, owed=PILOTS - len(rounds))
-            found = LengthChoice(launch=0, launches=0, left_s=left_s, rounds=chosen.rounds)
         else:
             pool = [launch_ratios(one, scale=scale) for one, scale in zip(tables(launches), SCALES, strict=True)]
             spread = spread_of([one for one in pool if one is not None])
-            cost_s = regime.start_s + ALONE_ROUND * rounds[-1] * regime.round_s
-            alone = alone_within(budget_s, done=alone.done, cost_s=cost_s)
-            asked = LengthChoice(launch=0, launches=0, left_s=left_s)
-            found = filled(asked, rounds, regime.cost, spread, alone, every=ALONE_EVERY)
-        if found is None or found.rounds is None:
-            return launches
-        left_s -= regime.start_s * random.uniform(0.9, 1.1)
-        left_s -= found.rounds * regime.round_s * (ALONE_ROUND if found.alone else 1)
-        if found.alone:
-            alone = replace(alone, done=alone.done + 1)
-        else:
-            launches.append(launch(regime, found.rounds, random))
-            rounds.append(found.rounds)
+            further = choose(rounds, cost=regime.cost, spread=spread, left_s=left_s)
+            if further is None:
+                return launches
+            chosen = further
+        left_s -= regime.start_s * random.uniform(0.9, 1.1) + chosen.rounds * regime.round_s
+        launches.append(launch(regime, chosen.rounds, random))
+        rounds.append(chosen.rounds)
 
 
 def fixed(regime: Regime, number: int, budget_s: float, random: np.random.Generator) -> list[Array] | None:

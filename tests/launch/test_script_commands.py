@@ -222,7 +222,6 @@ def test_ranks_and_world_size_come_from_the_commands(tmp_path):
     assert (plan.world_size, {name: arm.ranks for name, arm in plan.arms.items()}) == (3, {"a": 2, "b": 3})
     measure = plan.measurement
     assert (plan.hosts, plan.workload, measure.floor, measure.local_every) == (None, "script", False, 0)
-    assert measure.alone_every == 0, "no launches one arm at a time"
 
 
 def test_hosts_come_from_the_commands():

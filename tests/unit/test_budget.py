@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from measurement.plans.plan import Measurement
-from measurement.records.record import LengthChoice
 from reports import write_reports
-from reports.launch_budget import Alone, choose_length, cost_of, filled
+from reports.launch_budget import choose_length, cost_of
 from reports.statistics.budget import (
     FEWEST_ROUNDS,
     MOST_ROUNDS,
@@ -122,7 +121,7 @@ def test_on_a_budget_intervals_cover_and_are_about_as_narrow_as_the_best_fixed_o
 
 def measured(tmp_path, name, *, ratio, launches=3):
     """A folder with launches of a plan that has a budget; each took 60 s of 12 rounds, and 8 s to start."""
-    measurement = Measurement(minutes=10, block_steps=2, alone_every=5).model_copy(update={"launches": launches})
+    measurement = Measurement(minutes=10, block_steps=2).model_copy(update={"launches": launches})
     plan = make_plan([name]).model_copy(update={"measurement": measurement})
     truth = Truth(ratios={name: ratio}, launch_noise=0.02, drift=0.0)
     folder = write_results(tmp_path / f"{ratio}", truth=truth, plan=plan)
@@ -156,44 +155,6 @@ def test_a_folder_tells_what_its_launches_cost_and_what_was_chosen_is_in_the_rep
     assert "launches" not in comparison.measurement
     went_on = comparison.model_copy(update={"measurement": {**comparison.measurement, "minutes": None, "launches": 5}})
     assert "minutes were given" not in " ".join(method(went_on))
-
-
-@pytest.mark.slow
-def test_at_most_a_quarter_of_the_budget_is_for_launches_one_arm_at_a_time(tmp_path):
-    plan, folder = measured(tmp_path, "horovod-gloo", ratio=1.1)
-    for record in folder.records():
-        folder.write_record(record.model_copy(update={"launch_s": 33.0, "measuring_s": 10.0}))
-
-    def chosen(**changes):
-        measurement = plan.measurement.model_copy(update=changes)
-        return choose_length(plan.model_copy(update={"measurement": measurement}), folder, launch=3, left_s=300.0)
-
-    assert chosen().alone
-    assert not chosen(alone_every=0).alone
-    assert not chosen(minutes=3.0).alone, "two launches of about 26 s are more than a quarter"
-    assert not chosen(mode="sequential").alone
-    interleaved = chosen(alone_every=0)
-    assert chosen().launches < interleaved.launches + 2, "the others are fewer for it"
-
-
-@pytest.mark.parametrize(
-    ("every", "alone_s", "together", "alone"), [(5, 33.0, 8, 0), (4, 33.0, 6, 2), (4, 37.0, 5, 2), (4, 50.0, 8, 0)]
-)
-def test_a_whole_budget_has_two_launches_one_arm_at_a_time_or_none(every, alone_s, together, alone):
-    """Five minutes on two cores: 33 s each are within a quarter of them, and 50 s are not. All stay within the budget."""
-    rounds, done, left_s = [18] * 3, 0, 300 - 3 * 37.4
-    for number in range(3, 30):
-        room = int(75 / alone_s) if alone_s < 40 else 0
-        budget = Alone(done=done, room=room, cost_s=alone_s)
-        found = LengthChoice(launch=number, launches=0, left_s=left_s)
-        chosen = filled(found, rounds, USUAL, spread(0.145, 0.04), budget, every=every)
-        if chosen is None:
-            break
-        done += chosen.alone
-        rounds += [] if chosen.alone else [chosen.rounds]
-        left_s -= alone_s if chosen.alone else USUAL.start_s + chosen.rounds * USUAL.round_s
-    assert abs(len(rounds) - together) <= 1 and done == alone
-    assert left_s > -1
 
 
 def test_pilots_come_first_whatever_the_time(tmp_path):

@@ -412,6 +412,14 @@ def test_records_of_another_plan_are_refused(stored):
         compare(make_plan(rounds=13), stored.records(), Steps.joined([]))
 
 
+def test_records_of_a_plan_that_had_more_keys_have_the_digest_of_their_manifest(stored):
+    records = [record.model_copy(update={"plan_digest": "of before"}) for record in stored.records()]
+    manifest = stored.read_manifest().model_copy(update={"plan_digest": "of before"})
+    with pytest.raises(RecordError, match="of another plan"):
+        compare(stored.read_plan(), records, Steps.joined([]))
+    assert compare(stored.read_plan(), records, Steps.joined([]), manifest=manifest).results
+
+
 def test_a_folder_without_records_is_refused(tmp_path):
     folder = ResultsFolder(tmp_path)
     with pytest.raises(RecordError, match="holds no plan"):
