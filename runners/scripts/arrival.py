@@ -102,17 +102,22 @@ def why_silent(seen: Sequence[SeenPython]) -> str:
 
 def why_others(connected: Sequence[ScriptRank], refused: Sequence[ScriptRank], *, ranks: int) -> str | None:
     """Say what those that did connect tell of it; None where it is nothing unusual. Pure."""
-    others = [one for one in (*connected, *refused) if one.world_size != ranks]
+    others = [one for one in (*connected, *refused) if one.world_size != ranks] or refused
     if not others:
         return None
     counted = others[0].world_size
-    said = f"say so: ranks: {counted} in the arm, or --ranks {counted}"
+    if counted == ranks:
+        return (
+            f"several processes of it take themselves for rank {others[0].rank} of {counted}, and one of them would be timed; "
+            "start them by a launcher that tells each its rank, such as torchrun, horovodrun or mpirun"
+        )
+    said = f"say so: --ranks {counted}, or in a plan's arm ranks: {counted}"
     if counted == 1:
         return (
             f"a process of it takes itself for rank 0 of 1, and {ranks} ranks were expected; if the script is to have several, "
             f"start it by the launcher that it is written for; if not, {said}"
         )
-    return f"its ranks count {counted}, and {ranks} were expected; {said}"
+    return f"its ranks say that they are {counted}, and {ranks} {'was' if ranks == 1 else 'were'} expected; {said}"
 
 
 def first_traceback(log: str) -> list[str]:

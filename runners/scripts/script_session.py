@@ -64,7 +64,7 @@ class ScriptDiagnosis(Diagnosis):
         return failed
 
     def of_others(self) -> ArmFailed | None:
-        """Name ranks that are others than the command was taken to start, which would be waited for in vain."""
+        """Name ranks that are others than the command was taken to start: waited for in vain, or left out of what is timed."""
         connected = list(self.probes.ranks_of(self.arm, self.launch).values())
         why = why_others(connected, self.probes.refused_of(self.arm, self.launch), ranks=self.ranks)
         return self.failed(why) if why else None
@@ -101,6 +101,7 @@ class ScriptChannel(ArmChannel):
     def _replies(self, *, timeout_s: float) -> list[Reply]:
         replies = super()._replies(timeout_s=timeout_s)
         if not any(isinstance(reply, ErrorReply) for reply in replies):
+            raise_if(self._script.of_others())
             self._raise_if_ended(dict(enumerate(replies)))
         return replies
 

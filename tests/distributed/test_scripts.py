@@ -160,6 +160,9 @@ def test_what_goes_wrong_is_told_with_what_to_do(tmp_path):
         "short": {"command": f"{ALONE} --steps 8"},
         "shorter": {"command": f"{ALONE} --steps 3"},
         "counts": {"command": ALONE, "ranks": 2},
+        "hides": {"command": f"sh -c 'exec {TORCHRUN}'", "ranks": 1},
+        "spawns": {"command": "python probe_cases.py spawns"},
+        "twice": {"command": f"sh -c '{ALONE} & exec {ALONE}'", "ranks": 1},
         "unstarted": {"command": "env -i sh -c 'exit 3'", "ranks": 1},
     }
     arms = {name: {"directory": str(SCRIPTS), **arm} for name, arm in commands.items()}
@@ -178,6 +181,10 @@ def test_what_goes_wrong_is_told_with_what_to_do(tmp_path):
     assert "the script ends after 8 steps; a block needs 6 behind those that are compared" in messages["short"]
     assert "ends after 3 steps, within the first steps, which are compared" in messages["shorter"]
     assert "takes itself for rank 0 of 1, and 2 ranks were expected" in messages["counts"]
+    for name in ("hides", "spawns"):
+        assert messages[name] == "its ranks say that they are 2, and 1 was expected; say so: --ranks 2, or in a plan's arm ranks: 2"
+    assert messages["twice"].startswith("several processes of it take themselves for rank 0 of 1, and one of them would be timed")
+    assert all(records[name].blocks == [] for name in ("counts", "hides", "spawns", "twice")), "no part of a job is timed"
     assert "the launcher ended with code 3" in messages["unstarted"]
     assert "no further launches: nothing is left to compare" in done.stderr
 

@@ -376,8 +376,11 @@ def test_ranks_that_count_otherwise_are_told():
         return ScriptRank(arm="a", launch=0, start=0, rank=number, world_size=world_size, host="h", pid=number)
 
     assert why_others([rank(0, 2), rank(1, 2)], [], ranks=2) is None
-    assert "its ranks count 4, and 2 were expected; say so: ranks: 4" in why_others([rank(0, 4)], [], ranks=2)
+    asked = "its ranks say that they are 4, and 2 were expected; say so: --ranks 4, or in a plan's arm ranks: 4"
+    assert why_others([rank(0, 4)], [], ranks=2) == asked
+    assert "they are 2, and 1 was expected" in why_others([rank(0, 2)], [], ranks=1)
     assert "takes itself for rank 0 of 1, and 2 ranks were expected" in why_others([rank(0, 1)], [rank(0, 1)], ranks=2)
+    assert "several processes of it take themselves for rank 0 of 1" in why_others([rank(0, 1)], [rank(0, 1)], ranks=1)
 
 
 def test_what_a_launcher_says_has_a_remedy():

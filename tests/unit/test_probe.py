@@ -77,6 +77,12 @@ def test_a_process_without_a_library_is_known_by_its_launchers_variables(variabl
     assert place.place_of_variables(variables) == expected
 
 
+def test_the_larger_world_of_two_libraries_counts(monkeypatch):
+    monkeypatch.setattr(place, "_of_torch", lambda: (0, 1))
+    monkeypatch.setattr(place, "_of_horovod", lambda: (1, 2, 1, 2))
+    assert place.find_place({}) == place.Place(1, 2, 1, 2, 0, "none")
+
+
 def told(**changes):
     whole = {"driver": "d:1", "supervisors": "s:2", "key_file": "k", "arm": "a", "launch": 0, **changes}
     return base64.urlsafe_b64encode(json.dumps(whole).encode()).decode()

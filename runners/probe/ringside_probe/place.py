@@ -39,16 +39,14 @@ class Place(NamedTuple):
 
 
 def find_place(environment: Mapping[str, str] = os.environ) -> Place:
-    """This process's place, as its library counts it."""
+    """This process's place, as its library counts it; the one with the larger world, where both are initialised."""
     told = place_of_variables(environment)
-    for counted in (_of_torch(), _of_horovod()):
-        if counted is not None and counted[:2] != told[:2]:
-            local = counted[2:] if len(counted) > 2 else (counted[0], counted[1])
-            nodes = counted[0] // max(local[1], 1)
-            return Place(counted[0], counted[1], local[0], local[1], nodes, told.launcher)
-        if counted is not None:
-            return told
-    return told
+    counted = max((one for one in (_of_torch(), _of_horovod()) if one is not None), key=lambda one: one[1], default=told[:2])
+    if counted[:2] == told[:2]:
+        return told
+    local = counted[2:] if len(counted) > 2 else (counted[0], counted[1])
+    nodes = counted[0] // max(local[1], 1)
+    return Place(counted[0], counted[1], local[0], local[1], nodes, told.launcher)
 
 
 def place_of_variables(environment: Mapping[str, str]) -> Place:
