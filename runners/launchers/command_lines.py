@@ -26,6 +26,8 @@ MODULES = {
 }
 """Launchers that are started by ``python -m``."""
 PYTHON_NAME = re.compile(r"python(\d+(\.\d+)*t?)?")
+JOINED = re.compile(r"(-[bBdEhiIOPqRsStuvVx]*)m(.*)")
+"""``-mMODULE`` and ``-um`` of a Python."""
 CONTAINERS = ("apptainer", "singularity")
 PREFIXES = frozenset(
     (
@@ -83,6 +85,8 @@ class Launched:
     """One launcher in a command."""
 
     kind: str
+    named: int
+    """Index of the program that is started: its own, or the Python that has it as a module."""
     at: int
     """Index of the word behind its name: where its flags begin."""
     program: int
@@ -166,10 +170,10 @@ def _next(words: list[str], start: int) -> Launched | int | None:
     for index in range(start, last):
         name = PurePath(words[index]).name
         if name in PROGRAMS:
-            return _launched(PROGRAMS[name], words, index + 1)
+            return _launched(PROGRAMS[name], words, index + 1, named=index)
         if PYTHON_NAME.fullmatch(name):
             module = _module(words, index)
-            return _launched(MODULES[words[module]], words, module + 1) if module else index
+            return _launched(MODULES[words[module]], words, module + 1, named=index) if module else index
     return None
 
 
@@ -181,10 +185,13 @@ def _module(words: list[str], python: int) -> int | None:
 
 
 def _after_flags(words: list[str], python: int) -> int:
-    """Return the index of what a Python runs: a file, or the name of a module."""
+    """Return the index of what a Python runs: a file, or the name of a module, which becomes a word of its own."""
     index = python + 1
-    while index < len(words) and words[index].startswith("-") and words[index] not in ("-m", "-c", "-"):
-        index += 2 if words[index] in ("-X", "-W") else 1
+    while index < len(words) and words[index].startswith("-") and words[index] not in ("-m", "-") and words[index][:2] != "-c":
+        if joined := JOINED.fullmatch(words[index]):
+            words[index : index + 1] = filter(None, (joined[1].rstrip("-"), "-m", joined[2]))
+        else:
+            index += 2 if words[index] in ("-X", "-W") else 1
     return index + 1 if index < len(words) and words[index] in ("-m", "-c") else index
 
 
@@ -197,7 +204,7 @@ def blocking_flag(line: CommandLine) -> str | None:
     return next((word for word in short if set(word) & set(WITHOUT_PROBE)), None)
 
 
-def _launched(kind: str, words: list[str], at: int) -> Launched:
+def _launched(kind: str, words: list[str], at: int, *, named: int) -> Launched:
     values, flags, index = VALUES[kind], {}, at
     while index < len(words) and words[index].startswith("-") and words[index] not in ("--", "-"):
         name, equals, value = words[index].lstrip("-").partition("=")
@@ -211,7 +218,7 @@ def _launched(kind: str, words: list[str], at: int) -> Launched:
         flags[name] = (index, value)
         index += 1 + arity
     program = index + 1 if index < len(words) and words[index] == "--" else index
-    return Launched(kind=kind, at=at, program=min(program, len(words)), flags=flags)
+    return Launched(kind=kind, named=named, at=at, program=min(program, len(words)), flags=flags)
 
 
 def ranks_of(line: CommandLine, *, hosts: int = 1) -> int | None:

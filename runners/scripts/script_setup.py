@@ -226,7 +226,7 @@ def _inherited(arm: Arm, line: CommandLine) -> dict[str, str]:
             raise PlanError(f"python '{python}' cannot be run; give the path of an environment's Python, /envs/old/bin/python")
         return _within(found, python.parent, path)
     own = Path(sys.executable).parent
-    names = [line.words[0], *(line.words[one.at - 1] for one in line.launchers)]
+    names = [line.words[0], *(line.words[one.named] for one in line.launchers)]
     only_ours = [name for name in names if shutil.which(name, path=path) is None and shutil.which(name, path=str(own))]
     return _within(found, own, path) if only_ours else found
 
@@ -241,7 +241,7 @@ def _within(environment: Mapping[str, str], folder: Path, path: str) -> dict[str
 def _require_programs(setup: ScriptSetup) -> None:
     """Refuse programs and files that are not there, before anything starts."""
     line, path = setup.line, setup.inherited["PATH"]
-    words = [line.words[0], *(line.words[one.at - 1] for one in line.launchers)]
+    words = [line.words[0], *(line.words[one.named] for one in line.launchers)]
     words += [line.words[line.python]] if line.python is not None else []
     for word in dict.fromkeys(words):
         place = setup.folder / word if "/" in word else shutil.which(word, path=path)

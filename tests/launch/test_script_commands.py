@@ -33,6 +33,10 @@ READ = {
     "torchrun -m package.train": ("torchrun", 1, None),
     "python -m torch.distributed.run --nproc-per-node 3 train.py": ("torchrun", 3, "train.py"),
     "/envs/a/bin/python3.12 -X dev -u -m torch.distributed.launch --nproc_per_node=2 t.py": ("torchrun", 2, "t.py"),
+    "python -mtorch.distributed.run --nproc-per-node 2 train.py": ("torchrun", 2, "train.py"),
+    "env A=1 python3 -X dev -Bum torch.distributed.launch --nproc_per_node 2 train.py": ("torchrun", 2, "train.py"),
+    "python -umhorovod.runner -np 4 python -mpackage.train": ("horovodrun", 4, None),
+    "python -u train.py -mtorch.distributed.run --nproc-per-node 2": ("python", 1, "train.py"),
     "horovodrun -np 2 -H localhost:2 python train.py": ("horovodrun", 2, "train.py"),
     "horovodrun --verbose --num-proc 4 --mpi-args='-x A -np 7' python train.py": ("horovodrun", 4, "train.py"),
     "horovodrun -H host1:2,host2:3 python train.py": ("horovodrun", 5, "train.py"),
@@ -59,6 +63,13 @@ READ = {
 def test_a_command_is_read(command):
     line = read_command(command)
     assert (line.kind, ranks_of(line), line.script) == READ[command]
+
+
+@pytest.mark.parametrize("flags", ["-m torch.distributed.run", "-mtorch.distributed.launch"])
+def test_a_launcher_that_python_has_as_a_module_is_no_program(tmp_path, flags):
+    (tmp_path / "t.py").touch()
+    setup = resolve_scripts(plan_of(tmp_path, a=f"{sys.executable} {flags} --nproc-per-node 2 t.py"))["a"]
+    assert (setup.line.kind, setup.plan.world_size, setup.line.words[1]) == ("torchrun", 2, "-m")
 
 
 @pytest.mark.parametrize(
