@@ -147,6 +147,8 @@ def _not_optimized(pair: Pair) -> Culprit | None:
 
 
 def _global_batch(pair: Pair) -> Culprit | None:
+    if pair.ours.number("accumulation") != pair.theirs.number("accumulation") and pair.ours.samples == pair.theirs.samples:
+        return None  # one of them makes up its step of smaller batches
     for field in ("loader.batch_size", "rank_local_batch", "samples"):
         ours, theirs = (arm.samples if field == "samples" else arm.number(field) for arm in (pair.ours, pair.theirs))
         if ours and theirs and ours != theirs:

@@ -168,6 +168,29 @@ def test_several_optimizers_step_in_an_iteration(tmp_path):
     assert ["Linear.weight" in step.gradients for step in script.steps] == [False, True, False, False, False]
 
 
+@pytest.mark.costly("samples")
+@pytest.mark.parametrize("name", ["in_turn", "all_first", "at_once", "prefetches", "prefetches_for_several_losses"])
+def test_steps_of_equal_work_count_equal_samples_however_they_draw_their_batches(tmp_path, name):
+    replies, _ = alone(tmp_path, name, blocks=1)
+    script, own = replies[0].script, replies[1].steps
+    assert (script.samples_from, script.notes) == ("loader", [])
+    assert [step.samples for step in script.steps] == [8] * 5
+    assert own.samples == [8] * 20
+
+
+@pytest.mark.costly
+def test_where_batches_and_backward_passes_do_not_agree_samples_are_not_counted(tmp_path):
+    for given in (None, 4):
+        folder = tmp_path / str(given)
+        folder.mkdir()
+        replies, _ = alone(folder, "one_of_two", blocks=1, samples_per_step=given)
+        script, own = replies[0].script, replies[1].steps
+        assert (script.samples_from, script.steps[1].samples) == ("samples_per_step" if given else None, given)
+        assert own.samples == [given or 1] * 20
+        why = ["10 batches are drawn for 5 backward passes, so it is not known how many a step uses"]
+        assert script.notes == ([] if given else why)
+
+
 @pytest.mark.costly
 def test_lbfgs_calls_its_closure_many_times_in_a_step(tmp_path):
     replies, _ = alone(tmp_path, "lbfgs", blocks=1)

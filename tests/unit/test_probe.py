@@ -196,6 +196,14 @@ def test_only_batches_that_a_backward_pass_followed_are_digested():
     assert yielded.take(4) is None
 
 
+def test_all_batches_that_are_drawn_before_as_many_backward_passes_are_digested():
+    yielded, in_turn = batches.Yielded(), batches.Yielded()
+    for number in range(3):
+        yielded.keep(None, torch.full((2,), float(number)), 0)
+        in_turn.keep(None, torch.full((2,), float(number)), number)
+    assert yielded.take(3) == in_turn.take(3) is not None
+
+
 def reference(values):
     """The linear map of sketches, one element after another."""
     signs, total = sketches.signs_on("cpu").numpy(), np.zeros(sketches.SIZE)
@@ -386,13 +394,39 @@ def test_phases_sum_to_the_step_and_a_closure_is_no_optimizer():
     assert 0 < phases[3] < sum(phases)
 
 
-def test_samples_are_counted_once_and_a_batch_may_be_used_again():
+@pytest.mark.parametrize(
+    ("epoch", "samples"),
+    [
+        ("DBS DBS DBS", [8, 8, 8]),
+        ("DBDBS DBDBS", [16, 16]),
+        ("DDBBS DDBBS DBS", [16, 16, 8]),  # all batches of a step first
+        ("DDBS DBS BS", [8, 8, 8]),  # one batch ahead
+        ("DDDBBS DDBBS DBBS", [16, 16, 16]),  # both
+        ("DBBBS DBBBS", [8, 8]),  # a batch in parts, or several losses
+        ("DBS BS BS", [8, 8, 8]),  # the same batch again
+        ("DBS DDDDDBS DBS", [8, 8, 8]),  # an evaluation with gradients
+        ("DDDDDBBS DDBBS", [16, 16]),
+    ],
+)
+def test_samples_are_those_of_all_batches_that_a_step_uses_whenever_they_are_drawn(epoch, samples):
+    """In each of two epochs: D draws a batch, B is a backward pass, S a step."""
     steps = Steps()
+    play(steps, epoch * 2)
+    assert [row[5] for row in steps.recorder.rows] == samples * 2
+
+
+def play(steps, doings):
     optimizer = steps.optimizer()
-    for pending in (8, 8, 0, 4):
-        steps.recorder.pending = pending or steps.recorder.pending
-        steps.step(optimizer)
-    assert [row[5] for row in steps.recorder.rows] == [8, 8, 8, 4]
+    does = {"D": lambda: steps.recorder.drawn.append(8), "B": lambda: steps.backward(optimizer), "S": optimizer.step, " ": list}
+    for doing in doings:
+        does[doing]()
+
+
+def test_a_batch_that_is_drawn_ahead_is_not_one_of_several_backward_passes_where_that_is_known():
+    steps = Steps()
+    steps.recorder.reads_ahead = True
+    play(steps, "DDBBS DBBS BBS" * 2)
+    assert [row[5] for row in steps.recorder.rows] == [8] * 6
 
 
 def test_steps_left_out_end_iterations_and_are_counted():
@@ -432,9 +466,9 @@ def test_what_an_evaluation_waits_for_its_loader_is_no_wait_of_a_training():
     take = loaders.timed_next(lambda _: torch.zeros(4), recorder)
     with torch.no_grad():
         take(None)
-    assert (recorder.wait, recorder.pending) == (0, 0)
+    assert (recorder.wait, recorder.drawn) == (0, [])
     take(None)
-    assert recorder.wait > 0 and recorder.pending == 4
+    assert recorder.wait > 0 and recorder.drawn == [4]
 
 
 def test_a_gap_is_found_in_a_block_of_one_step():

@@ -168,6 +168,11 @@ def test_work_that_differs_withholds_the_verdict_unless_it_is_allowed():
     assert not any(one.withholds for one in differences(SOUND, twice, allow=["loader.batch_size"]))
 
 
+def test_a_step_of_several_small_batches_is_not_taken_for_a_global_batch():
+    small = Script(configuration={"loader.batch_size": 16, "rank_local_batch": 16, "accumulation": 2})
+    assert {one.severity for one in differences(SOUND, small)} == {"work"}
+
+
 def test_settings_are_said_in_words_and_the_most_telling_come_first():
     new = {"threads.torch": 2, "version.torch": "2.9.1", "environment.OMP_NUM_THREADS": "2", "optimizer.0.0.weight_decay": 0.01}
     found = differences(SOUND, Script(configuration=new))

@@ -53,7 +53,7 @@ def timed_next(original: Any, recorder: Recorder) -> Any:
             if not recorder.is_evaluating:
                 recorder.wait += perf_counter_ns() - began
             try:
-                recorder.pending = batches.size_of(batch)
+                recorder.drawn.append(batches.size_of(batch))
                 if recorder.on_batch is not None:
                     recorder.on_batch(self, batch)
             except Exception as error:  # noqa: BLE001 - the probe's edge

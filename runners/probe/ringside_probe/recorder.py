@@ -15,6 +15,8 @@ from typing import Any, Callable, Tuple
 Row = Tuple[int, int, int, int, int, int, int, int]
 """What is known of an iteration: ns in all, waiting, backward, optimizer, left out; samples; losses; whether a step was skipped."""
 
+READ_AHEAD = 1
+"""So many batches a loop may have drawn for the step after this one."""
 FOREIGN_STEPS = 64
 """So many outermost steps of other optimizers, and the one that ended iterations no longer does."""
 WITHOUT_BACKWARD = 3
@@ -40,7 +42,14 @@ class Recorder:
         self.scaler: Any = None
         """The GradScaler that was used last."""
         self.failed: Callable[[BaseException], None]
-        self.hot: list[Any] = [self.pre_hook, self.post_hook, self.note_backward, self.end_iteration, self.ends_iteration]
+        self.hot: list[Any] = [
+            self.pre_hook,
+            self.post_hook,
+            self.note_backward,
+            self.used,
+            self.end_iteration,
+            self.ends_iteration,
+        ]
         """Functions that run in every step."""
         self.rows: list[Row] = []
         self.losses: list[Any] = []
@@ -51,8 +60,11 @@ class Recorder:
         """Number of a row, and what a fused optimizer found to be infinite in it."""
         self.start = perf_counter_ns()
         self.wait = self.backward = self.optimizer = self.left_out = 0
-        self.samples = self.pending = self.last_samples = 0
-        self.skipped = 0
+        self.drawn: list[int] = []
+        """Samples of each batch that loaders have yielded and no iteration has used yet."""
+        self.reads_ahead = False
+        """Whether one of them is kept for the next iteration, however many backward passes this one takes."""
+        self.last_samples = self.skipped = self.used_backwards = 0
         self.backwards_then = 0
         """Backward passes when the last outermost step began."""
         self.backwards = self.fired = self.iterations = self.steps = 0
@@ -139,13 +151,26 @@ class Recorder:
         self._foreign = 0
         return True
 
+    def used(self) -> slice:
+        """Which of ``drawn`` the iteration that ends has used: one for each backward pass, whenever it was drawn.
+
+        Where more are left than a loop reads ahead, an evaluation drew them, or somebody only looked: the latest count.
+        """
+        most = len(self.drawn)
+        count = min(max(1, most - READ_AHEAD) if self.reads_ahead else most, self.backwards - self.used_backwards)
+        first = most - count if most - count > READ_AHEAD else 0
+        return slice(first, first + count)
+
+    def samples(self) -> int:
+        """Samples of the iteration that ends; where its loader yielded nothing for it, a batch is used again."""
+        return sum(self.drawn[self.used()]) or self.last_samples
+
     def end_iteration(self, now: int) -> None:
         """Keep the row of the iteration that ended, and do what is due at its end."""
-        samples = self.samples
-        if samples:
-            self.last_samples, self.samples = samples, 0
-        else:  # the loader yielded nothing for it: a batch is used again
-            samples = self.last_samples
+        used = self.used()
+        self.last_samples = samples = sum(self.drawn[used]) or self.last_samples
+        del self.drawn[: used.stop]
+        self.used_backwards = self.backwards
         count = len(self.losses)
         self.rows.append(
             (
@@ -184,12 +209,9 @@ class Recorder:
         self.start = perf_counter_ns()
 
     def note_backward(self, tensors: Any) -> None:
-        """A backward pass ended that began at these tensors: count it, its batch and its loss."""
+        """A backward pass ended that began at these tensors: count it, and its loss."""
         self.backwards += 1
         self.is_evaluating = False  # a model may be trained in evaluation mode
-        if self.pending:
-            self.samples += self.pending
-            self.pending = 0
         tensor = tensors if not isinstance(tensors, (tuple, list)) else tensors[0] if len(tensors) == 1 else None
         if tensor is None:
             return

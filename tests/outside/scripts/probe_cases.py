@@ -1,5 +1,6 @@
 """Scripts of one process that train in unusual ways, by name; as users write them, they know nothing of Ringside."""
 
+import itertools
 import sys
 import tempfile
 
@@ -7,11 +8,11 @@ import torch
 from torch.utils.data import DataLoader
 
 
-def data(workers=0):
+def data(workers=0, size=4):
     torch.manual_seed(0)
     x, y = torch.randn(64, 6), torch.randint(0, 3, (64,))
     whole = [{"x": x[number], "labels": {"y": y[number]}} for number in range(64)]
-    return DataLoader(whole, batch_size=4, num_workers=workers)
+    return DataLoader(whole, batch_size=size, num_workers=workers)
 
 
 def net():
@@ -114,6 +115,55 @@ def evaluates():
                         loss_of(model, held)
             torch.save(model.state_dict(), "/dev/null")
             model.train()
+
+
+def stepped(groups):
+    """A step for each group of batches, with a backward pass for each of them."""
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for group in groups:
+        for batch in group:
+            (loss_of(model, batch) / 2).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def in_turn():
+    batches = forever(data())
+    stepped((next(batches) for _ in range(2)) for _ in itertools.count())
+
+
+def all_first():
+    batches = forever(data())
+    stepped([next(batches), next(batches)] for _ in itertools.count())
+
+
+def at_once():
+    stepped([batch] for batch in forever(data(size=8)))
+
+
+def one_of_two():
+    """Draws two batches for each step, and uses one."""
+    batches = forever(data())
+    stepped([next(batches), next(batches)][1:] for _ in itertools.count())
+
+
+def ahead(loader):
+    """Each batch once the next one is there."""
+    iterator = iter(loader)
+    batch = next(iterator)
+    for following in iterator:
+        yield batch
+        batch = following
+    yield batch
+
+
+def prefetches():
+    stepped([batch] for _ in itertools.count() for batch in ahead(data(size=8)))
+
+
+def prefetches_for_several_losses():
+    stepped([batch, batch] for _ in itertools.count() for batch in ahead(data(size=8)))
 
 
 def overflows():

@@ -73,9 +73,15 @@ class Yielded:
         self._batches.append((backwards, digest_of(batch), getattr(iterator, "_ringside_loader", None)))
 
     def take(self, backwards: int) -> str | None:
-        """The digest of the batches that a backward pass followed, and forget all; None where there is none."""
-        ends = [before for before, _, _ in self._batches[1:]] + [backwards]
-        used = [one for one, end in zip(self._batches, ends) if end > one[0]]
+        """The digest of the batches that backward passes followed, and forget all; None where there is none.
+
+        Of several that were drawn before as many passes all count, else the last one.
+        """
+        begins = sorted({before for before, _, _ in self._batches})
+        used = []
+        for begin, end in zip(begins, [*begins[1:], backwards]):
+            drawn = [one for one in self._batches if one[0] == begin]
+            used += drawn if len(drawn) == end - begin else drawn[-1:] if end > begin else []
         self._batches = []
         if used and used[-1][2] is not None:
             self.loader = used[-1][2]

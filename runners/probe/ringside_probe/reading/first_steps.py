@@ -8,7 +8,7 @@ from typing import Any, Callable, Sequence
 
 from ..compiling import uncompiled
 from ..losses import values_of
-from ..recorder import Recorder
+from ..recorder import READ_AHEAD, Recorder
 from ..reporting import flat
 from ..settings import Settings
 from . import configuration, libraries, models, same_start
@@ -34,6 +34,8 @@ class FirstSteps:
         self._graded: set[int] = set()
         self._steps: list[dict[str, Any]] = []
         self._backwards = self._accumulated = self._seen = self._taken = 0
+        self._drawn = [0]
+        """Batches that loaders yielded, by step."""
         self._prepared = False
         self.stop_forward = self.stop_autocast = nothing
 
@@ -63,6 +65,7 @@ class FirstSteps:
 
     def on_batch(self, iterator: Any, batch: Any) -> None:
         """A loader has yielded this."""
+        self._drawn[-1] += 1
         self.noted(self.script.yielded.keep, iterator, batch, self._recorder.backwards)
 
     def before_step(self, optimizer: Any, is_nested: bool) -> None:
@@ -157,7 +160,8 @@ class FirstSteps:
         rates = [group.get("lr") for one in self.script.optimizers for group in one.param_groups]
         learning_rates = [float(rate) for rate in rates if rate is not None]
         self.script.rates += learning_rates[:1]
-        samples = self.script.samples_of(recorder.samples or recorder.last_samples)
+        samples = self.script.samples_of(recorder.samples())
+        self._drawn.append(0)
         gradients, self._gradients = self._gradients, {}
         return {
             "loss": sum(losses) / len(losses) if losses else None,
@@ -169,8 +173,24 @@ class FirstSteps:
             "parameters": self._sketched(dict(self.script.named_parameters())),
         }
 
+    def _match(self) -> None:
+        """Say which batches a step uses, from how many are drawn for its backward passes; the first step may draw more ahead."""
+        passes = [step["backward_passes"] for step in self._steps]
+        first, *drawn = self._drawn[: len(passes)]
+        surplus = sum(drawn) - sum(passes[1:]) if drawn else first - passes[0] - READ_AHEAD
+        if surplus > 0 and self._settings.samples_per_step is None:
+            self.script.is_countable = False
+            self._steps = [{**step, "samples": None} for step in self._steps]
+            self.script.notes.append(
+                f"{first + sum(drawn)} batches are drawn for {sum(passes)} backward passes, so it is not known how many a step uses"
+            )
+        elif drawn and passes[1] > drawn[0] < first <= passes[0]:  # several passes for a batch, and the next one was there
+            self._recorder.reads_ahead = True
+            self._steps[0]["samples"] = self._steps[1]["samples"]
+
     def report(self, rank: int) -> dict[str, Any]:
         """What ``ScriptReport`` wants, after the compared steps."""
+        self.noted(self._match)
         trained = {id(one) for _, one in self.script.named_parameters()}
         self.script.roots = [root for root in self.script.roots if any(id(one) in trained for one in root.parameters())]
         state = models.state_of(self.script.roots)

@@ -29,6 +29,8 @@ class Script:
         self.stepped: list[Any] = []
         """References to the optimizers, in the order in which they first stepped."""
         self.yielded = batches.Yielded()
+        self.is_countable = True
+        """Whether it is known which of the batches that a loader yields a step uses."""
 
     @property
     def optimizers(self) -> list[Any]:
@@ -60,7 +62,7 @@ class Script:
         """Where samples come from; None: iterations are counted."""
         if self._settings.samples_per_step is not None:
             return "samples_per_step"
-        return "loader" if self._recorder.last_samples or self._recorder.samples else None
+        return "loader" if self.is_countable and self._recorder.samples() else None
 
     def samples_of(self, counted: int) -> int:
         """Samples of a step for which the loader's batches hold so many."""
