@@ -47,5 +47,7 @@ class ScriptReport(Written):
     """Parameters that got a gradient and that no optimizer has."""
     samples_from: str | None = None
     """Where samples come from: ``loader``, ``samples_per_step``; None: they could not be counted, and iterations are."""
+    written_files: list[str] = []
+    """Some of the files below its folder that it opened for writing before it was timed, from there."""
     notes: list[str] = []
     """What the probe could not see, one sentence each."""

@@ -8,6 +8,8 @@ from measurement.records.record import LaunchRecord
 from reports.script_schema import ConfigurationDifference
 
 ITERATIONS = "iterations"
+MOST_FILES = 10
+"""Files of an arm that the note on them names."""
 MOST_ALLOWED = 5
 """Fields that the note on allowed work names."""
 
@@ -43,4 +45,21 @@ def script_notes(records: Sequence[LaunchRecord], differences: Sequence[Configur
         for note in report.notes:
             unseen.setdefault(note, [])
             unseen[note] += [] if arm in unseen[note] else [arm]
-    return notes + [f"{', '.join(arms)}: {note.rstrip('.')}" for note, arms in unseen.items()]
+    notes += [f"{', '.join(arms)}: {note.rstrip('.')}" for note, arms in unseen.items()]
+    return [*notes, *written_files(records)]
+
+
+def written_files(records: Sequence[LaunchRecord]) -> list[str]:
+    """Which files below its folder each arm opens for writing, and what to do; no sentence where there is none."""
+    found = {
+        record.arm: sorted({name for report in record.scripts for name in report.written_files})[:MOST_FILES]
+        for record in records
+        if record.role != "control"
+    }
+    said = "; ".join(f"{', '.join(names)} ({arm})" for arm, names in sorted(found.items()) if names)
+    note = (
+        f"Opened for writing below the folder of the command: {said}. Each arm, the control and each launch starts its script "
+        "again. Let it write elsewhere by a flag of its own, or start it in a copy of the folder (--directory-a, --directory-b, or "
+        "directory in a plan's arm)"
+    )
+    return [note] if said else []

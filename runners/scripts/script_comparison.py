@@ -9,9 +9,10 @@ from pathlib import Path
 
 from measurement.errors import about
 from measurement.records.record import LaunchRecord
-from reports.formats.terminal import differences_table
+from reports.formats.terminal import differences_table, shown
 from reports.schema import Comparison
 from reports.scripts.configuration import configuration_differences
+from reports.scripts.samples import written_files
 from runners.driver.endpoint import DriverEndpoint
 from runners.driver.launch import Launch
 from runners.driver.rounds import RoundLimit
@@ -115,7 +116,11 @@ class ScriptComparison(ComparisonRun):
         )
 
     def _tell_differences(self, records: Sequence[LaunchRecord]) -> None:
-        """Show what the arms do differently, unless it was shown for an earlier launch of this session."""
+        """Show which files arms write, and what all of them do differently, unless it was shown before in this session."""
+        for note in () if self._told else written_files(records):
+            self.progress.show(shown(note))
+        if len(records) < len(self.scripts):
+            return
         differences = configuration_differences(records, allow=self.plan.scripts.allow)
         told = repr([(one.field, one.sentence) for one in differences])
         if told != self._told and any(record.scripts for record in records):

@@ -76,7 +76,7 @@ class ScriptLaunch(Launch):
     state: FirstState | None
     """With which all arms start."""
     tell: Callable[[Sequence[LaunchRecord]], None]
-    """Shows what the arms do differently."""
+    """Shows what arms that are up write, and once all are known what they do differently."""
 
     def _session(self, setup: LaunchedArm, folder: Path) -> ArmSession:
         assert isinstance(setup, ScriptSetup)
@@ -115,8 +115,7 @@ class ScriptLaunch(Launch):
                 arm.record.sample_unit = ITERATIONS
                 assert isinstance(arm.session, ScriptSession)
                 arm.session.counts_iterations = True
-        if len(known) == len(self.arms):
-            self.tell([arm.record for arm in known])
+        self.tell([arm.record for arm in known])
         for arm in running:
             apart = ranks_apart(arm.record)
             if apart:

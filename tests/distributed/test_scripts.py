@@ -190,6 +190,21 @@ def test_what_goes_wrong_is_told_with_what_to_do(tmp_path):
 
 
 @pytest.mark.costly
+def test_files_and_batches_that_are_not_sure_are_told_before_anything_is_timed(tmp_path):
+    cases = f"{sys.executable} {SCRIPTS / 'probe_cases.py'}"
+    with no_process_stays():
+        done = ab(f"{cases} writes", f"{cases} one_of_two", "--launches", "1", "--steps", "4", "-o", "out", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    told = "Opened for writing below the folder of the command: after-0.txt, after-1.txt, "
+    assert done.stderr.index(told) < done.stderr.index("measuring blocks")
+    assert done.stderr.count(told) == 1
+    assert {record.sample_unit for record in records_of(tmp_path / "out").values()} == {"iterations"}
+    warnings = json.loads((tmp_path / "out" / "comparison.json").read_text())["warnings"]
+    for start in (told, "Samples of b could not be counted: iterations per second are compared", "b: 10 batches are drawn for 5"):
+        assert any(line.startswith(start) for line in warnings)
+
+
+@pytest.mark.costly
 def test_scripts_that_never_step_are_told_so(tmp_path):
     typed = (f"{ALONE} --never-step", f"{ALONE} --never-step --seed 2", "--launches", "1", "--steps", "4")
     with no_process_stays():

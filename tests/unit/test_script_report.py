@@ -189,3 +189,12 @@ def test_an_arm_that_is_wrong_is_told_with_how_its_ranks_are_apart(tmp_path):
     assert found.arm("new").status == "wrong"
     assert found.equality.ranks["new"].startswith("the ranks of new start apart")
     assert any("the ranks of new start apart" in line for line in first_lines(found))
+
+
+def test_files_that_scripts_open_for_writing_are_named_by_arm(tmp_path):
+    def change(record):
+        record.scripts[1].written_files = [f"{number}.pt" for number in range(20)] if record.arm == "new" else ["log.txt"]
+
+    found = conclude(folder_of(tmp_path, {"new": PORT}, change=change))
+    (said,) = (line for line in found.warnings if line.startswith("Opened for writing below the folder of the command: 0.pt, 1.pt"))
+    assert "17.pt (new); log.txt (old). Each arm, the control and each launch starts its script again." in said

@@ -11,6 +11,7 @@ from typing import Any
 
 from . import loaders, rank
 from .machine import library_threads
+from .reading import written_files
 from .reading.first_steps import FirstSteps
 from .recorder import Recorder
 from .reporting import guarded
@@ -30,6 +31,7 @@ def watch_torch(settings: Settings) -> rank.Rank:
     guarded(loaders.watch, sys.modules.get("torch.utils.data.dataloader"), recorder)
     guarded(watch_scaler, torch, recorder)
     guarded(watch_autocast, torch, own.first)
+    own.first.stop_files = guarded(written_files.watch, torch, settings.state_file) or list
     if hasattr(torch.distributed, "init_process_group"):
         library_threads.watch_torch(torch.distributed)
     if settings.untimed == "evaluation":

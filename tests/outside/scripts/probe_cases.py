@@ -3,6 +3,7 @@
 import itertools
 import sys
 import tempfile
+from pathlib import Path
 
 import torch
 from torch.utils.data import DataLoader
@@ -164,6 +165,19 @@ def prefetches():
 
 def prefetches_for_several_losses():
     stepped([batch, batch] for _ in itertools.count() for batch in ahead(data(size=8)))
+
+
+def writes():
+    """Opens files before its first step, within its first steps and later; and reads one."""
+    Path("log.txt").write_text(Path(sys.argv[0]).read_text())
+    torch.save(net().state_dict(), "best.pt")
+    taken = itertools.count()
+
+    def step(optimizer):
+        optimizer.step()
+        Path(f"after-{next(taken)}.txt").touch()
+
+    plain(step=step)
 
 
 def overflows():

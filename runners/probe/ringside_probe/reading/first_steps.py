@@ -38,6 +38,8 @@ class FirstSteps:
         """Batches that loaders yielded, by step."""
         self._prepared = False
         self.stop_forward = self.stop_autocast = nothing
+        self.stop_files: Callable[[], list[str]] = list
+        """Ends what hears of files that are written, and returns these."""
 
     def noted(self, act: Callable[..., None], *arguments: Any) -> None:
         """Read something. What cannot be read is noted, and the script is measured all the same."""
@@ -206,6 +208,7 @@ class FirstSteps:
             "sharded": self.script.is_sharded,
             "without_optimizer": [] if self.script.is_sharded else lost(parameters, trained),
             "samples_from": self.script.samples_from,
+            "written_files": self.stop_files(),
             "notes": self.script.notes,
         }
 
