@@ -138,10 +138,6 @@ class Prepared:
         """The tensors of optimizer state that lie on this rank. Not collective."""
         return [value for state in self.optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
 
-    def load_optimizer_state(self, state: dict[str, Any]) -> None:
-        """Put back what ``full_optimizer_state`` gave, under any backend. Collective."""
-        self.optimizer.load_state_dict(state)
-
 
 WHILE_STOPPED_S = 7 * 24 * 3600
 """Timeouts of a rank that a driver stops while others have their turn, seconds. That ranks are gone is seen by other means."""
@@ -304,12 +300,6 @@ class Backend(ABC):
         """
         values = _json(kind)
         return [values.validate_json(one)[0] for one in self.all_gather_bytes(values.dump_json([value]))]
-
-    def broadcast_object(self, value: Value, kind: Any) -> Value:
-        """Rank 0's value on every rank, as ``all_gather_object`` has it; what the others give is not looked at. Collective."""
-        values = _json(kind)
-        found: list[Value] = values.validate_json(self.broadcast_bytes(values.dump_json([value])))
-        return found[0]
 
     @abstractmethod
     def barrier(self) -> None:

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from backends.base import BuildOptimizer, Prepared
@@ -78,21 +78,6 @@ class FSDP2Prepared(Prepared):
             for number, own in state["state"].items()
         }
         return {**state, "state": whole}
-
-    def load_optimizer_state(self, state: dict[str, Any]) -> None:
-        """Each tensor of a parameter's shape is sharded as the parameter is. Collective."""
-        parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
-        own = {number: self._sharded(values, parameters[int(number)]) for number, values in state["state"].items()}
-        self.optimizer.load_state_dict({**state, "state": own})
-
-    def _sharded(self, values: dict[str, Any], parameter: Tensor) -> dict[str, Any]:
-        assert isinstance(parameter, DTensor)
-        return {
-            name: distribute_tensor(value.to(parameter.device), self._mesh, parameter.placements)
-            if isinstance(value, Tensor) and value.shape == parameter.shape and value.dim()
-            else value
-            for name, value in values.items()
-        }
 
 
 class FSDP2(TorchDistributed):

@@ -89,17 +89,6 @@ class Workload(ABC):
         """
         return
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return what ``after_step`` keeps beside the model, in tensors and plain values, for a checkpoint; rank 0's is kept.
-
-        Called after the first step. A workload with ``after_step`` and without this cannot be checkpointed.
-        """
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with what ``state_dict`` gave. Called after ``build_model`` and ``build_optimizer``, on every rank."""
-        return
-
     @property
     def prefetched_batches(self) -> int:
         """How many batches may lie ready before they are asked for; 0 where each is loaded when it is asked for.
@@ -118,8 +107,8 @@ class Workload(ABC):
         """
         return None
 
-    def epoch_batches(self, epoch: int, *, first_batch: int, rank: int, world_size: int, device: torch.device) -> Iterator[Batch]:
-        """Yield one epoch of this rank's shard, starting at batch ``first_batch``. Earlier batches are not loaded.
+    def epoch_batches(self, epoch: int, *, rank: int, world_size: int, device: torch.device) -> Iterator[Batch]:
+        """Yield one epoch of this rank's shard.
 
         The ranks' batches number i hold together the same samples as batch i of one process with the global batch size.
         Order and augmentation depend on seed, epoch and sample index only.

@@ -165,7 +165,7 @@ class Horovod(Backend):
         broadcast_state(hvd, state_tensors(model))
         if optimizer.state:
             hvd.broadcast_optimizer_state(wrapped, root_rank=0)
-        return HorovodPrepared(model, wrapped, original=optimizer, micro_steps=self.micro_steps, op=self.options.op)
+        return HorovodPrepared(model, wrapped, micro_steps=self.micro_steps, op=self.options.op)
 
     def traced(self, prepared: Prepared) -> AbstractContextManager[list[Span]]:
         """Horovod's own timeline, which rank 0 writes, and when each rank submitted its tensors."""

@@ -28,10 +28,9 @@ NEVER = 2**30
 class HorovodPrepared(Prepared):
     """Horovod counts the backward passes itself, and exchanges what is left in ``step``."""
 
-    def __init__(self, bare: nn.Module, wrapped: Optimizer, *, original: Optimizer, micro_steps: int, op: str) -> None:
+    def __init__(self, bare: nn.Module, wrapped: Optimizer, *, micro_steps: int, op: str) -> None:
         super().__init__(bare, wrapped)
         self._wrapped: Any = wrapped
-        self._original = original
         self._micro_steps, self._op = micro_steps, op
 
     def zero_grad(self) -> None:
@@ -69,11 +68,6 @@ class HorovodPrepared(Prepared):
         self._wrapped.synchronize()
         with self._wrapped.skip_synchronize():
             yield
-
-    def load_optimizer_state(self, state: dict[str, Any]) -> None:
-        """With the optimizer that the workload built, whose schedules change parameter groups, and loading replaces these."""
-        super().load_optimizer_state(state)
-        self._original.param_groups, self._original.state = self._wrapped.param_groups, self._wrapped.state
 
 
 def require_wrappable(optimizer: Optimizer) -> None:

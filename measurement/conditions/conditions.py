@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from measurement.probes.fingerprint import core_count, cpu_model, cuda_version, driver_version, gpu_names, memory_bytes, version
 
-Source = Literal["plan", "training", "rank", "host"]
+Source = Literal["plan", "rank", "host"]
 """Where a value stands: a plan's field (a job has it, too), its ``training``, a rank's report, the fingerprint of a host."""
 ArmRule = Literal["equal", "as ranks", "own", "result"]
 """``as ranks``: arms of as many ranks agree. ``own``: it defines the arm. ``result``: it is shown, and is no condition."""
@@ -44,8 +44,6 @@ class Condition:
     """Sessions that measure into one folder (``same_environment``). ``driver``: ranks may see it otherwise, as their own cores."""
     hosts: Literal["refuse", "report"] | None = None
     """Hosts of a plan (``runners.hosts.preflight``)."""
-    resume: bool = False
-    """A training and the checkpoint that it goes on with (``runners.rank.checkpoint``)."""
     follows: frozenset[str] = frozenset()
     """Fields of a launch's record, in which arms differ that have work of their own: it may differ where one of these does."""
     is_work: bool = False
@@ -71,25 +69,21 @@ def _package(name: str, *, arms: ArmRule | None = None) -> Condition:
 
 
 CONDITIONS = (
-    Condition(field="workload", source="plan", runs=True, resume=True),
+    Condition(field="workload", source="plan", runs=True),
     Condition(field="workload_options", source="plan", runs=True),
-    Condition(field="precision", source="plan", runs=True, resume=True),
+    Condition(field="precision", source="plan", runs=True),
     Condition(field="loss_scale", source="plan", runs=True),
-    Condition(field="max_gradient_norm", source="plan", runs=True, resume=True),
+    Condition(field="max_gradient_norm", source="plan", runs=True),
     Condition(field="speed", source="plan", runs=True),
     Condition(field="training", source="plan", runs=True),
-    Condition(field="learning_rate_scaling", source="training", resume=True),
-    Condition(field="warmup_epochs", source="training", resume=True),
-    Condition(field="decay_epochs", source="training", resume=True),
-    Condition(field="decay_factor", source="training", resume=True),
     Condition(field="device", source="rank", arms="equal"),
     Condition(field="gpu", source="rank", arms="as ranks"),
     Condition(field="threads", source="rank", arms="as ranks"),
     Condition(field="affinity", source="rank", arms="as ranks", between_runs="cores"),
-    Condition(field="seed", source="rank", arms="equal", resume=True),
-    Condition(field="local_batch_size", source="rank", arms="as ranks", resume=True, follows=OWN_WORK, is_work=True),
-    Condition(field="micro_steps", source="rank", arms="as ranks", resume=True),
-    Condition(field="world_size", source="rank", arms="as ranks", resume=True),
+    Condition(field="seed", source="rank", arms="equal"),
+    Condition(field="local_batch_size", source="rank", arms="as ranks", follows=OWN_WORK, is_work=True),
+    Condition(field="micro_steps", source="rank", arms="as ranks"),
+    Condition(field="world_size", source="rank", arms="as ranks"),
     Condition(field="host", source="rank", arms="equal", between_runs="placement"),
     Condition(field="optimizer", source="rank", arms="equal", parts={"class": "own"}, follows=OWN_WORK, is_work=True),
     Condition(field="model", source="rank", arms="equal", follows=OWN_WORK, is_work=True),
@@ -132,10 +126,6 @@ MAY_CHANGE_IN_A_PLAN = frozenset(
     }
 )
 """All else in a plan must be equal where a comparison goes on: these say how long is measured, and what is concluded."""
-MAY_CHANGE_IN_A_TRAINING = frozenset(
-    {"data_dir", "download", "loader_workers", "prefetch_factor", "loader_start_method", "pin_memory"}
-)
-"""All other options of a workload must be equal where a training is resumed: these leave the samples as they are."""
 MAY_DIFFER_BETWEEN_RUNS = frozenset({"environment.OMP_NUM_THREADS"})
 """How many threads are in force is reported by itself."""
 

@@ -16,9 +16,5 @@ def write_tensors(value: Any) -> bytes:
 
 
 def read_tensors(data: bytes) -> Any:
-    """Read what ``write_tensors`` wrote; tensors come to the CPU. Not collective.
-
-    Raises:
-        Exception: of ``workloads.data.pretrained.UNREADABLE``, where it is something else.
-    """
+    """Read what ``write_tensors`` wrote; tensors come to the CPU. Not collective."""
     return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)

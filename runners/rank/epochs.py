@@ -8,7 +8,7 @@ and then its own again: evaluating does not change the training. The evaluation 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -33,7 +33,7 @@ RATES_TOLD = 32
 
 @dataclass(kw_only=True)
 class EpochProgress:
-    """One rank's progress in an epoch. Plain values, so that it can be kept in a checkpoint."""
+    """One rank's progress in an epoch."""
 
     samples: list[int] = field(default_factory=list)
     phases_s: list[list[float]] = field(default_factory=list)
@@ -63,13 +63,12 @@ class EpochRunner:
         self._rates: LearningRates | None = None
 
     def begin(self) -> None:
-        """Build the model; from then on every rank draws random numbers of its own. Collective."""
+        """Build the model; from then on every rank draws random numbers of its own. Collective.
+
+        The optimizer's learning rates, which are the workload's, are those that the schedule scales.
+        """
         self.trainer.build()
         seed_generators(self.trainer.seed + self.trainer.world.rank)
-        self.note_rates()
-
-    def note_rates(self) -> None:
-        """Take the optimizer's learning rates, which are the workload's, as those that the schedule scales."""
         trainer = self.trainer
         self._rates = LearningRates(
             self._training,
@@ -80,46 +79,38 @@ class EpochRunner:
             beside_schedule=trainer.has_after_step,
         )
 
-    def run(
-        self,
-        command: EpochCommand,
-        *,
-        progress: EpochProgress | None = None,
-        pause: Pause | None = None,
-        pause_every: Sequence[int] = (),
-    ) -> EpochReport:
-        """Train one epoch, or what is left of it after ``progress``, and evaluate. Collective.
+    def run(self, command: EpochCommand, *, pause: Pause | None = None, pause_every: int | None = None) -> EpochReport:
+        """Train one epoch, and evaluate. Collective.
 
-        The first epoch, and one that none came before, builds the model. ``pause`` is called off the clock after every so many
-        steps, for each number in ``pause_every``, but not after the last.
+        The first epoch, and one that none came before, builds the model. ``pause`` is called off the clock after every
+        ``pause_every`` steps, but not after the last.
         """
         epoch = command.epoch
-        if progress is None and (epoch == 0 or self._rates is None):
+        if epoch == 0 or self._rates is None:
             self.begin()
-        progress = progress or EpochProgress()
-        batches = self._batches(epoch, len(progress.losses))
+        progress = EpochProgress()
+        batches = self._batches(epoch)
         synchronize_ranks(self.trainer.backend, self.trainer.device)
-        for end in _stops(len(progress.losses), self.steps, pause_every):
+        stops = range(pause_every, self.steps, pause_every) if pause_every else ()
+        for end in [*stops, self.steps]:
             self._run_steps(epoch, end, progress, batches)
             if pause is not None and end < self.steps:
                 pause(epoch, progress)
         synchronize_ranks(self.trainer.backend, self.trainer.device)
         return self._report(command, progress)
 
-    def _batches(self, epoch: int, step: int) -> Iterator[object]:
-        """Yield the epoch's batches from a step on; raises a ``PlanError`` where there are fewer than the workload said."""
-        trainer, wanted = self.trainer, (self.steps - step) * self.trainer.micro_steps
-        first_batch, world = step * trainer.micro_steps, trainer.world
-        found = trainer.workload.epoch_batches(
-            epoch, first_batch=first_batch, rank=world.rank, world_size=world.world_size, device=trainer.device
-        )
+    def _batches(self, epoch: int) -> Iterator[object]:
+        """Yield the epoch's batches; raises a ``PlanError`` where there are fewer than the workload said."""
+        trainer, world = self.trainer, self.trainer.world
+        wanted = self.steps * trainer.micro_steps
+        found = trainer.workload.epoch_batches(epoch, rank=world.rank, world_size=world.world_size, device=trainer.device)
         count = 0
         for batch in found:
             count += 1
             yield batch
         name = type(trainer.workload).__name__
         raise PlanError(
-            f"epoch_batches({epoch}, first_batch={first_batch}) of workload '{name}' gave {count} batches to rank {world.rank}, "
+            f"epoch_batches({epoch}) of workload '{name}' gave {count} batches to rank {world.rank}, "
             f"and {wanted} were needed; batches_per_epoch must say how many each rank has"
         )
 
@@ -184,10 +175,3 @@ def put(values: dict[str, Tensor], tensors: dict[str, Tensor]) -> None:
     """Overwrite each tensor by the value of its name."""
     for name, tensor in tensors.items():
         tensor.copy_(values[name])
-
-
-def _stops(first: int, last: int, every: Sequence[int]) -> Iterator[int]:
-    """Yield the steps to pause at: each multiple of any of ``every``, and the last."""
-    yield from sorted({step for number in every for step in range((first // number + 1) * number, last, number)})
-    if first < last:
-        yield last

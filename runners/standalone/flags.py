@@ -44,18 +44,8 @@ class RunOptions(Section):
 class TrainingOptions(Section):
     """What a standalone training is asked besides the rules that all arms train by."""
 
-    checkpoint: Path | None = None
-    """Keep the training in this file, after every epoch."""
-    checkpoint_steps: int | None = Field(default=None, ge=1)
-    """Write the checkpoint also after every so many steps."""
-    resume: bool = False
-    """Resume the training that is in the checkpoint."""
-    start_epoch: int = Field(default=0, ge=0)
-    """Begin as if so many epochs were done."""
     print_every: int | None = Field(default=None, ge=1)
     """Print a line every so many steps."""
-    evaluate: bool = False
-    """Train nothing: evaluate the checkpoint, or the weights to start from."""
 
 
 MEASURING, TRAINING, DATA, LAUNCH = "Measuring", "Training", "Data", "Launch"
@@ -149,27 +139,13 @@ def read_training(given: Given) -> TrainingSettings | None:
     Raises:
         PlanError: a flag without ``--epochs``, or a value that is not accepted.
     """
-    asked, options = values_of(given, TrainingSettings), values_of(given, TrainingOptions)
+    asked = values_of(given, TrainingSettings)
     epochs = asked.pop("epochs", None)
     named = [flag.name for flag in given if flag.model in (TrainingSettings, TrainingOptions) and flag.field != "epochs"]
-    if "evaluate" in options:
-        idle = [flag for flag in ("--start-epoch", "--print-every", "--checkpoint-steps") if flag in named]
-        if epochs is not None or idle:
-            raise PlanError(f"--evaluate trains nothing; leave {idle[0] if idle else '--epochs'} out")
-        epochs = 1
     if epochs is None:
         if named:
             raise PlanError(f"{named[0]} is for training to the end; say --epochs N with it, or leave it out to measure throughput")
         return None
-    start = options.get("start_epoch")
-    if start is not None and start >= epochs:
-        raise PlanError(f"--start-epoch {start} leaves nothing to do with --epochs {epochs}; epochs are counted from 0")
-    if start is not None and "resume" in options:
-        raise PlanError("--start-epoch and --resume are both given; the checkpoint knows its epoch: leave --start-epoch out")
-    if "checkpoint" not in options:
-        for flag in ("--checkpoint-steps", "--resume"):
-            if flag in named:
-                raise PlanError(f"{flag} needs --checkpoint FILE, which says where the training is kept")
     content = {"epochs": epochs, **asked, "stop_at_target": "target_accuracy" in asked}
     return checked(TrainingSettings, content, source="training")
 

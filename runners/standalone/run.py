@@ -77,15 +77,12 @@ class StandaloneRun:
             record = self._new_record(engine)
             self._take_gate(engine, record, before=True)
             record.start_s = time.monotonic() - began
-            if training and self.training.evaluate:
-                training.evaluate()
+            if training:
+                training.run(record)
             else:
-                if training:
-                    training.run(record)
-                else:
-                    measure(engine, record, self.plan.measurement, keep=partial_results.add)
-                self._finish(engine, record, events)
-                partial_results.remove()
+                measure(engine, record, self.plan.measurement, keep=partial_results.add)
+            self._finish(engine, record, events)
+            partial_results.remove()
             engine.runner.release()
             engine.backend.barrier()
         except RingsideError as error:

@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 import torchvision.models  # noqa: F401 - which takes seconds, and not of the first plan
 import yaml
 from hypothesis import strategies as st
@@ -41,7 +40,6 @@ from runners.launchers.rank_variables import UNKNOWN_LAUNCHERS, read_world
 from runners.planning.arms import resolve_arms
 from runners.planning.plan_reading import read_plan
 from runners.planning.workload import resolve_cases, resolve_workload
-from runners.rank import checkpoint
 from tests.conftest import REPOSITORY, TINY
 from tests.kit.dataset_files import cifar_batch, idx
 from tests.kit.results_factory import Truth, make_plan, write_results
@@ -337,49 +335,6 @@ def parquet_files() -> SearchStrategy[bytes]:
     return st.builds(change, column, kinds, cells, st.integers(0, 9)) | edited(content)
 
 
-# Checkpoints
-
-TRAINED = {"workload": "digits", "world_size": 1, "model": "4 numbers in 1 tensors, 0"}
-
-
-def _checkpoint() -> dict[str, Any]:
-    seen = {"samples": [4], "phases_s": [[0.1] * 4], "losses": [0.5], "learning_rates": [0.1], "hits": (1, 2), "skipped_steps": 0}
-    return {
-        "format": checkpoint.FORMAT,
-        "trained": dict(TRAINED),
-        "epoch": 1,
-        "finished": [],
-        "model": {"weight": torch.zeros(4)},
-        "optimizer": {"state": {}, "param_groups": []},
-        "scaler": {},
-        "ranks": [{"buffers": {}, "random": torch.zeros(2, dtype=torch.uint8), "random_on_gpu": None, "seen": seen}],
-        "workload": {},
-    }
-
-
-def _saved(content: Any) -> bytes:
-    written = io.BytesIO()
-    try:
-        torch.save(content, written)
-    except Exception:  # noqa: BLE001 - what torch does not write, nobody reads
-        return b""
-    return written.getvalue()
-
-
-def checkpoints() -> SearchStrategy[bytes]:
-    """A checkpoint, altered as values or as bytes."""
-    return altered(_checkpoint()).map(_saved) | edited(_saved(_checkpoint())) | edited(pickle.dumps({"format": 1}))
-
-
-def take_checkpoint(content: bytes, folder: Path) -> None:
-    """What ``--resume`` reads before it builds a model."""
-    path = folder / "run.pt"
-    path.write_bytes(content)
-    found = checkpoint.read(path, trained=TRAINED)
-    found.epochs()
-    found.progress(0)
-
-
 # Data sets
 
 
@@ -453,7 +408,6 @@ def targets() -> list[Target]:
         Target(name="record", inputs=json_files(RECORD), take=take_results(RECORD), cost=20),
         Target(name="manifest", inputs=json_files(MANIFEST), take=take_results(MANIFEST), cost=20),
         Target(name="parquet", inputs=parquet_files(), take=take_results(STEPS), cost=20),
-        Target(name="checkpoint", inputs=checkpoints(), take=take_checkpoint),
         Target(name="idx", inputs=idx_files(), take=take_idx),
         Target(name="cifar", inputs=cifar_files(), take=take_cifar),
         Target(name="environment", inputs=environments(), take=take_environment),

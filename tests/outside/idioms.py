@@ -67,7 +67,7 @@ class Scheduled(Plain):
 
 
 class ScheduledDigits(Digits):
-    """A rate that halves with each step, and is gone on with."""
+    """A rate that halves with each step."""
 
     def build_optimizer(self, model):
         optimizer = super().build_optimizer(model)
@@ -76,12 +76,6 @@ class ScheduledDigits(Digits):
 
     def after_step(self, step, *, model, optimizer):
         self.schedule.step()
-
-    def state_dict(self):
-        return self.schedule.state_dict()
-
-    def load_state_dict(self, state):
-        self.schedule.load_state_dict(state)
 
 
 class FewerThanSaid(Digits):

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-import torch
 
 from measurement.errors import HostfileError, PlanError, RecordError, RingsideError
 from measurement.files import lock_folder, write_whole
@@ -22,7 +21,6 @@ from runners.hosts.hostfile import parse_hosts, read_hostfile
 from runners.launchers import known_rank_variables
 from runners.launchers.rank_variables import read_world
 from runners.planning.plan_reading import read_plan
-from runners.rank import checkpoint
 from tests.conftest import REPOSITORY, TINY, ringside_here, write_plan
 from tests.kit.results_factory import make_plan, write_results
 
@@ -110,42 +108,6 @@ def test_steps_that_are_missing_are_never_a_hole(tmp_path):
     path.unlink()
     message = refusal(RecordError, lambda: conclude(folder))
     assert message.startswith(f"'{path}' is missing, and the record beside it tells of ")
-
-
-def test_a_checkpoint_of_nothing_is_told(tmp_path):
-    torch.save({"format": checkpoint.FORMAT}, tmp_path / "kept.pt")
-    assert "is damaged" in refusal(PlanError, lambda: checkpoint.read(tmp_path / "kept.pt", trained={}))
-
-
-WHOLE = {
-    "format": checkpoint.FORMAT,
-    "trained": {"workload": "digits"},
-    "epoch": 1,
-    "finished": [],
-    "model": {},
-    "optimizer": {},
-    "scaler": {},
-    "ranks": [{"seen": {"samples": [], "phases_s": [], "losses": []}}],
-}
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"ranks": [{}]}, "is damaged: 'seen'"),
-        ({"ranks": [{"seen": {"seconds": []}}]}, "unexpected keyword argument 'seconds'"),
-        ({"ranks": [{"seen": {"losses": 1}}]}, "the progress of rank 0 is no list of steps"),
-        ({"ranks": []}, "it tells of no rank, no epoch or no training"),
-        ({"finished": [{"epoch": -1}]}, "is damaged: "),
-        ({"epoch": "2"}, "epoch is '2', not of type int"),
-        ({"trained": None}, "trained is None, not of type dict"),
-        ({"trained": {"workload": torch.zeros(3)}}, "is of another training: workload tensor(["),
-        ({"trained": {"workload": "x" * 5000}}, "is of another training: workload 'xxx"),
-    ],
-)
-def test_a_checkpoint_of_another_form_is_told(tmp_path, changes, message):
-    torch.save(WHOLE | changes, tmp_path / "kept.pt")
-    assert message in refusal(PlanError, lambda: checkpoint.read(tmp_path / "kept.pt", trained={"workload": "digits"}))
 
 
 def test_a_workload_that_is_no_name_is_told(tmp_path):

@@ -287,8 +287,7 @@ def test_under_horovod_too_a_workloads_own_optimizer_drops_them():
             raise AssertionError("optimizer.zero_grad() was called after loss.backward()")
 
     model = torch.nn.Linear(2, 1)
-    original = Own(model.parameters(), lr=0.1)
-    prepared = HorovodPrepared(model, Distributed(model.parameters(), lr=0.1), original=original, micro_steps=1, op="Average")
+    prepared = HorovodPrepared(model, Distributed(model.parameters(), lr=0.1), micro_steps=1, op="Average")
     model(torch.ones(1, 2)).sum().backward()
     prepared.zero_grad()
     assert dropped == [True]

@@ -1,4 +1,4 @@
-"""Training in one process: the learning-rate rule, epochs from any step on, records of epochs, checkpoints, flags."""
+"""Training in one process: the learning-rate rule, records of epochs, flags."""
 
 from __future__ import annotations
 
@@ -12,18 +12,15 @@ from torch.utils.data import TensorDataset
 
 from backends.base import Prepared
 from measurement.errors import PlanError
-from measurement.plans.settings import EpochRecord, SpeedSettings, TrainingSettings
+from measurement.plans.settings import SpeedSettings, TrainingSettings
 from measurement.records.record import RankSteps
 from measurement.world import World
 from runners.planning.workload import resolve_workload, steps_per_epoch
 from runners.protocol.messages import EpochCommand, EpochReport, Job, combine
-from runners.rank import checkpoint
 from runners.rank.engine import start_engine
-from runners.rank.epochs import EpochProgress
 from runners.rank.learning_rate import LearningRates, learning_rate_factor
 from runners.rank.precision import StepPrecision
 from runners.standalone.flags import FLAGS, WORKLOAD, WORKLOAD_OPTION, read_training, workload_options
-from runners.standalone.training_run import is_best
 from tests.conftest import REPOSITORY
 from tests.kit.dataset_files import write_data
 from workloads.data.input import Augmented, Input, InputOptions
@@ -103,12 +100,12 @@ class Noted(TensorDataset):
         return super().__getitem__(index)
 
 
-def epoch_of(dataset, epoch, *, batch, rank=0, world_size=1, first=0, transform=None):
+def epoch_of(dataset, epoch, *, batch, rank=0, world_size=1, transform=None):
     """[step]: the inputs of each batch."""
     options = InputOptions()
     share = Input(options=options, local_batch_size=batch, seed=5, rank=rank, world_size=world_size, device=CPU)
     samples = Augmented(dataset, transform, seed=5) if transform else dataset
-    return [inputs.tolist() for inputs, _ in share.epochs(samples).batches(epoch, first=first)]
+    return [inputs.tolist() for inputs, _ in share.epochs(samples).batches(epoch)]
 
 
 @pytest.mark.parametrize(("world_size", "batch"), [(2, 4), (3, 2), (4, 3)])
@@ -118,17 +115,6 @@ def test_all_ranks_batches_together_are_one_process_batch(world_size, batch):
         alone = epoch_of(Noted(53), epoch, batch=batch * world_size)
         together = [sorted(itertools.chain(*step)) for step in zip(*ranks, strict=True)]
         assert together == [sorted(step) for step in alone]
-
-
-def test_an_epoch_is_entered_anywhere_without_loading_what_lies_before():
-    whole, dataset = epoch_of(Noted(53), 2, batch=4), Noted(53)
-    assert epoch_of(dataset, 2, batch=4, first=9) == whole[9:]
-    assert len(dataset.read) == 4 * len(whole[9:])
-
-    def noise(value):
-        return value + torch.rand(())
-
-    assert epoch_of(Noted(53), 2, batch=4, first=9, transform=noise) == epoch_of(Noted(53), 2, batch=4, transform=noise)[9:]
 
 
 def test_epochs_are_refused_where_there_are_none_or_not_one_step():
@@ -145,7 +131,7 @@ def test_epochs_are_refused_where_there_are_none_or_not_one_step():
 def test_right_answers_come_with_the_same_loss(tmp_path, name, labels):
     workload = resolve_workload(name, write_data(name, tmp_path / "data")).build(local_batch_size=4, seed=3)
     model = workload.build_model().eval()
-    batch = next(workload.epoch_batches(0, first_batch=0, rank=0, world_size=1, device=CPU))
+    batch = next(workload.epoch_batches(0, rank=0, world_size=1, device=CPU))
     loss, hits = workload.compute_loss_and_hits(model, batch)
     assert loss.item() == workload.compute_loss(model, batch).item()
     sums = workload.evaluation_sums(model, batch)
@@ -187,102 +173,16 @@ def test_a_workloads_own_schedule_goes_on_beside_the_plans_rules():
 
 @pytest.mark.slow
 def test_an_epoch_with_fewer_batches_than_the_workload_said_is_refused():
-    with pytest.raises(
-        PlanError, match=r"epoch_batches\(0, first_batch=0\) of workload 'FewerThanSaid' gave 2 batches to rank 0, and 4"
-    ):
+    with pytest.raises(PlanError, match=r"epoch_batches\(0\) of workload 'FewerThanSaid' gave 2 batches to rank 0, and 4"):
         engine(workload=f"{IDIOMS}:FewerThanSaid").run_epoch(epoch(0))
 
 
-def test_what_a_checkpoint_would_lack_is_refused():
-    require_whole = checkpoint.require_whole
-    require_whole(engine().trainer.workload)
-    require_whole(engine(workload=SCHEDULED).trainer.workload)
-    with pytest.raises(PlanError, match="workload 'Scheduled' has after_step, and a checkpoint would not hold what that keeps"):
-        require_whole(resolve_workload(f"{IDIOMS}:Scheduled", {}).build(local_batch_size=1, seed=1))
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("workload", ["digits", SCHEDULED])
-def test_a_checkpoint_gives_the_same_next_steps(tmp_path, workload):
-    path, first = tmp_path / "kept.pt", engine(workload=workload)
-    kept = {}
-
-    def pause(epoch, progress):
-        made = checkpoint.capture(first.job, first.epochs, epoch=epoch, progress=progress, finished=[])
-        made.write(path)
-        kept.setdefault("bytes", path.read_bytes())
-
-    first.run_epoch(epoch(0))
-    whole = first.epochs.run(epoch(1), pause=pause, pause_every=[2])
-    path.write_bytes(kept["bytes"])
-    again = engine(workload=workload)
-    read = checkpoint.read(path, trained=checkpoint.what_is_trained(again.job, again.epochs))
-    checkpoint.restore(read, again.epochs)
-    assert len(read.progress(0).losses) == 2
-    assert torch.equal(torch.get_rng_state(), read.ranks[0]["random"]), "dropout goes on as it would have"
-    resumed = again.epochs.run(epoch(1), progress=read.progress(0))
-    assert (resumed.losses, resumed.learning_rates) == (whole.losses, whole.learning_rates)
-    assert again.trainer.steps_taken == first.trainer.steps_taken == 8
-    assert (resumed.top1, resumed.held_out_loss_sum) == (whole.top1, whole.held_out_loss_sum)
-    (steps,) = resumed.block.ranks
-    assert len(steps.phases_s) == len(steps.samples) == 4
-    assert [file.name for file in tmp_path.iterdir()] == ["kept.pt"], "no temporary file is left"
-
-
-@pytest.mark.slow
-def test_a_training_pauses_at_every_interval_asked_for():
+def test_a_training_pauses_as_often_as_asked():
     one, at = engine(local_batch_size=100), []
-    one.epochs.run(epoch(2), pause=lambda number, progress: at.append((number, len(progress.losses))), pause_every=[4, 6])
+    one.epochs.run(epoch(2), pause=lambda number, progress: at.append((number, len(progress.losses))), pause_every=4)
     assert one.epochs.steps == 14
-    assert at == [(2, 4), (2, 6), (2, 8), (2, 12)], "it may begin at any epoch"
-
-
-@pytest.mark.slow
-def test_the_model_alone_can_be_taken_from_a_checkpoint_of_other_rules(tmp_path):
-    path, one = tmp_path / "kept.pt", engine()
-    one.run_epoch(epoch(0))
-    wanted = one.epochs.evaluate()
-    checkpoint.capture(one.job, one.epochs, epoch=1, progress=EpochProgress(), finished=[]).write(path)
-    other = engine(local_batch_size=100, training=TrainingSettings(epochs=1, decay_epochs=7))
-    trained = checkpoint.what_is_trained(other.job, other.epochs)
-    with pytest.raises(PlanError, match="local_batch_size 300, not 100; decay_epochs 30, not 7"):
-        checkpoint.read(path, trained=trained)
-    checkpoint.load_model(checkpoint.read(path, trained=trained, only_model=True), other.epochs)
-    assert other.epochs.evaluate() == wanted
-
-
-@pytest.mark.parametrize(
-    ("accuracies", "best"), [([0.5], True), ([0.5, 0.6], True), ([0.5, 0.5], False), ([0.6, 0.7, 0.65], False)]
-)
-def test_the_first_of_the_highest_accuracies_is_the_best(accuracies, best):
-    place = {"steps": 1, "step_losses": [1.0], "learning_rates": [0.1, 0.1], "count": 10, "train_s": 1.0, "held_out_count": 100}
-    epochs = [EpochRecord(epoch=n, held_out_top1=round(100 * one), **place) for n, one in enumerate(accuracies)]
-    assert is_best(epochs) == best
-    assert not is_best([EpochRecord(epoch=0, **place | {"held_out_count": 0})])
-
-
-def test_a_checkpoint_that_does_not_fit_is_told_in_one_line(tmp_path):
-    path, one = tmp_path / "kept.pt", engine()
-    trained = checkpoint.what_is_trained(one.job, one.epochs)
-    one.epochs.begin()
-    checkpoint.capture(one.job, one.epochs, epoch=0, progress=EpochProgress(), finished=[]).write(path)
-    whole = path.read_bytes()
-    wrong = {
-        "does not exist": (None, trained),
-        "cannot be read": (whole[: len(whole) // 2], trained),
-        "holds no training": (None, trained),
-        "seed 1, not 3; world_size 1, not 2": (whole, {**trained, "world_size": 2, "seed": 3}),
-    }
-    for message, (content, expected) in wrong.items():
-        path.unlink(missing_ok=True)
-        if message == "holds no training":
-            torch.save({"weights": torch.ones(2)}, path)
-        if content is not None:
-            path.write_bytes(content)
-        with pytest.raises(PlanError, match=message) as refused:
-            checkpoint.read(path, trained=expected)
-        assert str(path) in str(refused.value)
-        assert "\n" not in str(refused.value)
+    assert at == [(2, 4), (2, 8), (2, 12)], "not after the last of 14"
 
 
 def test_an_overflow_of_half_precision_skips_the_step_and_lowers_the_scale():
@@ -328,7 +228,7 @@ def options_of(workload, options, values):
 
 
 def test_flags_ask_for_training():
-    given = {"--target-accuracy": 0.9, "--warmup-epochs": 1.0, "--checkpoint": "x"}
+    given = {"--target-accuracy": 0.9, "--warmup-epochs": 1.0, "--print-every": 5}
     training = training_of(5, given)
     assert training == TrainingSettings(epochs=5, target_accuracy=0.9, warmup_epochs=1.0, stop_at_target=True)
     assert training_of(None, {}) is None
@@ -341,16 +241,7 @@ def test_flags_ask_for_training():
         (lambda: training_of(None, {"--warmup-epochs": 1.0}), "--warmup-epochs is for training to the end; say --epochs N"),
         (lambda: training_of(0, {}), "training: epochs = 0"),
         (lambda: training_of(None, {"--print-every": 5}), "--print-every is for training to the end; say --epochs N"),
-        (lambda: training_of(3, {"--evaluate": True}), "--evaluate trains nothing; leave --epochs out"),
-        (
-            lambda: training_of(None, {"--evaluate": True, "--print-every": 5}),
-            "--evaluate trains nothing; leave --print-every out",
-        ),
-        (lambda: training_of(3, {"--start-epoch": 3}), "--start-epoch 3 leaves nothing to do with --epochs 3"),
-        (lambda: training_of(3, {"--start-epoch": 1, "--resume": True}), "leave --start-epoch out"),
         (lambda: training_of(2, {"--learning-rate-scaling": "linaer"}), "learning_rate_scaling = 'linaer'"),
-        (lambda: training_of(3, {"--resume": True}), "--resume needs --checkpoint FILE"),
-        (lambda: training_of(3, {"--checkpoint-steps": 3}), "--checkpoint-steps needs --checkpoint FILE"),
         (lambda: options_of("digits", {}, {"--data-dir": "d"}), "--data-dir: workload 'digits' has no option 'data_dir'"),
         (lambda: options_of("mnist", {"data_dir": "e"}, {"--data-dir": "d"}), "are both given; leave one out"),
     ],

@@ -57,7 +57,7 @@ class Transformed(Dataset[Sample]):
 class Augmented(Transformed):
     """Samples with a random transform, whose random numbers depend on (seed, epoch, index) only.
 
-    A sample is therefore the same for any number of ranks and loader processes, and for any first batch of an epoch.
+    A sample is therefore the same for any number of ranks and loader processes.
     Indexed by (epoch, index).
     """
 
@@ -73,17 +73,13 @@ class Augmented(Transformed):
 
 
 class EpochSampler(DistributedSampler[Any]):
-    """Starts anywhere in an epoch, and gives ``Augmented`` the epoch with each index.
+    """Gives ``Augmented`` the epoch with each index.
 
     Loader processes live for several epochs, and ``set_epoch`` does not reach them.
     """
 
-    first = 0
-    """How many of this rank's samples to skip at the start of the epoch."""
-
     def __iter__(self) -> Iterator[Any]:
-        indices = itertools.islice(super().__iter__(), self.first, None)
-        epoch = self.epoch
+        indices, epoch = super().__iter__(), self.epoch
         return ((epoch, index) for index in indices) if isinstance(self.dataset, Augmented) else indices
 
 
@@ -158,10 +154,9 @@ class Epochs:
     loader: DataLoader[Sample]
     sampler: EpochSampler
 
-    def batches(self, epoch: int, *, first: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield one epoch, starting at batch ``first``. Only one such iteration may be under way."""
+    def batches(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield one epoch. Only one such iteration may be under way."""
         self.sampler.set_epoch(epoch)
-        self.sampler.first = first * self.source.local_batch_size
         yield from self.source.on_device(self.loader)
 
     def endless(self) -> Iterator[tuple[Tensor, Tensor]]:

@@ -195,7 +195,7 @@ def life(reference: str, transport: str | None, world, store) -> dict[str, objec
         "described": backend.describe(),
         "gathered": backend.all_gather_object({"rank": world.rank, "not a number": math.inf}, dict[str, float]),
         "told": [len(told) for told in backend.all_gather_bytes(b"x" * (1 + 5 * world.rank))],
-        "broadcast": backend.broadcast_object(f"from {world.rank}", str),
+        "broadcast": backend.broadcast_bytes(f"from {world.rank}".encode()).decode(),
     }
     seen["odd"] = {kind: odd_step(backend, world.rank, world.world_size, kind) for kind in ODD}
     backend.barrier()

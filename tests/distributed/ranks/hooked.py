@@ -91,8 +91,6 @@ class Hooked:
         if self.state_hooks:
             optimizer.register_state_dict_pre_hook(self.counting("state_dict pre"))
             optimizer.register_state_dict_post_hook(self.counting("state_dict post"))
-            optimizer.register_load_state_dict_pre_hook(self.counting("load_state_dict pre"))
-            optimizer.register_load_state_dict_post_hook(self.counting("load_state_dict post"))
         return optimizer
 
     def before_step(self, optimizer, arguments, more):
@@ -120,7 +118,7 @@ def backend_of(name, world, store):
     return backend
 
 
-def train(backend, hooked, world, *, max_gradient_norm=None, loads=True):
+def train(backend, hooked, world, *, max_gradient_norm=None, keeps=True):
     """What the hooks saw in a few steps, and the parameters after them. Collective."""
     prepared = backend.prepare(hooked.model(world.rank), hooked.optimizer)
     precision = StepPrecision(precision="fp32", max_gradient_norm=max_gradient_norm, device=torch.device("cpu"))
@@ -136,9 +134,9 @@ def train(backend, hooked, world, *, max_gradient_norm=None, loads=True):
         precision.step(prepared)
     found = {"steps": dict(hooked.ran), "rates": hooked.rates, "groups": sorted(hooked.groups), "norms": hooked.norms}
     found["parameters"] = torch.cat([tensor.flatten() for tensor in prepared.full_parameters().values()]).tolist()
-    if loads:
+    if keeps:
         hooked.ran.clear()
-        prepared.load_optimizer_state(prepared.full_optimizer_state())
+        prepared.full_optimizer_state()
         found["state"] = dict(hooked.ran)
     return found
 
@@ -168,12 +166,12 @@ def seen(name, world, store=None):
     if name == "adasum":
         found["refused"] = refusal(backend, Hooked(), world)
     else:
-        found["plain"] = train(backend, Hooked(state_hooks=not zero), world, loads=not zero)
+        found["plain"] = train(backend, Hooked(state_hooks=not zero), world, keeps=not zero)
         found["parameter"] = refusal(backend, Hooked(parameter_hooks=True), world) if name == "fsdp2" else None
         if name != "fsdp2":
-            found["parameter"] = train(backend, Hooked(parameter_hooks=True, state_hooks=False), world, loads=False)
+            found["parameter"] = train(backend, Hooked(parameter_hooks=True, state_hooks=False), world, keeps=False)
         if name != "engine":
-            found["clipped"] = train(backend, Hooked(state_hooks=False), world, max_gradient_norm=0.01, loads=False)
+            found["clipped"] = train(backend, Hooked(state_hooks=False), world, max_gradient_norm=0.01, keeps=False)
         if zero:
             found["refused"] = refusal(backend, Hooked(), world)
         if zero or name == "horovod":

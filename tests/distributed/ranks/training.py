@@ -22,7 +22,7 @@ from runners.standalone.rendezvous import rendezvous_store
 from tests.kit.ranks import own_world
 from workloads.base import EvaluationSums
 
-WORKLOAD = "tests.distributed.ranks.interrupted:Interrupted"
+WORKLOAD = "tests.distributed.ranks.small_digits:SmallDigits"
 LOCAL_BATCH_SIZE = 8
 
 
