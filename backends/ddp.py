@@ -169,7 +169,7 @@ class DDP(TorchDistributed):
     def search_space(self, *, has_buffers: bool, several_hosts: bool) -> list[Setting]:
         """Bucket sizes, views, a static graph where gradients are not accumulated, buffers where there are any; hooks lose bits."""
         space = [
-            Setting(option="bucket_cap_mb", values=(1.0, 5.0, 10.0, None, 50.0, 100.0, 400.0), is_size=True),
+            Setting(option="bucket_cap_mb", values=(1.0, 5.0, 10.0, None, 50.0, 100.0, 400.0)),
             Setting(option="first_bucket_mb", values=(0.25, None, 5.0), only_with={"bucket_cap_mb": None}),
             Setting(option="gradient_as_bucket_view", values=(False, True)),
         ]

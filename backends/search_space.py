@@ -23,5 +23,3 @@ class Setting:
     """Values of other options without which it means nothing."""
     is_lossy: bool = False
     """Whether values other than the default send less than the gradients, so that training may come out otherwise."""
-    is_size: bool = False
-    """Whether it says how many MiB of gradients are exchanged at once. Arms with the same value are *matched*."""

@@ -70,7 +70,6 @@ def space_of(*, transport: str | None, several_hosts: bool) -> list[Setting]:
             option="fusion_threshold_mb",
             values=(0.0, 1.0, 4.0, 16.0, 64.0, None, 256.0),
             variable="HOROVOD_FUSION_THRESHOLD",
-            is_size=True,
         ),
         Setting(option="cycle_time_ms", values=(0.1, 0.5, None, 2.5, 5.0, 10.0), variable="HOROVOD_CYCLE_TIME"),
         Setting(option="cache_capacity", values=(0, None), variable="HOROVOD_CACHE_CAPACITY"),

@@ -1,1 +1,1 @@
-"""What a search for the fastest settings found: the effect of each, the best of each arm, and how fresh launches judge them."""
+"""What a search for an arm's fastest settings came to: what was tried, and what fresh launches say of the best."""

@@ -1,35 +1,32 @@
-"""The models of ``tuning.json``: what was searched on which budget, every trial, and what fresh launches say."""
+"""The models of ``tuning.json``: what was searched, every trial, and what fresh launches say."""
 
 from __future__ import annotations
 
+import json
 from typing import Any, Literal
 
-from reports.estimate import Estimate, Stored
-from reports.schema import Status, Verdict
+import numpy as np
 
-SCHEMA_VERSION = 1
+from reports.estimate import Stored
+from reports.schema import RatioSummary, Status
+
+SCHEMA_VERSION = 2
 """Version of tuning.json. It grows when a key changes its meaning or goes."""
+MOST_PRIOR = 10.0
+"""Trials without effect that weigh against what was seen, at the most."""
 Options = dict[str, Any]
 """Options of an arm that are not at their defaults; none: the arm as the plan has it."""
-PairQuestion = Literal["tuned", "default", "matched", "gain"]
-"""``gain``: of one library, tuned over default. The others: of two libraries, both so."""
-DEFAULT: Literal["default"] = "default"
-MATCHED: Literal["matched"] = "matched"
-TUNED: Literal["tuned"] = "tuned"
-"""How the names of the three arms of each library end."""
 
 
 class Asked(Stored):
     """What a search was asked for; one that goes on must ask for the same."""
 
     plan_digest: str
-    trials: int | None
-    """How many for each arm; null: as many as the minutes hold."""
-    minutes: float | None
-    """To search, all arms together; null: without limit."""
+    arm: str
+    minutes: float
+    """To search, without fresh launches."""
     at_once: int
-    """Trials of each arm in one launch, beside its own default."""
-    seed: int
+    """Trials in one launch, beside the arm's defaults."""
     lossy: bool
 
 
@@ -45,65 +42,74 @@ class SearchedSetting(Stored):
 
 
 class Trial(Stored):
-    """One setting of one arm in one launch."""
+    """One set of settings in one launch."""
 
     launch: int
     options: Options
     status: Status
     log_ratio: float | None
-    """Natural logarithm of its throughput over that of the arm's own default in the same launch; null where not timed."""
+    """Natural logarithm of its throughput over that of the arm's defaults in the same launch; null where not timed."""
 
 
-class SettingEffect(Stored):
-    """What one value of one option changes by itself: throughput over the default's, with a 90% credible interval."""
+class TriedSet(Stored):
+    """All trials of one set of settings."""
 
-    option: str
-    value: Any
-    ratio: Estimate
-
-
-class TunedArm(Stored):
-    """The search of one arm."""
-
-    name: str
-    backend: str
-    fixed: Options
-    """Options that the plan sets, which were not searched."""
-    settings: list[SearchedSetting]
-    trials: list[Trial]
-    effects: list[SettingEffect]
-    best: Options
-    left_to_find: Estimate
-    """Throughput of the fastest option set over that of the best found: what the trials leave possible, with a 90% interval."""
-    code: list[str]
-    """The best as lines of a user's own script and shell."""
-    lossy: list[str]
-    """Options of the best that lose bits."""
-
-
-class TunedPair(Stored):
-    """Two arms of the confirmation."""
-
-    question: PairQuestion
-    candidate: str
-    baseline: str
-    ratio: Estimate
-    verdict: Verdict
+    options: Options
+    trials: int
+    failed: int
+    log_ratio: float
+    """Mean over the trials that were timed."""
+    expected: float
+    """That mean, shrunk towards none: the more, the fewer trials there are and the noisier they are."""
 
 
 class Tuning(Stored):
-    """All that a search and its confirmation came to."""
+    """All that a search and its fresh launches came to."""
 
     schema_version: int = SCHEMA_VERSION
     kind: Literal["tuning"] = "tuning"
     name: str
     asked: Asked
     sampler: str
-    arms: list[TunedArm]
+    fixed: Options
+    """Options that the plan sets, which were not searched."""
+    settings: list[SearchedSetting]
+    trials: list[Trial]
+    best: Options
+    """What the search took: none where nothing promised to be faster."""
+    gain: RatioSummary | None
+    """The best over the arm's defaults, in fresh launches; null where there were none."""
+    without: dict[str, RatioSummary]
+    """By option of the best, what fresh launches say of the best without it, over the best."""
+    code: list[str]
+    """The best as lines of a user's own script and shell."""
     search_minutes: float
-    confirm_minutes: float
-    confidence: float
-    """With which the intervals of all pairs hold at once."""
-    pairs: list[TunedPair]
-    headline: str
-    warnings: list[str]
+    fresh_minutes: float
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether fresh launches show that the best is faster."""
+        return self.gain is not None and self.gain.verdict == "faster"
+
+
+def tried_sets(trials: list[Trial]) -> list[TriedSet]:
+    """Each set of settings once: the most promising first, those that failed or were wrong last."""
+    by_set: dict[str, list[Trial]] = {}
+    for trial in trials:
+        by_set.setdefault(json.dumps(trial.options, sort_keys=True), []).append(trial)
+    logs = [[one.log_ratio for one in some if one.log_ratio is not None] for some in by_set.values()]
+    prior, found = _prior_trials(logs), []
+    for some, timed in zip(by_set.values(), logs, strict=True):
+        counts = {"trials": len(some), "failed": len(some) - len(timed)}
+        mean, expected = (sum(timed) / weight if timed else 0.0 for weight in (len(timed), len(timed) + prior))
+        found.append(TriedSet(options=some[0].options, log_ratio=mean, expected=expected, **counts))
+    return sorted(found, key=lambda one: (one.failed > 0, -one.expected))
+
+
+def _prior_trials(logs: list[list[float]]) -> float:
+    """How many trials without effect weigh against each set's own: by empirical Bayes, noise's variance over that of effects."""
+    squares, df = sum(len(some) * float(np.var(some)) for some in logs if some), sum(len(some) - 1 for some in logs if some)
+    if not df:
+        return 1.0
+    noise, total = squares / df, float(np.mean(np.square(np.concatenate(logs))))
+    return min(noise / max(total - noise, noise / MOST_PRIOR), MOST_PRIOR) if noise else 0.0

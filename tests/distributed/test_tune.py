@@ -1,32 +1,36 @@
-"""A search of settings and its confirmation, on real ranks."""
+"""A search of an arm's settings and its confirmation, on real ranks."""
 
 from __future__ import annotations
 
 import pytest
 
 from measurement.records.results import ResultsFolder
+from reports.tuning.tuning_report import headline
 from reports.tuning.tuning_schema import Tuning
-from tests.conftest import needs_horovod, ringside_here, write_plan
+from tests.conftest import ringside_here, write_plan
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 
 
-@needs_horovod
 @pytest.mark.costly
-def test_a_search_holds_each_trial_against_its_default_and_confirms_what_it_took(tmp_path):
+def test_a_search_holds_each_trial_against_the_arms_defaults_and_confirms_what_it_took(tmp_path):
     arms = {
-        "ddp": {"backend": "ddp", "transport": "gloo", "options": {"bucket_cap_mb": 25.0}},
-        "hvd": {"backend": "horovod", "transport": "gloo"},
+        "ddp": {"backend": "ddp", "transport": "gloo"},
+        "fixed": {"backend": "ddp", "transport": "gloo", "options": {"bucket_cap_mb": 25.0}},
     }
     plan = write_plan(tmp_path, arms=arms, measurement={"control": False}, reports=["json"])
-    done = ringside_here("tune", plan, "-o", tmp_path / "out", "--trials", 1)
+    out = tmp_path / "out"
+    done = ringside_here("tune", plan, "--arm", "fixed", "-o", out, "--minutes", 0.1, "--at-once", 1)
     assert done.returncode == 0, done.stderr
-    tuning = Tuning.model_validate_json((tmp_path / "out" / "tuning.json").read_text())
-    assert [(trial.status, trial.log_ratio is not None) for arm in tuning.arms for trial in arm.trials] == [("ok", True)] * 2
-    launch = {record.arm: record for record in ResultsFolder(tmp_path / "out" / "search" / "000").records()}
-    assert sorted(launch) == ["ddp-default", "ddp-trial-1", "hvd-default", "hvd-trial-1"]
+    tuning = Tuning.model_validate_json((out / "tuning.json").read_text())
+    assert {(trial.status, trial.log_ratio is not None) for trial in tuning.trials} == {("ok", True)}
+    launch = {record.arm: record for record in ResultsFolder(out / "search" / "000").records()}
+    assert sorted(launch) == ["fixed", "trial-1"]
     assert all(record.status == "ok" and record.parity.passed for record in launch.values())
-    assert launch["ddp-trial-1"].options.items() > {"bucket_cap_mb": 25.0}.items(), "what the plan fixes stays"
-    assert tuning.headline in " ".join(done.stdout.split())
-    assert "DistributedDataParallel(model, bucket_cap_mb=25.0" in done.stdout
-    assert (tmp_path / "out" / "tuning.html").stat().st_size > 10**5
+    assert launch["trial-1"].options.items() > {"bucket_cap_mb": 25.0}.items(), "what the plan fixes stays"
+    assert headline(tuning) in " ".join(done.stdout.split())
+    assert (out / "confirm" / "comparison.json").is_file() == bool(tuning.best)
+    assert (out / "tuning.html").stat().st_size > 10**4
+    assert (
+        ringside_here("tune", out / "tuned.yaml", "--arm", "nobody", "-o", tmp_path / "new").stderr.count("known: ddp, fixed") == 1
+    )
