@@ -51,7 +51,7 @@ def propose(settings: Sequence[SearchedSetting], trials: list[Trial], number: in
     if not repeat or not good:
         return _explore(settings, trials, number, seed=seed)
     known = [one.options for one in tried]
-    fewer = [one for one in one_fewer(good[0]) if one and one not in known][: number // 2]
+    fewer = [one for one in one_fewer(settings, good[0]) if one and one not in known][: number // 2]
     return [*good[: number - len(fewer)], *fewer]
 
 
@@ -72,9 +72,9 @@ def normal(settings: Sequence[SearchedSetting], values: Mapping[str, Any]) -> Op
     }
 
 
-def one_fewer(options: Options) -> list[Options]:
-    """Return an option set without each of its options in turn."""
-    return [{name: value for name, value in options.items() if name != left} for left in options]
+def one_fewer(settings: Sequence[SearchedSetting], options: Options) -> list[Options]:
+    """Return an option set without each of its options in turn, and without what means nothing once that is left out."""
+    return [normal(settings, {name: value for name, value in options.items() if name != left}) for left in options]
 
 
 def study_of(settings: Sequence[SearchedSetting], trials: Sequence[Trial], *, seed: int) -> Any:

@@ -116,7 +116,8 @@ class Search:
         """The plan of fresh launches that say which settings mattered: the best without each of its options, beside the best."""
         tuned = f"{self.name}-tuned"
         arms = {tuned: with_options(self.arm, best)}
-        arms |= {f"without-{left}": with_options(self.arm, fewer) for left, fewer in zip(best, one_fewer(best), strict=True)}
+        fewer = one_fewer(self.settings, best)
+        arms |= {f"without-{left}": with_options(self.arm, options) for left, options in zip(best, fewer, strict=True)}
         return made_plan(self.plan, "without", arms, baseline=tuned, question=None)
 
     def tuned_plan(self, options: Options) -> Plan:

@@ -14,8 +14,8 @@ from measurement.plans.plan import Arm
 from measurement.plans.plan_file import check_plan
 from reports import write_reports
 from reports.tuning.tuning_report import headline, notes
-from reports.tuning.tuning_schema import Asked, Trial, Tuning, tried_sets
-from runners.tuning.proposals import best_of, normal, propose
+from reports.tuning.tuning_schema import Asked, SearchedSetting, Trial, Tuning, tried_sets
+from runners.tuning.proposals import best_of, normal, one_fewer, propose
 from runners.tuning.search import Search, open_settings
 from runners.tuning.tune_command import begin, finish
 from tests.conftest import TINY, ringside_here, write_plan
@@ -65,6 +65,13 @@ def test_what_means_nothing_beside_the_others_is_left_out():
     assert normal(settings, {"first_bucket_mb": 5.0}) == {"first_bucket_mb": 5.0}
     with pytest.raises(PlanError, match=r"first_bucket_mb 5 beside bucket_cap_mb 50: .* leave one of them out"):
         make_backend("ddp", transport="gloo", options={"bucket_cap_mb": 50, "first_bucket_mb": 5}).check(world_size=2)
+
+
+def test_without_one_setting_goes_what_means_nothing_beside_its_default():
+    """A back end whose default bucket is not PyTorch's was tried with a first bucket beside it, and refused."""
+    cap = SearchedSetting(option="bucket_cap_mb", values=[0.001, None], default=0.001)
+    first = SearchedSetting(option="first_bucket_mb", values=[None, 5.0], default=None, only_with={"bucket_cap_mb": None})
+    assert one_fewer([cap, first], {"bucket_cap_mb": None, "first_bucket_mb": 5.0}) == [{}, {"bucket_cap_mb": None}]
 
 
 def test_settings_become_the_users_own_code():
