@@ -61,7 +61,7 @@ def beset(address: str, seconds: float, told: Connection) -> None:
 
 def greeted(address: str) -> None:
     """A rank's supervisor reports."""
-    greet(split_port(address), KEY, ["arm", "0", str(time.monotonic_ns()), "host", "1"]).close()
+    greet(split_port(address), KEY, ["arm", "0", "0", str(time.monotonic_ns()), "1", "host", "1"]).close()
 
 
 def stored(address: str) -> None:

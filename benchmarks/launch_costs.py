@@ -124,7 +124,10 @@ def main() -> None:
     show(
         "a client of c10d's store", lambda: clients.append(TCPStore(LOOPBACK, store.port, is_master=False, wait_for_workers=False))
     )
-    show("a supervisor's greeting", lambda: clients.append(greet((host, int(port)), "k", ["a", "0", str(next(ranks)), "h", "1"])))
+    show(
+        "a supervisor's greeting",
+        lambda: clients.append(greet((host, int(port)), "k", ["a", "0", "0", str(next(ranks)), "9", "h", "1"])),
+    )
     store.set("key", "value")
     show("100 GETs from c10d's store", lambda: [clients[0].get("key") for _ in range(100)])
     show_horovod()

@@ -22,11 +22,11 @@ from measurement.conditions.conditions import fingerprint
 from measurement.records.record import CoreUse, RankReport, RankSteps, ThreadTimes
 from measurement.world import RENDEZVOUS
 from runners.launchers.base import HERE, HostCommand, Launcher, LaunchJob
+from runners.probe.ringside_probe.channel import Channel, command_key, reply_key, seal, unseal
 from runners.probe.ringside_probe.supervision import rank_supervisor
 from runners.probe.ringside_probe.supervision.frames import AT_ONCE, SAY, Frames, messages_in, pack, together
-from runners.processes.sealed_messages import RankMessages, seal, unseal
 from runners.protocol import messages
-from runners.protocol.messages import COMMANDS, FinishCommand, command_key, reply_key
+from runners.protocol.messages import COMMANDS, FinishCommand
 
 RANKS_PER_HOST = 8
 RANKS_PER_PROCESS = 64
@@ -66,13 +66,13 @@ class Rank:
     def __init__(self, given: argparse.Namespace, rank: int) -> None:
         self._given, self._rank = given, rank
 
-    def serve(self, messages: RankMessages) -> None:
+    def serve(self, channel: Channel) -> None:
         """Answer commands until the last."""
-        number, done = 0, False
+        done = False
         while not done:
-            command = COMMANDS.validate_json(messages.get(command_key(self._given.arm, self._given.launch, number)))
-            messages.set(self.place(number), self.answer(command))
-            number, done = number + 1, isinstance(command, FinishCommand)
+            command = COMMANDS.validate_json(channel.receive())
+            channel.reply(self.answer(command))
+            done = isinstance(command, FinishCommand)
 
     def place(self, number: int) -> str:
         """Where its reply to a command goes."""
@@ -148,10 +148,10 @@ class StandInHost:
         self._key = Path(given.key_file).read_text(encoding="utf-8")
         self._frames, self._number = Frames(), 0
         pid = str(os.getpid())
-        who = [given.arm, str(given.launch), str(ranks[0]), host_of(ranks[0]), pid]
+        who = [given.arm, str(given.launch), "0", str(ranks[0]), str(given.ranks), host_of(ranks[0]), pid]
         self.connection = rank_supervisor.greet(split_port(given.supervisors), self._key, who)
         for rank in ranks[1:]:
-            self.connection.sendall(pack(f"{rank_supervisor.JOINED} {rank} {pid} {time.time()}"))
+            self.connection.sendall(pack(f"{rank_supervisor.JOINED} {rank} {given.ranks} {pid} {time.time()}"))
 
     def hear(self) -> None:
         """Do as the driver says. When it closes the connection, the process ends."""
@@ -197,8 +197,9 @@ def hold(given: argparse.Namespace, ranks: Sequence[int]) -> None:
 
 def hold_one(given: argparse.Namespace, rank: int) -> None:
     """Be a rank with a real supervisor, until it is told to end."""
-    channel = rank_supervisor.start(given.supervisors, given.key_file, given.arm, given.launch, rank)
-    Rank(given, rank).serve(RankMessages(channel, key=Path(given.key_file).read_text(encoding="utf-8")))
+    place = {"arm": given.arm, "launch": given.launch, "rank": rank}
+    supervisor = rank_supervisor.start(given.supervisors, given.key_file, **place, world_size=given.ranks)
+    Rank(given, rank).serve(Channel(supervisor, key=Path(given.key_file).read_text(encoding="utf-8"), **place))
     os._exit(0)
 
 

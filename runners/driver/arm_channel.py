@@ -8,9 +8,10 @@ from typing import TypeVar
 
 from measurement.errors import LaunchError
 from runners.driver.diagnosis import SETTLE_S, ArmFailed, Diagnosis
-from runners.driver.endpoint import MessageStore
+from runners.probe.ringside_probe.channel import command_key, job_key, reply_key
 from runners.processes.remote_results import kept_replies
-from runners.protocol.messages import REPLIES, Command, ErrorReply, Job, Message, Reply, command_key, job_key, reply_key
+from runners.processes.supervisor_server import SupervisorServer
+from runners.protocol.messages import REPLIES, Command, ErrorReply, Job, Message, Reply
 
 POLL = timedelta(milliseconds=500)
 Expected = TypeVar("Expected", bound=Message)
@@ -22,7 +23,7 @@ class ArmChannel:
     number = 0
     """Number of the next command."""
 
-    def __init__(self, messages: MessageStore, diagnosis: Diagnosis) -> None:
+    def __init__(self, messages: SupervisorServer, diagnosis: Diagnosis) -> None:
         self.failure: ArmFailed | None = None
         """Raised by the next command: the arm has died, but the replies to its last command could be saved."""
         self._messages, self._diagnosis = messages, diagnosis

@@ -82,7 +82,7 @@ class ArmSession:
             placement=placement,
             variables=disturbances_of(setup),
         )
-        self._channel = ArmChannel(endpoint.messages, self._diagnosis)
+        self._channel = ArmChannel(endpoint.supervisors, self._diagnosis)
 
     def log_of(self, rank: int) -> Path:
         """Where a rank's log lies, or will lie once it was fetched from its host."""

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import secrets
 import sys
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Protocol
 
 from measurement.addresses import free_port, listen, with_port
 from measurement.environment import forwarded_by_name
@@ -33,24 +32,12 @@ MOST_PADDING = 4096
 """Bytes below which that length lies: a page, beyond which the stack's place in it comes again."""
 
 
-class MessageStore(Protocol):
-    """Messages to and from the ranks of an arm in a launch, by their place."""
-
-    def set(self, arm: str, launch: int, place: str, text: str) -> None:
-        """Send a message to every rank of an arm."""
-
-    def take(self, arm: str, launch: int, places: Collection[str], timeout: timedelta) -> dict[str, bytes]:
-        """Wait until there is a message of ranks in any of these places; return what is there, by place. It is kept no longer."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class DriverEndpoint:
     """Where the ranks of all arms find the driver."""
 
-    messages: MessageStore
-    """By which ranks get commands, and reply."""
     store_address: str
-    """Where the libraries' process groups meet, a ``TCPStore``; the probes' server where the arms are scripts."""
+    """Where the libraries' process groups meet, a ``TCPStore``. Empty: the arms are scripts, whose ranks meet by themselves."""
     supervisors: SupervisorServer
     key_file: Path
     """Where the comparison's key lies, on every host."""
@@ -59,35 +46,40 @@ class DriverEndpoint:
 
 
 @contextmanager
-def open_endpoint(placement: Placement) -> Iterator[DriverEndpoint]:
-    """Serve a store and the supervisors' connections; on loopback if all ranks are on this host."""
+def open_endpoint(placement: Placement, *, has_store: bool) -> Iterator[DriverEndpoint]:
+    """Serve the supervisors' connections, and a store if asked; on loopback if all ranks are on this host."""
+    address = placement.driver_address
+    with shared_key(placement.everywhere) as key_file, ExitStack() as stack:
+        supervisors = SupervisorServer(address=address, key=key_file.key)
+        stack.callback(supervisors.close)
+        yield DriverEndpoint(
+            store_address=stack.enter_context(_serve_store(address)) if has_store else "",
+            supervisors=supervisors,
+            key_file=key_file.path,
+            run_id=secrets.token_hex(6),
+            placement=placement,
+        )
+
+
+@contextmanager
+def _serve_store(address: str) -> Iterator[str]:
+    """Serve a ``TCPStore``, at the address that the context gives."""
     from torch.distributed import TCPStore
 
-    address = placement.driver_address
-    with shared_key(placement.everywhere) as key_file:
-        supervisors = SupervisorServer(address=address, key=key_file.key)
-        listening = listen(address)
-        port = listening.getsockname()[1]
-        store = TCPStore(
-            address,
-            port,
-            is_master=True,
-            wait_for_workers=False,
-            timeout=timedelta(seconds=30),
-            master_listen_fd=listening.detach(),
-        )
-        try:
-            yield DriverEndpoint(
-                messages=supervisors,
-                store_address=with_port(address, port),
-                supervisors=supervisors,
-                key_file=key_file.path,
-                run_id=secrets.token_hex(6),
-                placement=placement,
-            )
-        finally:
-            supervisors.close()
-            del store  # it ends with its last reference
+    listening = listen(address)
+    port = listening.getsockname()[1]
+    store = TCPStore(
+        address,
+        port,
+        is_master=True,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=30),
+        master_listen_fd=listening.detach(),
+    )
+    try:
+        yield with_port(address, port)
+    finally:
+        del store  # it ends with its last reference
 
 
 def build_launch_job(

@@ -78,7 +78,7 @@ def rehearse(
     small = short_of(plan, on_gpus=on_gpus)
     progress.start(uncounted="rehearsal")
     shutil.rmtree(folder, ignore_errors=True)
-    with open_endpoint(placement) as endpoint:
+    with open_endpoint(placement, has_store=True) as endpoint:
         arms = list(resolve_arms(small).values())
         where: dict[str, Any] = {"folder": ResultsFolder(folder), "endpoint": endpoint, "progress": progress}
         launch = Launch(plan=small, setups=arms, workload=workload, number=0, tries=epochs, **where)
@@ -135,7 +135,7 @@ def trace_arms(
     small = plan.model_copy(update={"measurement": short, "training": None, **telling})
     shutil.rmtree(folder, ignore_errors=True)
     progress.start(uncounted="trace")
-    with open_endpoint(placement) as endpoint:
+    with open_endpoint(placement, has_store=True) as endpoint:
         arms = list(resolve_arms(small).values())
         own: dict[str, Any] = {"folder": ResultsFolder(folder), "endpoint": endpoint, "progress": progress, "refused": refused}
         launch = TraceLaunch(plan=small, setups=arms, workload=workload, number=0, **own)

@@ -263,7 +263,7 @@ class ComparisonRun:
         return self.comparison
 
     def _endpoint(self) -> AbstractContextManager[DriverEndpoint]:
-        return open_endpoint(self.inspection.placement)
+        return open_endpoint(self.inspection.placement, has_store=not self.plan.are_scripts)
 
     def _rehearse_once(self) -> None:
         """Rehearse before the first launch of this session, unless arms take the gate before anything is timed anyway."""

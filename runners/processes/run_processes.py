@@ -19,9 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from runners.probe.ringside_probe.supervision import host_relay
-
-RUN_ID = host_relay.RUN
+RUN_ID = "RINGSIDE_RUN"
 """The variable that every process of a run inherits."""
 
 

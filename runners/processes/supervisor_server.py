@@ -19,11 +19,11 @@ from pydantic import ValidationError
 
 from measurement.errors import LaunchError
 from measurement.records.host_use import HostCounters
+from runners.probe.ringside_probe.channel import seal, unseal
 from runners.probe.ringside_probe.supervision.frames import AT_ONCE, SAY, Frames, messages_in, pack, say
 from runners.probe.ringside_probe.supervision.host_relay import FOLLOWER_S, LATEST
-from runners.probe.ringside_probe.supervision.rank_supervisor import COUNTERS, FAILED, GONE, JOINED
+from runners.probe.ringside_probe.supervision.rank_supervisor import COUNTERS, FAILED, GONE, JOINED, REFUSED
 from runners.processes.greeting_server import GreetingServer
-from runners.processes.sealed_messages import seal, unseal
 
 ACKNOWLEDGE_TIMEOUT_S = FOLLOWER_S + 5
 FEW = 1 / 16
@@ -37,6 +37,8 @@ class SupervisedRank:
     """One rank as its supervisor knows it."""
 
     rank: int
+    world_size: int
+    """As the process counts it, which may be another than the plan has."""
     host: str
     pid: int
     clock_behind_s: float
@@ -68,6 +70,8 @@ class SupervisedArm:
     """By the descriptor of the connection."""
     ranks: dict[int, SupervisedRank] = field(default_factory=dict)
     """All that have reported, by rank."""
+    refused: list[SupervisedRank] = field(default_factory=list)
+    """Processes that took themselves for a rank that was there already, such as several that are each rank 0 of 1."""
     messages: dict[str, bytes] = field(default_factory=dict)
     """From ranks, by their place, not taken yet, and still sealed."""
     latest: dict[str, bytes] = field(default_factory=dict)
@@ -96,6 +100,8 @@ class SupervisorServer:
         """``key``: of the comparison; who cannot prove to have it is let go."""
         self._key = key
         self._arms: dict[tuple[str, int], SupervisedArm] = {}
+        self._starts: dict[tuple[str, int], int] = {}
+        """How often an arm was started anew in a launch; none: never."""
         self._lock = threading.Lock()
         """Held while an arm gets a host or a message to hand on, so that no host misses one."""
         self._server = GreetingServer(address=address, key=key, name="ringside-supervisors", welcome=self._welcome)
@@ -110,6 +116,12 @@ class SupervisorServer:
         known = self._arm(arm, launch)
         _hear_all(known, timeout_s=0)
         return dict(known.ranks)
+
+    def refused(self, arm: str, launch: int) -> list[SupervisedRank]:
+        """Return the processes that took themselves for a rank that was there already. Does not wait."""
+        known = self._arm(arm, launch)
+        _hear_all(known, timeout_s=0)
+        return list(known.refused)
 
     def set(self, arm: str, launch: int, place: str, text: str) -> None:
         """Send a message to every rank of an arm, and to those that come later."""
@@ -133,7 +145,13 @@ class SupervisorServer:
             left_s = deadline - time.monotonic()
             if not _hear_all(known, timeout_s=left_s) and left_s <= 0:  # without patience, too, what has come is heard
                 break
-        return {place: unseal(self._key, place, sealed) for place, sealed in found.items()}
+        try:
+            return {place: unseal(self._key, place, sealed) for place, sealed in found.items()}
+        except ConnectionError as error:
+            raise LaunchError(
+                f"{error}: somebody else on the network reaches its connections; "
+                "close the driver's ports to others (docs/security.md)"
+            ) from error
 
     def tell(self, arm: str, launch: int, *words: str) -> dict[str, HostCounters]:
         """Send words to every supervisor of an arm and wait until each has done them, in their order.
@@ -173,6 +191,12 @@ class SupervisorServer:
         for host in known.hosts.values() if known else ():
             host.connection.close()
 
+    def restart(self, arm: str, launch: int, start: int) -> None:
+        """Forget an arm, which is started anew for the ``start``-th time: supervisors of another start are let go."""
+        with self._lock:
+            self._starts[arm, launch] = start
+        self.release(arm, launch)
+
     def close(self) -> None:
         """Close everything."""
         self._server.close()
@@ -186,12 +210,14 @@ class SupervisorServer:
 
     def _welcome(self, connection: socket.socket, who: Sequence[str]) -> None:
         """Take in a host's first supervisor, and give it what waits for its ranks; a rank's second is let go."""
-        arm, launch, rank, host, pid, at_s = who
-        behind_s = time.time() - float(at_s)
-        one = SupervisedRank(rank=int(rank), host=host, pid=int(pid), clock_behind_s=behind_s)
+        arm, launch, start, rank, world_size, host, pid, at_s = who
+        one = _supervised(host, rank, world_size, pid, at_s)
         with self._lock:
+            if int(start) != self._starts.get((arm, int(launch)), 0):
+                raise ConnectionError("it is of another start")
             known = self._arms.setdefault((arm, int(launch)), SupervisedArm())
             if known.ranks.setdefault(one.rank, one) is not one:
+                known.refused.append(one)
                 raise ConnectionError("its rank has a supervisor")
             for place, sealed in known.latest.items():
                 connection.sendall(say(place, sealed))
@@ -260,10 +286,13 @@ def _take_in(host: HostConnection, known: SupervisedArm, line: str, message: byt
     if verb == SAY:
         known.messages.update(messages_in(line, message))
     elif verb == JOINED:
-        rank, pid, at_s = rest.split()
-        one = SupervisedRank(rank=int(rank), host=host.host, pid=int(pid), clock_behind_s=time.time() - float(at_s))
+        one = _supervised(host.host, *rest.split())
         if known.ranks.setdefault(one.rank, one) is one:
             host.ranks.append(one)
+        else:
+            known.refused.append(one)
+    elif verb == REFUSED:
+        known.refused.append(_supervised(host.host, *rest.split()))
     elif verb == GONE:
         rank, at_s = rest.split()
         for one in host.ranks:
@@ -271,6 +300,11 @@ def _take_in(host: HostConnection, known: SupervisedArm, line: str, message: byt
                 one.is_gone, one.gone_at_s = True, float(at_s)
     else:
         host.answers.append(line)
+
+
+def _supervised(host: str, rank: str, world_size: str, pid: str, at_s: str) -> SupervisedRank:
+    behind_s = time.time() - float(at_s)
+    return SupervisedRank(rank=int(rank), world_size=int(world_size), host=host, pid=int(pid), clock_behind_s=behind_s)
 
 
 def _take_answer(host: HostConnection, word: str) -> str | None:

@@ -310,21 +310,6 @@ Answer = StartedReply | GateReply | BlockReply | EpochReport | EndedReply | Trac
 Reply = Answer | ErrorReply
 
 
-def command_key(arm: str, launch: int, number: int) -> str:
-    """Key of an arm's ``number``-th command in the store."""
-    return f"{launch}/{arm}/command/{number}"
-
-
-def reply_key(arm: str, launch: int, number: int, rank: int) -> str:
-    """Key of a rank's reply to that command."""
-    return f"{launch}/{arm}/reply/{number}/{rank}"
-
-
-def job_key(arm: str, launch: int) -> str:
-    """Key of the arm's job."""
-    return f"{launch}/{arm}/job"
-
-
 COMMANDS: TypeAdapter[Command] = TypeAdapter(Annotated[Command, Field(discriminator="do")])
 REPLIES: TypeAdapter[Reply] = TypeAdapter(Annotated[Reply, Field(discriminator="kind")])
 """Read a command, or a reply, from the store's text."""

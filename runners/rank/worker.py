@@ -28,11 +28,11 @@ from measurement.registry import search_beside
 from measurement.world import World
 from runners.launchers import make_launcher
 from runners.launchers.rank_variables import read_world
+from runners.probe.ringside_probe.channel import Channel
 from runners.probe.ringside_probe.supervision import rank_supervisor
 from runners.processes import remote_results
 from runners.processes.process_exit import leave
 from runners.processes.run_processes import RUN_ID
-from runners.processes.sealed_messages import RankMessages
 from runners.protocol.lost_peers import CAUSE_FIRST_S, mentions_lost_peer
 from runners.protocol.messages import (
     COMMANDS,
@@ -51,9 +51,6 @@ from runners.protocol.messages import (
     StartedReply,
     TraceCommand,
     TraceReply,
-    command_key,
-    job_key,
-    reply_key,
 )
 from runners.rank.remote_error import RemoteError
 from runners.rank.resources import take_resources
@@ -70,7 +67,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     search_beside(Path(given.beside) if given.beside else Path.cwd())
     os.environ.pop("PYTHONSAFEPATH", None)  # was for this process: programs that the workload starts shall find what lies beside
     world = read_world(os.environ, make_launcher(given.launcher).rank_variables)
-    channel = rank_supervisor.start(given.supervisors, given.key_file, given.arm, given.launch, world.rank)
+    supervisor = rank_supervisor.start(
+        given.supervisors, given.key_file, given.arm, given.launch, world.rank, world_size=world.world_size
+    )
     folder = Path(given.log_folder) if given.log_folder else remote_results.make_folder(os.environ[RUN_ID])
     log = folder / remote_results.log_name(world.rank)
     redirect_output(log)
@@ -78,8 +77,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     faulthandler.register(signal.SIGUSR1)
     take_resources(world, threads=given.threads, device=given.device, affinity=given.affinity, freed_memory=given.freed_memory)
 
+    key = Path(given.key_file).read_text(encoding="utf-8")
     RankServer(
-        messages=RankMessages(channel, key=Path(given.key_file).read_text(encoding="utf-8")),
+        channel=Channel(supervisor, key=key, arm=given.arm, launch=given.launch, rank=world.rank),
         store_address=given.driver,
         arm=given.arm,
         launch=given.launch,
@@ -132,7 +132,7 @@ def error_reply(error: Exception) -> ErrorReply:
 class RankServer:
     """Answers the driver's commands, one after another."""
 
-    messages: RankMessages
+    channel: Channel
     store_address: str
     """Where the ``TCPStore`` listens at which process groups meet."""
     arm: str
@@ -148,23 +148,22 @@ class RankServer:
 
     def serve(self) -> None:
         """Answer commands until ``finish``."""
-        number, done = 0, False
+        done = False
         while not done:
-            place = reply_key(self.arm, self.launch, number, self.world.rank)
             try:
-                command = COMMANDS.validate_json(self.messages.get(command_key(self.arm, self.launch, number)))
+                command = COMMANDS.validate_json(self.channel.receive())
                 text = (reply := self._answer(command)).model_dump_json()
-                if isinstance(reply, BlockReply) and self.kept_in:
-                    remote_results.append(self.kept_in, self.world.rank, number, text)
-                self.messages.set(place, text)
+                if isinstance(reply, BlockReply) and self.kept_in and self.channel.outstanding is not None:
+                    remote_results.append(self.kept_in, self.world.rank, self.channel.outstanding, text)
+                self.channel.reply(text)
             except SystemExit as end:
-                self._end_with(LaunchError(f"the process was ended by sys.exit({end.code!r}), which is not ours"), place)
+                self._end_with(LaunchError(f"the process was ended by sys.exit({end.code!r}), which is not ours"))
             except Exception as error:  # noqa: BLE001 - the worker's edge: whatever it was, the driver must hear of it
-                self._end_with(error, place)
-            number, done = number + 1, isinstance(command, FinishCommand)
+                self._end_with(error)
+            done = isinstance(command, FinishCommand)
         self._engine.backend.teardown()
 
-    def _end_with(self, error: Exception, place: str) -> NoReturn:
+    def _end_with(self, error: Exception) -> NoReturn:
         """Log the traceback, tell the driver and end: libraries that tear down without their peers may hang, or bury the cause.
 
         The log comes first: a driver that has been told names it to the user, and ends the arm's processes.
@@ -174,7 +173,7 @@ class RankServer:
             traceback.print_exception(error)
             sys.stderr.flush()
         with contextlib.suppress(OSError):  # the way to the driver is cut: the log is what is left
-            self.messages.set(place, reply)
+            self.channel.reply(reply)
         if mentions_lost_peer(str(error)):
             time.sleep(CAUSE_FIRST_S)
         leave(1)
@@ -227,7 +226,7 @@ class RankServer:
         from backends.base import WHILE_STOPPED_S
         from runners.rank.engine import start_engine
 
-        job = Job.model_validate_json(self.messages.get(job_key(self.arm, self.launch)))
+        job = Job.model_validate_json(self.channel.job())
         host, port = split_port(self.store_address)
         store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=FOREVER)
         rendezvous = PrefixStore(f"{self.launch}/{self.arm}/rendezvous", store)

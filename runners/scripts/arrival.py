@@ -12,7 +12,7 @@ import psutil
 
 from runners.launchers.command_lines import PYTHON_NAME, WITHOUT_PROBE
 from runners.processes.run_processes import run_processes_left
-from runners.scripts.probe_server import ScriptRank
+from runners.processes.supervisor_server import SupervisedRank
 from runners.scripts.script_setup import PROBE
 
 LIBRARIES = ("libtorch", "libtorch_cpu", "libtorch_python")
@@ -100,7 +100,7 @@ def why_silent(seen: Sequence[SeenPython]) -> str:
     return "no Python of it was seen; is it the right command?"
 
 
-def why_others(connected: Sequence[ScriptRank], refused: Sequence[ScriptRank], *, ranks: int) -> str | None:
+def why_others(connected: Sequence[SupervisedRank], refused: Sequence[SupervisedRank], *, ranks: int) -> str | None:
     """Say what those that did connect tell of it; None where it is nothing unusual. Pure."""
     others = [one for one in (*connected, *refused) if one.world_size != ranks] or refused
     if not others:

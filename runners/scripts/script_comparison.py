@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from measurement.errors import about
@@ -19,16 +18,11 @@ from runners.driver.rounds import RoundLimit
 from runners.driver.run_comparison import ComparisonRun
 from runners.hosts.preflight import inspect
 from runners.planning.worktrees import Revision, find_revision, has_changes
-from runners.processes.key_file import shared_key
-from runners.processes.supervisor_server import SupervisorServer
-from runners.scripts.probe_server import ProbeServer
 from runners.scripts.script_launch import FirstState, ScriptLaunch, is_comparable
-from runners.scripts.script_session import ScriptEndpoint
 from runners.scripts.script_setup import in_worktree, resolve_scripts
 
 SOURCES = (".py", ".sh", ".yaml", ".yml", ".toml", ".json", ".cfg")
 MOST_SOURCE_BYTES = 1 << 20
-RUN_ID_BYTES = 6
 FIRST_STATE = "first-state.pt"
 """In the results folder."""
 
@@ -77,25 +71,6 @@ class ScriptComparison(ComparisonRun):
             for name, one in () if self.is_measured else self._commits.items():
                 self.scripts[name] = in_worktree(self.scripts[name], stack.enter_context(one.checked_out()))
             return super().run()
-
-    @contextmanager
-    def _endpoint(self) -> Iterator[DriverEndpoint]:
-        """Serve the probes in the place of a store: no rank has torch's."""
-        placement = self.inspection.placement
-        with shared_key(placement.remote) as key_file, ExitStack() as stack:
-            supervisors = SupervisorServer(address=placement.driver_address, key=key_file.key)
-            stack.callback(supervisors.close)
-            probes = ProbeServer(address=placement.driver_address, key=key_file.key)
-            stack.callback(probes.close)
-            yield ScriptEndpoint(
-                messages=probes,
-                store_address=probes.address,
-                supervisors=supervisors,
-                key_file=key_file.path,
-                run_id=secrets.token_hex(RUN_ID_BYTES),
-                placement=placement,
-                probes=probes,
-            )
 
     def _crowded(self) -> list[str]:
         return []

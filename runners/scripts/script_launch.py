@@ -21,7 +21,7 @@ from runners.hosts.placement import Placement
 from runners.planning.arms import LaunchedArm
 from runners.processes import remote
 from runners.protocol.messages import StartedReply
-from runners.scripts.script_session import ScriptEndpoint, ScriptSession
+from runners.scripts.script_session import ScriptSession
 from runners.scripts.script_setup import ScriptSetup
 
 ITERATIONS = "iterations"
@@ -80,7 +80,6 @@ class ScriptLaunch(Launch):
 
     def _session(self, setup: LaunchedArm, folder: Path) -> ArmSession:
         assert isinstance(setup, ScriptSetup)
-        assert isinstance(self.endpoint, ScriptEndpoint)
         return ScriptSession(
             setup,
             launch=self.number,

@@ -18,20 +18,11 @@ from runners.driver.endpoint import DriverEndpoint
 from runners.planning.arms import LaunchedArm
 from runners.protocol.messages import BlockCommand, BlockReply, Command, EndedReply, ErrorReply, Reply, StartCommand, StartedReply
 from runners.scripts.arrival import first_traceback, hint_of, look_at, why_others, why_silent
-from runners.scripts.probe_server import ProbeServer
 from runners.scripts.script_setup import ScriptSetup, ScriptStart
 
 MOST_LOG_CHARACTERS = 1 << 20
 ENDING_S = 10.0
 """So long after one rank has come to its end the others are waited for."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScriptEndpoint(DriverEndpoint):
-    """Where the probes of all arms find the driver."""
-
-    probes: ProbeServer
-    """Which ``messages`` are, too."""
 
 
 class ScriptEnded(Exception):  # noqa: N818 - what scripts do
@@ -49,13 +40,12 @@ class ScriptDiagnosis(Diagnosis):
 
     ranks: int
     run_id: str
-    probes: ProbeServer
     has_reported: bool
     """Whether its ranks have, in this start or an earlier one."""
 
     def of_silence(self, silent: Sequence[int], *, timeout_s: float) -> ArmFailed:
         """Name ranks that do not answer; where none has ever reported, say why that may be."""
-        if self.has_reported or len(silent) < self.ranks or self.probes.ranks_of(self.arm, self.launch):
+        if self.has_reported or len(silent) < self.ranks or self.supervisors.of(self.arm, self.launch):
             return super().of_silence(silent, timeout_s=timeout_s)
         why = why_silent(look_at(self.run_id, self.processes.pids))
         excerpt = self.processes.last_words([])
@@ -65,8 +55,8 @@ class ScriptDiagnosis(Diagnosis):
 
     def of_others(self) -> ArmFailed | None:
         """Name ranks that are others than the command was taken to start: waited for in vain, or left out of what is timed."""
-        connected = list(self.probes.ranks_of(self.arm, self.launch).values())
-        why = why_others(connected, self.probes.refused_of(self.arm, self.launch), ranks=self.ranks)
+        connected = [one for one in self.supervisors.of(self.arm, self.launch).values() if not one.is_gone]
+        why = why_others(connected, self.supervisors.refused(self.arm, self.launch), ranks=self.ranks)
         return self.failed(why) if why else None
 
     def _suspects(self) -> list[str]:
@@ -90,9 +80,9 @@ class ScriptDiagnosis(Diagnosis):
 class ScriptChannel(ArmChannel):
     """Commands and replies of a script, which may end by itself: that raises ``ScriptEnded``."""
 
-    def __init__(self, endpoint: ScriptEndpoint, diagnosis: ScriptDiagnosis, processes: ArmProcesses, *, number: int) -> None:
+    def __init__(self, endpoint: DriverEndpoint, diagnosis: ScriptDiagnosis, processes: ArmProcesses, *, number: int) -> None:
         """``number``: of the next command; those of earlier starts have smaller ones."""
-        super().__init__(endpoint.messages, diagnosis)
+        super().__init__(endpoint.supervisors, diagnosis)
         self.number = number
         self._script, self._processes = diagnosis, processes
         self._ended_s: float | None = None
@@ -141,7 +131,7 @@ class ScriptSession(ArmSession):
         *,
         launch: int,
         folder: Path,
-        endpoint: ScriptEndpoint,
+        endpoint: DriverEndpoint,
         state: dict[str, str],
         say: Callable[[str], None],
         padding_bytes: int = 0,
@@ -175,7 +165,6 @@ class ScriptSession(ArmSession):
             placement=place,
             ranks=self._world_size,
             run_id=run_id,
-            probes=self._endpoint.probes,
             has_reported=self.starts > 1,
         )
         self._diagnosis = self._script = diagnosis
@@ -226,7 +215,7 @@ class ScriptSession(ArmSession):
             self._say(f"{self.name} ends {_after(ended)}; it is started anew, as often as needed")
         self._processes.wait(timeout_s=EXIT_TIMEOUT_S)
         self.end()
-        self._endpoint.probes.restart(self.name, self._launch)
+        self._supervisors.restart(self.name, self._launch, self.starts)
         self.starts += 1
         self._begin(self._setup, self._endpoint)
         self._frozen = False
@@ -236,11 +225,6 @@ class ScriptSession(ArmSession):
             self._processes.start()
         self.await_ready()
         self.freeze()
-
-    def end(self) -> None:
-        """End whatever still runs of it."""
-        super().end()
-        self._endpoint.probes.release(self.name, self._launch)
 
 
 def _after(ended: ScriptEnded) -> str:

@@ -141,8 +141,7 @@ class ScriptSetup(LaunchedArm):
         """What the probe is told."""
         endpoint, arm = start.endpoint, self.arm
         return Settings(
-            driver=endpoint.store_address,
-            supervisors=endpoint.supervisors.address,
+            driver=endpoint.supervisors.address,
             key_file=str(endpoint.key_file),
             arm=self.name,
             launch=start.launch,

@@ -47,13 +47,13 @@ from measurement.probes.start_clock import StartClock
 from measurement.world import World
 from runners.rank.worker import RankServer
 
-class Messages:
-    def get(self, key):
+class Channel:
+    def receive(self):
         raise OSError("sample 60 is damaged")
-    def set(self, key, text):
+    def reply(self, text):
         os._exit(9)
 
-place = {"messages": Messages(), "store_address": "127.0.0.1:1", "arm": "ddp", "launch": 0}
+place = {"channel": Channel(), "store_address": "127.0.0.1:1", "arm": "ddp", "launch": 0}
 RankServer(**place, world=World(), log=Path("log"), kept_in=None, clock=StartClock()).serve()
 """
 """It is ended as soon as it has told of its error."""

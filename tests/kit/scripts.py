@@ -12,9 +12,9 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 
+from runners.probe.ringside_probe.channel import command_key, reply_key
 from runners.processes.supervisor_server import SupervisorServer
-from runners.protocol.messages import REPLIES, BlockCommand, FinishCommand, StartCommand, command_key, reply_key
-from runners.scripts.probe_server import ProbeServer
+from runners.protocol.messages import REPLIES, BlockCommand, FinishCommand, StartCommand
 from tests.conftest import REPOSITORY, started_processes
 from tests.kit.commands import environment
 
@@ -31,11 +31,9 @@ class ScriptDriver:
         key = secrets.token_hex(32)
         key_file = folder / "key"
         key_file.write_text(key)
-        self.server = ProbeServer(address="127.0.0.1", key=key)
         self.supervisors = SupervisorServer(address="127.0.0.1", key=key)
         self._settings = {
-            "driver": self.server.address,
-            "supervisors": self.supervisors.address,
+            "driver": self.supervisors.address,
             "key_file": str(key_file),
             "arm": self.arm,
             "launch": 0,
@@ -64,7 +62,7 @@ class ScriptDriver:
             )
 
     def send(self, command) -> None:
-        self.server.set(self.arm, 0, command_key(self.arm, 0, self._number), command.model_dump_json())
+        self.supervisors.set(self.arm, 0, command_key(self.arm, 0, self._number), command.model_dump_json())
         self._number += 1
 
     def receive(self) -> list:
@@ -72,7 +70,7 @@ class ScriptDriver:
         keys = [reply_key(self.arm, 0, self._number - 1, rank) for rank in range(self.ranks)]
         found: dict[str, bytes] = {}
         while len(found) < self.ranks:
-            came = self.server.take(self.arm, 0, [key for key in keys if key not in found], TIMEOUT)
+            came = self.supervisors.take(self.arm, 0, [key for key in keys if key not in found], TIMEOUT)
             assert came, self.log
             found |= came
         return [REPLIES.validate_json(found[key]) for key in keys]
@@ -105,7 +103,6 @@ class ScriptDriver:
         with contextlib.suppress(Exception):
             self.supervisors.tell(self.arm, 0, "kill")
         self.supervisors.close()
-        self.server.close()
         if self.process is not None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(timeout=10)

@@ -20,8 +20,8 @@ from runners.launchers import HERE, HostSlots
 from runners.launchers.carried_variables import carrying, on_hosts, seeded
 from runners.launchers.command_lines import VALUES, blocking_flag, ranks_of, read_command
 from runners.planning.plan_reading import read_plan
+from runners.processes.supervisor_server import SupervisedRank
 from runners.scripts.arrival import SeenPython, first_traceback, hint_of, look_at, why_others, why_silent
-from runners.scripts.probe_server import ScriptRank
 from runners.scripts.script_setup import FOR_LAUNCHERS, PROBE_FOLDER, ScriptStart, resolve_scripts
 from tests.conftest import BIN, needs_horovod, ringside_here
 
@@ -338,7 +338,7 @@ def test_all_that_a_start_adds_reaches_ranks_on_other_hosts(tmp_path, monkeypatc
     plan = plan_of(tmp_path, a={"command": "mpirun -np 2 python t.py", "environment": {"COLOUR": "blue"}})
     plan = plan.model_copy(update={"threads": 2})
     (setup,) = (one for name, one in resolve_scripts(plan).items() if name == "a")
-    endpoint = SimpleNamespace(store_address="h:1", supervisors=SimpleNamespace(address="h:2"), key_file="k")
+    endpoint = SimpleNamespace(supervisors=SimpleNamespace(address="h:2"), key_file="k")
     place = Placement(hosts=(HostSlots(host=HERE, slots=2),), cores={HERE: 2}, here=frozenset({HERE}))
     start = ScriptStart(launch=0, start=0, run_id="r", endpoint=endpoint, placement=place, state={}, padding_bytes=9)
     (command,) = setup.commands(start)
@@ -384,7 +384,7 @@ def test_processes_of_a_run_are_looked_at(flags, expected, no_processes_left):
 
 def test_ranks_that_count_otherwise_are_told():
     def rank(number, world_size):
-        return ScriptRank(arm="a", launch=0, start=0, rank=number, world_size=world_size, host="h", pid=number)
+        return SupervisedRank(rank=number, world_size=world_size, host="h", pid=number, clock_behind_s=0.0)
 
     assert why_others([rank(0, 2), rank(1, 2)], [], ranks=2) is None
     asked = "its ranks say that they are 4, and 2 were expected; say so: --ranks 4, or in a plan's arm ranks: 4"

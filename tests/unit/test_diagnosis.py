@@ -65,7 +65,7 @@ class Scene:
         """Supervisors report, from a host of another name than the plan's."""
         address, _, port = self.supervisors.address.rpartition(":")
         for rank in ranks:
-            who = [ARM, str(LAUNCH), str(rank), host, str(1000 + rank)]
+            who = [ARM, str(LAUNCH), "0", str(rank), "9", host, str(1000 + rank)]
             self.ranks[rank] = greet((address, int(port)), "k", who, clock=lambda: time.time() + clock_ahead_s)
             wait_until(lambda rank=rank: rank in self.supervisors.of(ARM, LAUNCH))
 

@@ -85,7 +85,7 @@ def supervisors():
 def supervised(supervisors, program, *, rank=0):
     """A process that starts its supervisor as a rank does, and then runs a program."""
     begin = "from runners.probe.ringside_probe.supervision.rank_supervisor import start"
-    starts = f"way = start({supervisors.address!r}, {str(KEY_FILE)!r}, 'arm', 0, {rank}){program}"
+    starts = f"way = start({supervisors.address!r}, {str(KEY_FILE)!r}, 'arm', 0, {rank}, world_size=4){program}"
     with subprocess.Popen([sys.executable, "-c", f"{begin}; {starts}"], cwd=REPOSITORY) as process:
         try:
             wait_until(lambda: rank in supervisors.of("arm", 0))
@@ -192,7 +192,7 @@ def pidfd_open(*_):
 os.pidfd_open = pidfd_open
 from runners.probe.ringside_probe.supervision import host_relay
 way, _ = socket.socketpair()
-host_relay.watch({address!r}, {key_file!r}, "arm", "0", "0", "vm", str(os.getppid()), str(way.detach()))
+host_relay.watch({address!r}, {key_file!r}, str(way.detach()), who=["arm", "0", "0", "0", "1", "vm", str(os.getppid())])
 """
 
 
@@ -220,12 +220,14 @@ def supervisor_of(process):
 
 
 ANSWERS = f"""
-from runners.processes.sealed_messages import RankMessages
-messages = RankMessages(way, key=open({str(KEY_FILE)!r}).read())
-messages.set("reply/" + str(rank), str(int(messages.get("job")) + rank))
-messages.set("twice/" + str(rank), "x" * 5_000_000)
-messages.get("more")
-messages.set("more/" + str(rank), str(rank))
+from runners.probe.ringside_probe.channel import Channel
+channel = Channel(way, key=open({str(KEY_FILE)!r}).read(), arm="arm", launch=0, rank=rank)
+number = int(channel.job())
+channel.reply("nobody asked")
+channel.receive()
+channel.reply(str(number + rank))
+channel.receive()
+channel.reply("x" * 5_000_000)
 """
 
 
@@ -246,13 +248,15 @@ def take_all(supervisors, *places):
 
 def test_the_ranks_of_a_host_share_a_connection_over_which_messages_pass(supervisors):
     """The second one comes late, and gets what the first has had."""
-    supervisors.set("arm", 0, "job", "5")
+    supervisors.set("arm", 0, "0/arm/job", "5")
+    supervisors.set("arm", 0, "0/arm/command/0", "start")
     with rank_that(supervisors, ANSWERS, 3) as first, rank_that(supervisors, ANSWERS, 0) as second:
         connection_of(supervisors)
-        assert take_all(supervisors, "reply/0", "reply/3") == {"reply/0": b"5", "reply/3": b"8"}
-        supervisors.set("arm", 0, "more", "1")
-        found = take_all(supervisors, "twice/0", "twice/3", "more/0", "more/3")
-        assert {place: len(text) for place, text in found.items()} == {"twice/0": 5e6, "twice/3": 5e6, "more/0": 1, "more/3": 1}
+        found = take_all(supervisors, "0/arm/reply/0/0", "0/arm/reply/0/3")
+        assert found == {"0/arm/reply/0/0": b"5", "0/arm/reply/0/3": b"8"}
+        supervisors.set("arm", 0, "0/arm/command/1", "more")
+        found = take_all(supervisors, "0/arm/reply/1/0", "0/arm/reply/1/3")
+        assert {place: len(text) for place, text in found.items()} == {"0/arm/reply/1/0": 5e6, "0/arm/reply/1/3": 5e6}
         assert (first.wait(20), second.wait(20)) == (0, 0)
         wait_until(lambda: set(supervisors.gone("arm", 0)) == {0, 3})
         assert math.inf not in supervisors.gone("arm", 0).values()
@@ -297,6 +301,7 @@ def test_a_second_process_of_a_rank_is_let_go(supervisors):
     """Such as two processes of a script that are rank 0 of 1 each."""
     with supervised(supervisors, SLEEPS) as first, supervised(supervisors, SLEEPS) as second:
         assert second.wait(20) == -signal.SIGKILL
+        assert [(one.rank, one.pid, one.world_size) for one in supervisors.refused("arm", 0)] == [(0, second.pid, 4)]
         supervisors.tell("arm", 0, "stop")
         assert rank_supervisor.state(first.pid) == "T"
 
@@ -324,8 +329,8 @@ def test_a_follower_that_does_not_answer_is_named(monkeypatch):
     followers = [socket.socket(socket.AF_UNIX) for _ in range(2)]
     for rank, follower in enumerate(followers, start=1):
         follower.connect(meeting.getsockname())
-        follower.sendall(f"joined {rank} 7 1.5\n".encode())
-        assert driver.recv(64) == f"joined {rank} 7 1.5\n".encode()
+        follower.sendall(f"joined {rank} 3 7 1.5\n".encode())
+        assert driver.recv(64) == f"joined {rank} 3 7 1.5\n".encode()
     driver.sendall(b"stop\n")
     assert followers[0].recv(16) == b"stop\n"
     followers[0].sendall(b"stop\n")

@@ -34,7 +34,7 @@ INNER_ROOMS = {
     "runners/hosts": {"launchers", "processes"},
     "runners/planning": {"launchers", "hosts", "processes", "protocol"},
     "runners/rank": {"launchers", "planning", "probe", "processes", "protocol", "traces"},
-    "runners/driver": {"hosts", "launchers", "planning", "processes", "protocol", "traces"},
+    "runners/driver": {"hosts", "launchers", "planning", "probe", "processes", "protocol", "traces"},
     "runners/standalone": {"hosts", "launchers", "planning", "processes", "protocol", "rank"},
     "runners/doctor": {"launchers", "processes"},
     "runners/scripts": {"driver", "hosts", "launchers", "planning", "probe", "processes", "protocol"},
@@ -51,7 +51,7 @@ INNER_ROOMS = {
     "reports/tuning": {"conclusions", "statistics", "wording", "tables", "charts", "formats"},
     "reports/regressions": {"conclusions", "statistics", "wording", "scripts", "tables", "charts", "formats"},
 }
-"""What each room of a room may import of the others beside it: driver and rank know each other only through the protocol."""
+"""What each room of a room may import of the others beside it: driver and rank know each other only through messages."""
 COMPOSING = {"cli", "compare_command", "report_command", "compose_comparison", "compose_study", "conclude", "write_reports"}
 """Above these rooms: what a person types, and what puts a report together. No room may import it."""
 SHARED_BY_REPORTS = ("schema", "study_schema", "training_schema", "script_schema", "against_schema", "estimate", "base")

@@ -10,11 +10,11 @@ from datetime import timedelta
 import pytest
 
 from measurement.errors import LaunchError
+from runners.probe.ringside_probe.channel import Channel, command_key, reply_key, seal
 from runners.probe.ringside_probe.supervision.frames import say
 from runners.probe.ringside_probe.supervision.rank_supervisor import greet, prove, receive_line
 from runners.processes import greeting_server, supervisor_server
 from runners.processes.greeting_server import MOST_GREETINGS
-from runners.processes.sealed_messages import RankMessages, seal
 from runners.processes.supervisor_server import SupervisorServer
 from tests.conftest import wait_until
 
@@ -28,11 +28,20 @@ def supervisors():
     served.close()
 
 
-def connect(supervisors, rank):
+def report(supervisors, rank, *, start=0, pid=None):
     host, _, port = supervisors.address.rpartition(":")
-    connection = greet((host, int(port)), KEY, ["arm", "0", str(rank), "vm", str(1000 + rank)])
+    return greet((host, int(port)), KEY, ["arm", "0", str(start), str(rank), "9", "vm", str(pid or 1000 + rank)])
+
+
+def connect(supervisors, rank, **more):
+    connection = report(supervisors, rank, **more)
     wait_until(lambda: rank in supervisors.of("arm", 0))
     return connection
+
+
+def channel_of(connection, rank=0):
+    """What a rank has of the way to the driver."""
+    return Channel(connection, key=KEY, arm="arm", launch=0, rank=rank)
 
 
 @pytest.mark.parametrize("said", [b"", b"half a li", b"arm 0 0 vm 1 " + b"0" * 64 + b"\n", b"\xff\n", bytes(5000)])
@@ -53,16 +62,37 @@ def test_nobody_takes_the_place_of_a_ranks_supervisor(supervisors):
     """Not even with the key: what it was told would no longer reach the rank."""
     first = connect(supervisors, 0)
     known = supervisors.of("arm", 0)[0]
-    host, _, port = supervisors.address.rpartition(":")
-    with greet((host, int(port)), KEY, ["arm", "0", "0", "vm", "77"]) as second:
+    with report(supervisors, 0, pid=77) as second:
         assert second.recv(1) == b""
     assert supervisors.of("arm", 0)[0] is known
+    assert [(one.pid, one.world_size) for one in supervisors.refused("arm", 0)] == [(77, 9)]
     first.close()
+
+
+def test_an_arm_that_is_started_anew_gets_new_commands_only(supervisors):
+    old = channel_of(connect(supervisors, 0))
+    supervisors.set("arm", 0, command_key("arm", 0, 0), "first")
+    assert old.receive(timeout_s=20) == b"first"
+    supervisors.restart("arm", 0, 1)
+    with pytest.raises(ConnectionError, match="the supervisor of this rank has ended"):
+        old.receive(timeout_s=20)
+    with report(supervisors, 0) as late:
+        assert late.recv(1) == b""
+    supervisors.set("arm", 0, command_key("arm", 0, 1), "second")
+    new = channel_of(connect(supervisors, 0, start=1))
+    assert new.receive(timeout_s=20) == b"second"
+    new.reply("done")
+    new.reply("done twice")
+    assert take(supervisors, reply_key("arm", 0, 1, 0)) == {reply_key("arm", 0, 1, 0): b"done"}
+    with pytest.raises(TimeoutError, match="no command came"):
+        new.receive(timeout_s=0.1)
+    for channel in (old, new):
+        channel.close()
 
 
 def test_an_answer_that_was_heard_on_another_connection_proves_nothing(supervisors):
     host, _, port = supervisors.address.rpartition(":")
-    who = ["arm", "0", "0", "vm", "77", "1.5"]
+    who = ["arm", "0", "0", "0", "9", "vm", "77", "1.5"]
     with socket.create_connection((host, int(port)), timeout=10) as heard:
         answered = f"{' '.join(who)} {prove(KEY, receive_line(heard), *who)}\n".encode()
     with socket.create_connection((host, int(port)), timeout=10) as stranger:
@@ -171,9 +201,10 @@ def test_ranks_that_have_ended_are_found_among_those_that_say_nothing(supervisor
 
 def test_a_host_speaks_for_all_its_ranks(supervisors):
     connection = connect(supervisors, 0)
-    connection.sendall(b"joined 2 1002 1.5\njoined 4 1004 2.5\njoined 0 77 1.5\n")
+    connection.sendall(b"joined 2 9 1002 1.5\njoined 4 9 1004 2.5\njoined 0 9 77 1.5\nrefused 4 1 78 2.5\n")
     wait_until(lambda: set(supervisors.of("arm", 0)) == {0, 2, 4})
     assert {rank: one.pid for rank, one in supervisors.of("arm", 0).items()} == {0: 1000, 2: 1002, 4: 1004}
+    assert [(one.rank, one.world_size, one.pid) for one in supervisors.refused("arm", 0)] == [(0, 9, 77), (4, 1, 78)]
     connection.sendall(b"gone 2 12.5\n")
     wait_until(lambda: supervisors.gone("arm", 0) == {2: 12.5})
     connection.close()
@@ -205,13 +236,13 @@ def test_many_hosts_that_speak_one_after_another_are_heard_with_few_wakes(superv
 
 def test_messages_reach_ranks_that_are_there_and_those_that_come(supervisors):
     supervisors.set("arm", 0, "0/arm/job", "{}")
-    ranks = [RankMessages(connect(supervisors, 0), key=KEY)]
+    ranks = [channel_of(connect(supervisors, 0))]
     supervisors.set("arm", 0, "0/arm/command/0", '{"do": "start"}')
-    ranks.append(RankMessages(connect(supervisors, 1), key=KEY))
-    for rank, messages in enumerate(ranks):
-        assert messages.get("0/arm/command/0") == b'{"do": "start"}'
-        assert messages.get("0/arm/job") == b"{}", "which came first, and was kept"
-        messages.set(f"0/arm/reply/0/{rank}", f'{{"größe": {rank}}}')
+    ranks.append(channel_of(connect(supervisors, 1), rank=1))
+    for rank, channel in enumerate(ranks):
+        assert channel.receive() == b'{"do": "start"}'
+        assert channel.job() == b"{}", "which came first, and was kept"
+        channel.reply(f'{{"größe": {rank}}}')
     found = take(supervisors, "0/arm/reply/0/1")
     assert found == {"0/arm/reply/0/1": '{"größe": 1}'.encode()}
     assert take(supervisors, "0/arm/reply/0/0", "0/arm/reply/0/1") == {"0/arm/reply/0/0": '{"größe": 0}'.encode()}
@@ -220,7 +251,7 @@ def test_messages_reach_ranks_that_are_there_and_those_that_come(supervisors):
 
 def test_who_does_not_wait_gets_what_has_come(supervisors):
     """An error that a rank had told of was not seen, and its death was the cause."""
-    RankMessages(connect(supervisors, 0), key=KEY).set("0/arm/reply/0/0", "late")
+    connect(supervisors, 0).sendall(say("0/arm/reply/0/0", seal(KEY, "0/arm/reply/0/0", "late")))
     time.sleep(0.2)
     assert take(supervisors, "0/arm/reply/0/0", s=0) == {"0/arm/reply/0/0": b"late"}
     assert take(supervisors, "0/arm/reply/0/0", s=0) == {}
@@ -229,7 +260,7 @@ def test_who_does_not_wait_gets_what_has_come(supervisors):
 def test_a_message_may_be_large(supervisors):
     connection = connect(supervisors, 0)
     text = "x" * 30_000_000
-    sending = threading.Thread(target=RankMessages(connection, key=KEY).set, args=("0/arm/reply/0/0", text))
+    sending = threading.Thread(target=connection.sendall, args=(say("0/arm/reply/0/0", seal(KEY, "0/arm/reply/0/0", text)),))
     sending.start()
     assert take(supervisors, "0/arm/reply/0/0") == {"0/arm/reply/0/0": text.encode()}
     sending.join()
@@ -252,8 +283,8 @@ def test_what_somebody_else_wrote_is_refused(supervisors, forged):
     with pytest.raises(LaunchError, match="'0/arm/job' was not written by this comparison"):
         take(supervisors, "0/arm/job")
     supervisors._arm("arm", 0).open_hosts[0].connection.sendall(say("0/arm/job", forged))
-    with pytest.raises(LaunchError, match="'0/arm/job' was not written by this comparison"):
-        RankMessages(connection, key=KEY).get("0/arm/job")
+    with pytest.raises(ConnectionError, match="'0/arm/job' was not written by this comparison"):
+        channel_of(connection).job()
 
 
 @pytest.mark.parametrize("said", [b"say 0/arm/reply/0/0 -1\n", b"say 0/arm/reply/0/0 9999999999999\n", b"x" * 3_000_000])

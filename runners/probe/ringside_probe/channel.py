@@ -1,74 +1,112 @@
-"""The way between a script's rank and the driver: lines of JSON over a socket, each with the proof of who wrote it.
+"""A rank's way to the driver: commands and replies, which its supervisor hands on. Each proves that the comparison's own wrote it.
 
-The driver's side (``runners.scripts.probe_server``) writes and reads them by the same functions.
+A rank does what a message says, and a message passes through supervisors and over networks. So each carries an HMAC of its place
+and its text, by the comparison's key. A place is used once, so that no message can stand for another.
 """
 
 from __future__ import annotations
 
 import hmac
-import json
 import select
 import socket
-from typing import Any, Sequence
+import time
 
-from .supervision.rank_supervisor import prove
+from .supervision.frames import AT_ONCE, SAY, Frames, messages_in, say
 
-
-def sealed(key: str, kind: str, rank: Sequence[str], number: int, text: str) -> bytes:
-    """A line that only who has the key can write. ``kind``: ``command`` or ``reply``; ``number``: of the command."""
-    proof = prove(key, kind, *rank, str(number), text)
-    return (json.dumps({"number": number, "text": text, "proof": proof}) + "\n").encode()
+PROOF_BYTES = 32
 
 
-def opened(line: bytes, key: str, kind: str, rank: Sequence[str]) -> tuple[int, str] | None:
-    """Number and text of a line; None where it is not whole, or another one wrote it."""
-    if not line.endswith(b"\n"):
-        return None
-    told = json.loads(line)
-    number, text = int(told["number"]), str(told["text"])
-    proof = prove(key, kind, *rank, str(number), text)
-    return (number, text) if hmac.compare_digest(str(told["proof"]), proof) else None
+def command_key(arm: str, launch: int, number: int) -> str:
+    """Place of an arm's ``number``-th command."""
+    return f"{launch}/{arm}/command/{number}"
+
+
+def reply_key(arm: str, launch: int, number: int, rank: int) -> str:
+    """Place of a rank's reply to that command."""
+    return f"{launch}/{arm}/reply/{number}/{rank}"
+
+
+def job_key(arm: str, launch: int) -> str:
+    """Place of the arm's job."""
+    return f"{launch}/{arm}/job"
+
+
+def seal(key: str, place: str, text: str) -> bytes:
+    """The bytes of a message: its proof and its text."""
+    written = text.encode()
+    return _proof(key, place, written) + written
+
+
+def unseal(key: str, place: str, sealed: bytes) -> bytes:
+    """The text of a message; raises a ``ConnectionError`` where somebody else has written it."""
+    proof, text = sealed[:PROOF_BYTES], sealed[PROOF_BYTES:]
+    if not hmac.compare_digest(proof, _proof(key, place, text)):
+        raise ConnectionError(f"the message '{place}' was not written by this comparison")
+    return text
+
+
+def _proof(key: str, place: str, text: bytes) -> bytes:
+    return hmac.new(key.encode(), place.encode() + b"\0" + text, "sha256").digest()
 
 
 class Channel:
-    """Receives commands and sends replies. ``rank`` holds arm, launch, start and rank."""
+    """Receives commands and sends replies."""
 
-    def __init__(self, connection: socket.socket, *, key: str, rank: Sequence[str]) -> None:
-        self.connection = connection
+    def __init__(self, connection: socket.socket, *, key: str, arm: str, launch: int, rank: int) -> None:
+        """``connection``: to the supervisor, see ``rank_supervisor.start``."""
+        connection.settimeout(None)  # a script may have set another default
         self.outstanding: int | None = None
         """Number of the command that has no reply yet."""
         self.is_over = False
         """Nothing is told to the driver any more."""
-        self._key, self._rank = key, tuple(rank)
-        self._lines = connection.makefile("rb")
+        self._connection, self._key, self._arm, self._launch, self._rank = connection, key, arm, launch, rank
+        self._frames = Frames()
+        self._read: dict[str, bytes] = {}
+        """What came before it was asked for."""
 
-    def receive(self, *, timeout_s: float | None = None) -> dict[str, Any] | None:
-        """Wait for the next command; None where the driver has gone, or sent none in time."""
-        try:
-            if timeout_s is not None and not select.select([self.connection], [], [], timeout_s)[0]:
-                return None
-            line = self._lines.readline()
-        except (OSError, ValueError):
-            return None
-        found = opened(line, self._key, "command", self._rank)
-        if found is None:
-            return None
-        self.outstanding, text = found
-        command: dict[str, Any] = json.loads(text)
-        return command
+    def job(self) -> bytes:
+        """Wait for the arm's job.
 
-    def reply(self, message: dict[str, Any]) -> bool:
-        """Answer the last command; returns whether the driver was there. A second answer is not sent."""
-        if self.outstanding is None:
-            return True
-        number, self.outstanding = self.outstanding, None
-        try:
-            self.connection.sendall(sealed(self._key, "reply", self._rank, number, json.dumps(message)))
-        except OSError:
-            return False
-        return True
+        Raises:
+            ConnectionError: somebody else has written it, or none can come.
+        """
+        place = job_key(self._arm, self._launch)
+        while place not in self._read:
+            self._listen(None)
+        return unseal(self._key, place, self._read.pop(place))
+
+    def receive(self, *, timeout_s: float | None = None) -> bytes:
+        """Wait for the next command.
+
+        Raises:
+            ConnectionError: somebody else has written it, or none can come.
+            TimeoutError: none came in time.
+        """
+        beginning = command_key(self._arm, self._launch, 0)[:-1]
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while not (commands := [place for place in self._read if place.startswith(beginning)]):
+            self._listen(None if deadline is None else deadline - time.monotonic())
+        text = unseal(self._key, commands[0], self._read.pop(commands[0]))
+        self.outstanding = int(commands[0][len(beginning) :])
+        return text
+
+    def reply(self, text: str) -> None:
+        """Answer the last command. A second answer is not sent. Raises an ``OSError`` where the way is cut."""
+        if self.outstanding is not None:
+            place = reply_key(self._arm, self._launch, self.outstanding, self._rank)
+            self.outstanding = None
+            self._connection.sendall(say(place, seal(self._key, place, text)))
 
     def close(self) -> None:
         """Close this process's end."""
-        self._lines.close()
-        self.connection.close()
+        self._connection.close()
+
+    def _listen(self, timeout_s: float | None) -> None:
+        if timeout_s is not None and not select.select([self._connection], [], [], max(0.0, timeout_s))[0]:
+            raise TimeoutError("no command came")
+        received = self._connection.recv(AT_ONCE)
+        if not received:
+            raise ConnectionError("the supervisor of this rank has ended")
+        for line, message in self._frames.add(received):
+            if line.startswith(SAY):
+                self._read.update(messages_in(line, message))

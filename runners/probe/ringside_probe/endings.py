@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import faulthandler
+import json
 import linecache
 import multiprocessing
 import os
@@ -75,9 +76,10 @@ def tell(channel: Channel, recorder: Recorder, message: dict[str, Any]) -> None:
     if channel.is_over:
         return
     channel.is_over = recorder.off = True
-    if channel.outstanding is None:
-        channel.receive(timeout_s=COMMAND_S)
-    channel.reply(message)
+    with contextlib.suppress(OSError):  # no command came, or the driver has gone
+        if channel.outstanding is None:
+            channel.receive(timeout_s=COMMAND_S)
+        channel.reply(json.dumps(message))
 
 
 def error_reply(message: str, excerpt: Sequence[str] = ()) -> dict[str, Any]:

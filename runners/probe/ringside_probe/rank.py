@@ -5,8 +5,8 @@ Commands are read at an iteration's end only, inside the optimizer's hook, where
 
 from __future__ import annotations
 
+import json
 import os
-import socket
 import sys
 from collections import deque
 from typing import Any
@@ -64,15 +64,19 @@ class Rank:
         self.place, self.first.script.world_size = place, place.world_size
         os.environ[RANK_VARIABLE] = str(os.getpid())
         python = settings.python if os.access(settings.python, os.X_OK) else sys.executable
-        rank_supervisor.start(settings.supervisors, settings.key_file, settings.arm, settings.launch, place.rank, python=python)
+        supervisor = rank_supervisor.start(
+            settings.driver,
+            settings.key_file,
+            settings.arm,
+            settings.launch,
+            place.rank,
+            world_size=place.world_size,
+            start=settings.start,
+            python=python,
+        )
         with open(settings.key_file, encoding="utf-8") as file:
             key = file.read()
-        host, _, port = settings.driver.rpartition(":")
-        words = [settings.arm, str(settings.launch), str(settings.start), str(place.rank)]
-        who = [*words, socket.gethostname(), str(os.getpid()), str(place.world_size)]
-        connection = rank_supervisor.greet((host.strip("[]"), int(port)), key, who)
-        rank_supervisor.keep_alive(connection)
-        self.channel = Channel(connection, key=key, rank=words)
+        self.channel = Channel(supervisor, key=key, arm=settings.arm, launch=settings.launch, rank=place.rank)
         endings.watch(self.channel, self.recorder)
         self.recorder.left, self.recorder.at_boundary = settings.compared_steps, uncompiled(self._start)
 
@@ -89,10 +93,11 @@ class Rank:
         channel = self.channel
         assert channel is not None
         while True:
-            command = channel.receive()
-            if command is None:
+            try:
+                command = json.loads(channel.receive())
+            except ConnectionError:
                 endings.leave(1)
-            elif command["do"] == "start":
+            if command["do"] == "start":
                 self._reply(started)
             elif command["do"] == "block":
                 self._block = self._new_block(command)
@@ -123,7 +128,9 @@ class Rank:
 
     def _reply(self, message: dict[str, Any]) -> None:
         assert self.channel is not None
-        if not self.channel.reply(message):
+        try:
+            self.channel.reply(json.dumps(message))
+        except OSError:
             endings.leave(1)
 
     def fail(self, error: BaseException) -> None:

@@ -16,7 +16,6 @@ class Settings(NamedTuple):
     """As the driver wrote them."""
 
     driver: str
-    supervisors: str
     key_file: str
     arm: str
     launch: int

@@ -12,7 +12,8 @@ From the driver, and from the first to the others:
 
 To the driver:
 
-- ``joined RANK PID CLOCK``: there is another rank; the first one's own is in its greeting
+- ``joined RANK WORLD_SIZE PID CLOCK``: there is another rank; the first one's own is in its greeting
+- ``refused RANK WORLD_SIZE PID CLOCK``: another process takes itself for a rank that is there, and is let go
 - ``gone RANK CLOCK``: a rank has ended, by this host's clock, or its supervisor has
 - answers to words, and ``say`` with the messages of ranks, those of one host together
 
@@ -42,6 +43,7 @@ from .rank_supervisor import (
     GONE,
     GREETING_S,
     JOINED,
+    REFUSED,
     STOP_TIMEOUT_S,
     ProcessTree,
     greet,
@@ -53,8 +55,6 @@ from .rank_supervisor import (
     read_counters,
 )
 
-RUN = "RINGSIDE_RUN"
-"""Names the start of the arm, where the launcher hands it on: the ranks of a script that is started anew meet anew."""
 HOLD_S = 0.02
 """So long at most a message waits for those of the host's other ranks, so that the driver is woken once."""
 NO_PIDFD_S = 0.2
@@ -65,11 +65,12 @@ LATEST = 2
 """Messages that a rank, or a host, may still need that comes when others have theirs: its job, and the command behind it."""
 
 
-def watch(driver: str, key_file: str, arm: str, launch: str, rank: str, host: str, pid: str, channel: str) -> None:
+def watch(driver: str, key_file: str, channel: str, *, who: Sequence[str]) -> None:
     """Obey the driver until it or the rank has ended. If this process is told to end, its rank goes first.
 
-    ``channel`` is the descriptor of a socket to the rank.
+    ``channel`` is the descriptor of a socket to the rank; ``who``: arm, launch, start, rank, world size, host and pid.
     """
+    _, _, _, rank, _, host, pid = who
     tree = ProcessTree(int(pid))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
@@ -83,7 +84,7 @@ def watch(driver: str, key_file: str, arm: str, launch: str, rank: str, host: st
     address, _, port = driver.rpartition(":")
     try:
         key = Path(key_file).read_text(encoding="utf-8")
-        up, followers = join((address.strip("[]"), int(port)), key, [arm, launch, rank, host, pid])
+        up, followers = join((address.strip("[]"), int(port)), key, who)
     except OSError as error:
         kill_rank(tree)
         sys.exit(f"ringside: the supervisor of rank {rank} on {host} cannot reach the driver at {driver}: {error}")
@@ -105,8 +106,8 @@ def join(address: tuple[str, int], key: str, who: Sequence[str]) -> tuple[socket
     Raises:
         OSError: the driver cannot be reached.
     """
-    arm, launch, rank, host, pid = who
-    name = "\0ringside-" + prove(key, "meet", arm, launch, host, os.environ.get(RUN, ""))
+    arm, launch, start, rank, world_size, host, pid = who
+    name = "\0ringside-" + prove(key, "meet", arm, launch, start, host)
     deadline = time.monotonic() + GREETING_S
     while time.monotonic() < deadline:
         meeting = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -125,7 +126,7 @@ def join(address: tuple[str, int], key: str, who: Sequence[str]) -> tuple[socket
             if not _is_ours(first):
                 first.close()
                 break
-            first.sendall(pack(f"{JOINED} {rank} {pid} {time.time()}"))
+            first.sendall(pack(f"{JOINED} {rank} {world_size} {pid} {time.time()}"))
             return first, None
         first.close()
         time.sleep(0.01)
@@ -343,6 +344,7 @@ class Relay:
     def _join(self, connection: socket.socket, rank: int, line: str) -> None:
         """A follower says of which rank it is. A rank's second is let go: what it was told would no longer reach the first."""
         if rank == self._rank or any(one.rank == rank for one in self._followers.values()):
+            self._up.sendall(pack(line.replace(JOINED, REFUSED, 1)))
             return
         self._followers[connection].rank = rank
         self._up.sendall(pack(line))

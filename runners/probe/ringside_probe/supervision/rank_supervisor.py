@@ -33,6 +33,7 @@ from typing import Any
 STOPPED = ("T", "t", "Z", "X")
 """The kernel's letters for processes that do not run: stopped, traced, ended."""
 JOINED = "joined"
+REFUSED = "refused"
 GONE = "gone"
 FAILED = "failed"
 COUNTERS = "counters"
@@ -45,21 +46,32 @@ LOSS_S = 20
 """After this long without an answer, the other host counts as gone."""
 
 
-def start(driver: str, key_file: str, arm: str, launch: int, rank: int, *, python: str = sys.executable) -> socket.socket:
+def start(
+    driver: str,
+    key_file: str,
+    arm: str,
+    launch: int,
+    rank: int,
+    *,
+    world_size: int,
+    start: int = 0,
+    python: str = sys.executable,
+) -> socket.socket:
     """Start this process's supervisor. A rank calls it before anything else; ``key_file``: see ``greet``.
 
+    ``world_size`` is what the rank was told of it. ``start``: how often the arm was started before in this launch.
     ``python`` runs it, and reads the host's counters where it has Ringside's packages.
 
     Returns:
-        The way to the driver, see ``frames``: who does not need it lets it go.
+        The way to the driver, see ``frames`` and ``channel``.
     """
     keep_orphans()
     ours, theirs = socket.socketpair()
-    told = [driver, key_file, arm, str(launch), str(rank), socket.gethostname(), str(os.getpid()), str(theirs.fileno())]
+    who = [arm, str(launch), str(start), str(rank), str(world_size), socket.gethostname(), str(os.getpid())]
     end, held = os.pipe()
     die_when_closed(end)
     subprocess.Popen(
-        [python, "-I", "-S", THIS_FILE, *told],
+        [python, "-I", "-S", THIS_FILE, driver, key_file, str(theirs.fileno()), *who],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         start_new_session=True,
@@ -316,4 +328,4 @@ if __name__ == "__main__":
     sys.path.append(str(Path(THIS_FILE).parents[2]))  # for this import only: a sitecustomize lies there, too
     host_relay = importlib.import_module("ringside_probe.supervision.host_relay")
     sys.path.pop()
-    host_relay.watch(*sys.argv[1:])
+    host_relay.watch(*sys.argv[1:4], who=sys.argv[4:])
