@@ -132,7 +132,7 @@ def test_a_script_that_ends_early_says_so_and_is_started_anew(tmp_path):
             assert (own.start, own.first_step) == (start, 5)
             assert arm.block(10**6) == [EndedReply(steps=50, exit_code=7)]
             assert arm.process.wait(timeout=60) == 7
-            assert arm.server.restart(arm.arm, 0) == start + 1
+            arm.supervisors.restart(arm.arm, 0, start + 1)
             arm.supervisors.release(arm.arm, 0)
 
 
@@ -259,7 +259,7 @@ def test_one_script_begins_with_the_parameters_of_another_and_ends_without_its_d
     with driver(tmp_path / "other", ranks=1, state_file=state, state="load") as arm:
         arm.start(sys.executable, "probe_cases.py", "seeded_otherwise")
         loaded = arm.receive()[0].script
-        arm.server.close()
+        arm.supervisors.close()
         assert arm.process.wait(timeout=60) != 0
     assert loaded.started == saved.started
     assert loaded.notes == []
