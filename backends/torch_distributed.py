@@ -45,7 +45,7 @@ class TorchDistributed(Backend):
     options: ProcessGroupOptions
     steered_by = frozenset({"torch.distributed"})
     transports = ("gloo", "nccl", "mpi")
-    customary_launchers = ("torchrun", "mpirun", "spawn", "torchrun-c10d", "mpiexec-mpich", "horovodrun", "srun")
+    customary_launchers = ("torchrun", "mpirun", "spawn", "mpiexec-mpich", "horovodrun", "srun")
 
     def needs(self) -> frozenset[str]:
         """MPI has to be started by a launcher of MPI's; the others need a place to meet."""

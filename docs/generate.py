@@ -154,8 +154,8 @@ def command_reference() -> str:
         parts += _command(command, f"ringside {name}", level="###")
     parts += ["## Commands that every rank runs", "Start them by torchrun, horovodrun, mpirun, srun or `runners.spawn`."]
     parts += _command(_single(command_line("ddp")), "python -m runners.ddp", level="###")
-    parts += ["### `python -m runners.hvd`, `runners.single`, `runners.dp`", "They take the flags of `runners.ddp`."]
-    for module, backend in (("ddp", "ddp"), ("hvd", "horovod"), ("dp", "dp")):
+    parts += ["### `python -m runners.hvd`", "It takes the flags of `runners.ddp`."]
+    for module, backend in (("ddp", "ddp"), ("hvd", "horovod")):
         parts.append(f"`--option` of `runners.{module}`, with defaults: {_options_line(backend)}.")
     parts += ["### `python -m runners.spawn`", *_spawn()]
     return "\n\n".join(parts) + "\n"

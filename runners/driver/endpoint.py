@@ -135,7 +135,6 @@ def build_launch_job(
         oversubscribed=placement.oversubscribed,
         network_interface=plan.network_interface,
         master_port=None if is_local else free_port_on_first(placement),
-        run_id=run_id,
         mpi_prefix=str(prefix) if has_own_open_mpi and not is_local else None,
     )
 

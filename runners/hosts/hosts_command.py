@@ -14,10 +14,11 @@ from rich.table import Table
 from measurement.addresses import bracketed
 from measurement.errors import HostfileError
 from runners.hosts.batch_jobs import job_hosts, job_system
+from runners.hosts.host_facts import NAMES
 from runners.hosts.hostfile import parse_hosts, place_ranks, read_hostfile
-from runners.hosts.names import doubts, hidden, twice
-from runners.hosts.port_reach import REMEDY, try_ports
-from runners.hosts.ssh_probe import HostStatus, is_here, probe_hosts
+from runners.hosts.names import doubts, hidden, lost, twice
+from runners.hosts.preflight import gather_facts, places_here, route_to_others, unreached
+from runners.hosts.ssh_probe import HostStatus, probe_hosts
 from runners.launchers.base import HostSlots
 from runners.launchers.mpirun import KEEP_FULL_NAMES, KEEP_FULL_NAMES_5, needs_full_names
 
@@ -40,7 +41,7 @@ def show_hosts(hosts: Sequence[HostSlots], *, world_size: int | None, reach: boo
     """Print the hosts as a table, and after it the remedy for each that cannot take ranks.
 
     ``world_size``: None: as many as there are slots. ``reach``: whether to look at the hosts. Returns whether all that were looked
-    at can take ranks, and reach each other's ports.
+    at can take ranks, and reach this machine.
 
     Raises:
         HostfileError: more ranks than slots.
@@ -59,20 +60,22 @@ def show_hosts(hosts: Sequence[HostSlots], *, world_size: int | None, reach: boo
     for entry in bad:
         say(f"{entry.host}: {entry.remedy}")
     well = [entry for entry in found if entry.status == "ok"]
-    here = [entry.host for entry in well if is_here(entry.address)]
-    is_joined = len(well) < 2 or _are_joined([entry.host for entry in well], here=here, say=say)
+    is_joined = len(well) < 2 or _are_joined(well, say=say)
     return not bad and is_joined
 
 
-def _are_joined(hosts: Sequence[str], *, here: Sequence[str], say: Callable[[str], None]) -> bool:
-    """Whether several hosts find each other; prints what hinders them."""
-    reach = try_ports(hosts, here=here)
-    hidden_hosts = [f"{host}: {why}" for host, why in hidden(reach.views).items()]
-    wrong = [*reach.closed, *([REMEDY] if reach.closed else []), *hidden_hosts, *twice(reach.views)]
-    for line in [*wrong, *(f"note: {line}" for line in doubts(reach.views))]:
+def _are_joined(hosts: Sequence[HostStatus], *, say: Callable[[str], None]) -> bool:
+    """Whether several hosts find each other, and reach this machine; prints what hinders them."""
+    here = places_here(hosts)
+    address = route_to_others(hosts, here=here)
+    facts = gather_facts([entry.host for entry in hosts], here=here, address=address)
+    views = {host: own[NAMES] for host, own in facts.items()}
+    closed = unreached(facts, address=address)
+    wrong = [*closed, *lost(views), *(f"{host}: {why}" for host, why in hidden(views).items()), *twice(views)]
+    for line in [*wrong, *(f"note: {line}" for line in doubts(views))]:
         say(line)
-    if not reach.closed:
-        say(f"ports: the {len(hosts)} hosts reach each other's, both ways")
+    if not closed:
+        say(f"ports: all {len(hosts)} hosts reach those of this machine, at {address}")
     return not wrong
 
 

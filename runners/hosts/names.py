@@ -1,7 +1,5 @@
 """Names and addresses as each host sees them: what its own name means there, whom it finds, which addresses several hosts have.
 
-Sets the network interface of this process, too.
-
 Gloo tells the other hosts the address that a host's own name stands for on it. Debian's installer writes ``127.0.1.1 myhost`` into
 /etc/hosts, and then the others look for it on themselves.
 """
@@ -11,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import json
-import os
 import socket
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,25 +16,8 @@ from typing import Any
 
 import psutil
 
-from measurement.errors import PlanError
-from runners.launchers.base import interface_environment
-
 View = Mapping[str, Any]
 """What ``look`` returns, of one host."""
-
-
-def use_interface(name: str | None) -> None:
-    """Set the variables by which Gloo, NCCL, Horovod and Open MPI choose an interface, before they start. None sets nothing.
-
-    Raises:
-        PlanError: this host has no such interface.
-    """
-    if name is None:
-        return
-    own = sorted(psutil.net_if_addrs())
-    if name not in own:
-        raise PlanError(f"--network-interface '{name}' is none of {socket.gethostname()}'s; use one of {', '.join(own)}")
-    os.environ |= interface_environment(name) | {"OMPI_MCA_btl_tcp_if_include": name}
 
 
 def look(hosts: Sequence[str]) -> dict[str, Any]:
@@ -93,7 +73,7 @@ def doubts(views: Mapping[str, View]) -> list[str]:
                 owners.setdefault((address, interface), []).append(host)
     return [
         f"hosts {', '.join(hosts)} all have {address} on {interface}, and a library that tries it reaches itself; "
-        "name the interface that joins them: network_interface (in your own commands --network-interface)"
+        "name the interface that joins them: network_interface (in your own commands GLOO_SOCKET_IFNAME and the like)"
         for (address, interface), hosts in owners.items()
         if len(hosts) > 1 and not ipaddress.ip_address(address).is_loopback
     ]
@@ -107,7 +87,7 @@ def _why_hidden(view: View) -> str:
     stands_for = view["own_address"] or "none of its addresses"
     return (
         f"its own name, '{view['name']}', stands for {stands_for} there, which Gloo tells the other hosts; put the name beside the "
-        "address by which they reach it, in /etc/hosts there; for DDP, not for Horovod, network_interface (--network-interface) "
+        "address by which they reach it, in /etc/hosts there; for DDP, not for Horovod, network_interface (GLOO_SOCKET_IFNAME) "
         "will do"
     )
 

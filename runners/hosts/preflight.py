@@ -60,7 +60,7 @@ def inspect(plan: Plan) -> Preflight:
     names = [entry.host for entry in (*hosts, *spare)]
     found = probe_hosts(names)
     require_reachable(found)
-    here = frozenset({HERE, *(reach.host for reach in found if is_here(reach.address))})
+    here = places_here(found)
     address = driver_address(plan, found, here=here)
     facts = gather_facts(names, here=here, address=address)
     _require(_unusable(facts, plan, address=address))
@@ -100,11 +100,17 @@ def driver_address(plan: Plan, found: Sequence[HostStatus], *, here: frozenset[s
     if plan.network_interface is not None and len(here) > 1:
         listed = ", ".join(name for name, addresses in own.items() if addresses)
         raise PlanError(f"network_interface '{plan.network_interface}' has no address on this machine (it has {listed})")
-    return route_to(next((reach.address for reach in found if reach.host not in here), found[0].address))
+    return route_to_others(found, here=here)
 
 
-def route_to(address: str) -> str:
-    """Return this machine's address on the route to another. Nothing is sent."""
+def places_here(found: Sequence[HostStatus]) -> frozenset[str]:
+    """Return the names that stand for this machine."""
+    return frozenset({HERE, *(reach.host for reach in found if is_here(reach.address))})
+
+
+def route_to_others(found: Sequence[HostStatus], *, here: frozenset[str]) -> str:
+    """Return this machine's address on the route to the first other host. Nothing is sent."""
+    address = next((reach.address for reach in found if reach.host not in here), found[0].address)
     with socket.socket(family_of(address), socket.SOCK_DGRAM) as probe:
         probe.connect((address, 9))
         return str(probe.getsockname()[0])
@@ -146,17 +152,23 @@ def ask(host: str, *, here: frozenset[str], question: Sequence[str]) -> dict[str
 
 def _unusable(facts: Mapping[str, Mapping[str, Any]], plan: Plan, *, address: str) -> list[str]:
     """Return what is wrong with hosts that lack the interface or do not reach the driver."""
-    wrong = []
-    for host, found in facts.items():
-        if plan.network_interface is not None and plan.network_interface not in found["interfaces"]:
-            listed = ", ".join(found["interfaces"])
-            wrong.append(f"host '{host}' has no interface '{plan.network_interface}'; it has {listed}: set network_interface")
-        if found["driver_error"]:
-            wrong.append(
-                f"host '{host}' does not reach the driver at {address}: {found['driver_error']}; open the firewall between them, "
-                "or set driver_address or network_interface"
-            )
-    return wrong
+    wanted = plan.network_interface
+    lacking = [
+        f"host '{host}' has no interface '{wanted}'; it has {', '.join(found['interfaces'])}: set network_interface"
+        for host, found in facts.items()
+        if wanted is not None and wanted not in found["interfaces"]
+    ]
+    return [*lacking, *unreached(facts, address=address)]
+
+
+def unreached(facts: Mapping[str, Mapping[str, Any]], *, address: str) -> list[str]:
+    """Return which hosts do not reach the driver, a line for each."""
+    return [
+        f"host '{host}' does not reach the driver at {address}: {found['driver_error']}; open the firewall between them, "
+        "or set driver_address or network_interface"
+        for host, found in facts.items()
+        if found["driver_error"]
+    ]
 
 
 def _require(wrong: Sequence[str]) -> None:

@@ -17,7 +17,6 @@ REGISTRY = Registry(
     group="ringside.launchers",
     table={
         "torchrun": "runners.launchers.torchrun:Torchrun",
-        "torchrun-c10d": "runners.launchers.torchrun:TorchrunC10d",
         "horovodrun": "runners.launchers.horovodrun:Horovodrun",
         "mpirun": "runners.launchers.mpirun:Mpirun",
         "mpiexec-mpich": "runners.launchers.mpirun:MpichMpiexec",

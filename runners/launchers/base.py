@@ -58,8 +58,6 @@ class LaunchJob:
     """Which one of every host's the ranks shall use; None: as each library finds one."""
     master_port: int | None = None
     """Free on the first host: where the hosts meet. None where all ranks are on one."""
-    run_id: str = "ringside"
-    """Distinguishes jobs that meet at the same place."""
     mpi_prefix: str | None = None
     """Where Open MPI lies on every host, if it is not found there by PATH alone."""
 

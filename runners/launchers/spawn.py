@@ -17,12 +17,14 @@ class Spawn(Launcher):
     def commands(self, job: LaunchJob) -> tuple[HostCommand, ...]:
         """One ``python -m runners.spawn`` per host."""
         several = not job.is_local
+        ranks = ",".join(str(entry.slots) for entry in job.hosts)
         return tuple(
             HostCommand(
                 host=entry.host if several else HERE,
                 argv=(
-                    *(*job.container, job.python, "-m", "runners.spawn", "--nproc-per-node", str(entry.slots)),
-                    *(self._rendezvous(job, node) if several else ()),
+                    *(*job.container, job.python, "-m", "runners.spawn", "--nproc-per-node", ranks),
+                    *(("--node-rank", str(node)) if several else ()),
+                    *(("--master-addr", job.rendezvous_host, "--master-port", str(job.master_port)) if several else ()),
                     *("-m", job.module, *job.arguments),
                 ),
                 environment=dict(job.environment),
@@ -30,31 +32,20 @@ class Spawn(Launcher):
             for node, entry in enumerate(job.hosts)
         )
 
-    @staticmethod
-    def _rendezvous(job: LaunchJob, node: int) -> tuple[str, ...]:
-        where = ("--master-addr", job.rendezvous_host, "--master-port", str(job.master_port))
-        uneven = len({entry.slots for entry in job.hosts}) > 1
-        counts = ("--ranks-per-node", ",".join(str(entry.slots) for entry in job.hosts)) if uneven else ()
-        return ("--nodes", str(len(job.hosts)), "--node-rank", str(node), *where, *counts)
 
-
-MEETING_FILE = "RINGSIDE_MEETING_FILE"
-"""Set in ranks that meet in a file (``--init-method file://PATH``), in the place of MASTER_ADDR and MASTER_PORT."""
-
-
-def rank_environment(local_rank: int, *, node_rank: int, ranks: Sequence[int], master: tuple[str, int] | str) -> dict[str, str]:
+def rank_environment(local_rank: int, *, node_rank: int, ranks: Sequence[int], master: tuple[str, int]) -> dict[str, str]:
     """The variables that ``runners.spawn`` sets in a rank: torchrun's. Pure.
 
     Args:
         local_rank: of this host's.
         node_rank: of this host.
         ranks: on each host.
-        master: host and port of the store, or the path of the file in which ranks meet.
+        master: host and port of the store.
     """
     assert VARIABLES.node_rank is not None
-    meeting = {MEETING_FILE: master} if isinstance(master, str) else {"MASTER_ADDR": master[0], "MASTER_PORT": str(master[1])}
     return {
-        **meeting,
+        "MASTER_ADDR": master[0],
+        "MASTER_PORT": str(master[1]),
         VARIABLES.rank: str(sum(ranks[:node_rank]) + local_rank),
         VARIABLES.local_rank: str(local_rank),
         VARIABLES.node_rank: str(node_rank),

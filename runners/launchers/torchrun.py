@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 
-from measurement.addresses import LOOPBACK, with_port
+from measurement.addresses import LOOPBACK
 from measurement.world import RENDEZVOUS
-from runners.launchers.base import HERE, HostCommand, HostSlots, Launcher, LaunchJob
+from runners.launchers.base import HERE, HostCommand, Launcher, LaunchJob
 from runners.launchers.rank_variables import RankVariables
 
 VARIABLES = RankVariables(
@@ -42,48 +42,27 @@ class Torchrun(Launcher):
         """One ``torchrun`` per host. OMP_NUM_THREADS must be in the job's environment: torchrun would set it to 1."""
         environment = dict(job.environment)
         if job.is_local:
-            argv = (*_torchrun(job), "--standalone", "--local-addr", LOOPBACK, "--nnodes", "1", *self._ranks(job, job.world_size))
+            argv = (*_torchrun(job), "--standalone", "--local-addr", LOOPBACK, "--nnodes", "1", *_ranks(job, job.world_size))
             return (HostCommand(host=HERE, argv=argv, environment=environment),)
         return tuple(
             HostCommand(
                 host=entry.host,
                 argv=(
                     *_torchrun(job),
-                    "--nnodes",
-                    str(len(job.hosts)),
-                    *self._rendezvous(job, node),
-                    *self._ranks(job, entry.slots),
+                    *("--nnodes", str(len(job.hosts)), "--node-rank", str(node)),
+                    *("--master-addr", job.rendezvous_host, "--master-port", str(job.master_port)),
+                    *_ranks(job, entry.slots),
                 ),
                 environment=environment,
             )
             for node, entry in enumerate(job.hosts)
         )
 
-    def _ranks(self, job: LaunchJob, number: int) -> tuple[str, ...]:
-        return ("--nproc-per-node", str(number), "--max-restarts", "0", "-m", job.module, *job.arguments)
 
-    def _rendezvous(self, job: LaunchJob, node: int) -> tuple[str, ...]:
-        """Static rendezvous: every host is given its number, and ranks follow it."""
-        return ("--node-rank", str(node), "--master-addr", job.rendezvous_host, "--master-port", str(job.master_port))
+def _ranks(job: LaunchJob, number: int) -> tuple[str, ...]:
+    return ("--nproc-per-node", str(number), "--max-restarts", "0", "-m", job.module, *job.arguments)
 
 
 def _torchrun(job: LaunchJob) -> tuple[str, ...]:
     """In a container it runs beside its ranks: it starts them itself."""
     return (*job.container, job.python, "-m", "torch.distributed.run") if job.container else ("torchrun",)
-
-
-class TorchrunC10d(Torchrun):
-    """torchrun with the rendezvous of elastic jobs: hosts number themselves, in the order of their addresses."""
-
-    def _rendezvous(self, job: LaunchJob, node: int) -> tuple[str, ...]:
-        assert job.master_port is not None
-        endpoint = with_port(job.rendezvous_host, job.master_port)
-        return (
-            *("--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", job.run_id),
-            *("--local-addr", job.hosts[node].host),
-        )
-
-    def refuses(self, hosts: Sequence[HostSlots]) -> str | None:
-        """Ranks would not lie where those of the other arms do."""
-        names = [entry.host for entry in hosts]
-        return "it numbers hosts in the order of their names; list them so" if names != sorted(names) else None

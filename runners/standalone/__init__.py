@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def serve(backend: str) -> None:
-    """Be ``python -m runners.ddp``, ``hvd``, ``single`` or ``dp``, under whatever launcher; ends this process."""
+    """Be ``python -m runners.ddp`` or ``hvd``, under whatever launcher; ends this process."""
     gc.disable()  # until the engine stands: importing torch leaves no garbage, and looking for it takes long
     from runners.processes.process_exit import run_command
 

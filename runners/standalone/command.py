@@ -16,7 +16,6 @@ from measurement.plans.plan_file import check_plan
 from measurement.records.results import ResultsFolder, default_folder, folder_name
 from measurement.world import HOROVOD, MPI, World
 from runners.flags import Given, command, values_of
-from runners.hosts.names import use_interface
 from runners.launchers import horovodrun, mpirun, read_own_world
 from runners.launchers.torchrun import command_in_pod
 from runners.planning.arms import require_given, require_gpu_here
@@ -25,7 +24,6 @@ from runners.processes.readable_output import make_output_readable
 from runners.rank.resources import take_resources, threads_of
 from runners.standalone.flags import (
     FLAGS,
-    NETWORK_INTERFACE,
     RunOptions,
     TrainingOptions,
     plan_content,
@@ -37,8 +35,8 @@ from workloads import REGISTRY
 
 MAY_BE_HOROVODRUN = (horovodrun.VARIABLES.name, mpirun.VARIABLES.name)
 """Over MPI its ranks are mpirun's."""
-MODULES = {"ddp": "ddp", "horovod": "hvd"}
-"""Back ends that take all ranks of a job, and how people start them."""
+MODULES = {"ddp": "runners.ddp", "horovod": "runners.hvd"}
+"""How people start a rank, by its backend."""
 MEASUREMENT = {"mode": "separate", "launches": 1, "control": False, "freeze": False}
 """Settings of a plan that standalone runs have no choice in."""
 LOCAL_EVERY = 4
@@ -65,10 +63,8 @@ def command_line(backend: str) -> Callable[..., None]:
 def measure(backend: str, given: Given) -> None:
     """Carry out what the flags say, as one of the ranks. Collective."""
     content, options = plan_content(given), RunOptions(**values_of(given, RunOptions))
-    use_interface(given.get(NETWORK_INTERFACE))
     world = read_own_world()
-    if backend in MODULES:
-        _join_pods(world, f"runners.{MODULES[backend]}")
+    _join_pods(world, MODULES[backend])
     if world.launcher in MAY_BE_HOROVODRUN:
         make_output_readable()
     require_own_local_rank(options.local_rank, world)

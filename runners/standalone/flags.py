@@ -26,7 +26,7 @@ class RunOptions(Section):
     """What a standalone run is asked besides its plan."""
 
     backend: str | None = None
-    """Use a backend of your own, by module:Class or path/to/file.py:Class."""
+    """Use another backend: single, dp, naive, fsdp2, or your own by module:Class or path/to/file.py:Class."""
     parity_steps: int = Field(default=3, ge=0)
     """Optimizer steps of the parity gate. 0: no gate."""
     no_local: bool = False
@@ -58,7 +58,6 @@ WORKLOAD = Flag(DATA, Plan, "workload", default="digits")
 WORKLOAD_OPTION = Flag(
     DATA, Plan, "workload_options", ("--workload-option",), help="Option of the workload. May be repeated.", metavar="KEY=VALUE"
 )
-NETWORK_INTERFACE = _launch("network_interface")
 FLAGS: Sequence[Flag] = (
     _plan("local_batch_size"),
     _plan("micro_steps", help="Backward passes accumulated into one optimizer step."),
@@ -97,7 +96,6 @@ FLAGS: Sequence[Flag] = (
     _launch("affinity"),
     _launch("freed_memory"),
     _launch("device"),
-    NETWORK_INTERFACE,
     _run("timeout"),
     _run("local_rank", ("--local-rank", "--local_rank"), is_hidden=True),
 )
@@ -124,7 +122,6 @@ def plan_content(given: Given) -> dict[str, Any]:
     if norm is not None and not norm > 0:
         raise PlanError(f"--max-gradient-norm {norm:g} is not greater than 0; leave it out to clip nothing")
     training = read_training(given)
-    content.pop("network_interface", None)  # is for plans with hosts
     return {
         **content,
         **{section: values_of(given, model) for section, model in SECTIONS.items()},

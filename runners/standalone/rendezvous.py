@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from datetime import timedelta
 
-from torch.distributed import FileStore, HashStore, PrefixStore, TCPStore
+from torch.distributed import HashStore, PrefixStore, TCPStore
 
 from backends import Backend, make_backend
 from backends.base import Store
@@ -22,7 +22,6 @@ from measurement.world import MPI, RENDEZVOUS, World
 from runners.hosts.names import hidden, look
 from runners.launchers import meeting_place
 from runners.launchers.base import GLOO_INTERFACE
-from runners.launchers.spawn import MEETING_FILE
 from runners.planning.arms import choose_transport, require_findable
 from runners.protocol.messages import Job
 
@@ -47,8 +46,6 @@ def rendezvous_store(job: Job, world: World, *, timeout: timedelta = Backend.tim
 
 
 def _meet(world: World, timeout: timedelta, *, needs: AbstractSet[str]) -> Store | None:
-    if MEETING_FILE in os.environ:
-        return _when_all_came(FileStore(os.environ[MEETING_FILE], world.world_size), world, timeout)
     place = meeting_place(os.environ)
     if "MASTER_ADDR" in place:
         meets = RENDEZVOUS in needs or RENDEZVOUS in world.gives

@@ -129,7 +129,7 @@ def test_arms_of_the_plan_for_two_hosts(nothing_left, tmp_path):
 
 @pytest.mark.costly
 def test_a_block_counts_whose_reply_was_lost_and_a_rank_far_away_leaves_its_last_words(nothing_left, tmp_path):
-    arms = {"naive": PAIR["naive"], "mute": {"backend": f"{MUTE}:Mute", "transport": "gloo", "launcher": "torchrun-c10d"}}
+    arms = {"naive": PAIR["naive"], "mute": {"backend": f"{MUTE}:Mute", "transport": "gloo", "launcher": "torchrun"}}
     done = compare(write_plan(tmp_path, arms=arms, baseline="naive"), tmp_path / "out")
     assert done.returncode == 1, done.stderr
     records = records_of(tmp_path / "out")

@@ -142,25 +142,19 @@ def test_an_address_in_use_names_who_uses_it():
 
 
 @pytest.mark.costly
-def test_tutorials_ways_to_start(tmp_path):
-    """A file to meet in, and torch.distributed.launch, which appends --local-rank to the arguments."""
-    short = ["-m", "runners.ddp", *SHORT, "--no-local", "-o"]
-    meeting = f"file://{tmp_path / 'meeting'}"
-    commands = {
-        "file": ["python", "-m", "runners.spawn", "--nproc-per-node", "2", "--init-method", meeting],
-        "launch": ["python", "-m", "torch.distributed.launch", "--standalone", "--nproc-per-node", "1"],
-    }
-    for name, command in commands.items():
-        done = run(*command, *short, tmp_path / name)
-        assert done.returncode == 0, done.stderr
-        (record,) = ResultsFolder(tmp_path / name).records()
-        assert len(record.ranks) == (2 if name == "file" else 1)
+def test_the_launcher_of_old_tutorials(tmp_path):
+    """torch.distributed.launch appends --local-rank to the arguments."""
+    launch = ["python", "-m", "torch.distributed.launch", "--standalone", "--nproc-per-node", "1"]
+    done = run(*launch, "-m", "runners.ddp", *SHORT, "--no-local", "-o", tmp_path)
+    assert done.returncode == 0, done.stderr
+    (record,) = ResultsFolder(tmp_path).records()
+    assert len(record.ranks) == 1
 
 
 @pytest.mark.costly
 def test_uneven_ranks_on_two_hosts(tmp_path):
     """Both are this one: 1 rank, and 2."""
-    where = ["--ranks-per-node", "1,2", "--master-addr", "127.0.0.1", "--master-port", str(free_port())]
+    where = ["--nproc-per-node", "1,2", "--master-addr", "127.0.0.1", "--master-port", str(free_port())]
     command = ["-m", "runners.spawn", *where]
     other = [sys.executable, *command, "--node-rank", "1", "-m", "runners.ddp", *SHORT]
     with subprocess.Popen(other, cwd=REPOSITORY, stdout=subprocess.DEVNULL) as second:

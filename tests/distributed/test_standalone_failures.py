@@ -129,7 +129,7 @@ def test_the_reason_is_told_though_another_rank_ends_first(tmp_path):
 @pytest.mark.costly
 def test_a_rank_that_cannot_start_ends_those_of_other_hosts(tmp_path):
     """Both are this one; each launcher knows its own ranks only."""
-    where = ["--nodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", str(free_port())]
+    where = ["--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", str(free_port())]
     run = ["-m", "runners.ddp", *STEPS, "--backend", f"{PLUGIN}:UnstartedDDP", "-o", str(tmp_path / "run")]
     started = [
         subprocess.Popen(

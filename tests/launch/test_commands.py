@@ -56,7 +56,6 @@ TORCHRUN = (
 SRUN = ("srun", "--overlap", "--export=ALL", "--cpu-bind=none", "--quiet", "--kill-on-bad-exit=1", "--input=none")
 COMMANDS = {
     "torchrun": (TORCHRUN, {}),
-    "torchrun-c10d": (TORCHRUN, {}),
     "horovodrun": (("horovodrun", "--gloo", "-np", "2", "-H", "localhost:2", "--disable-cache", *RUN), {}),
     "mpirun": (
         (
@@ -185,14 +184,8 @@ def torchrun_on(*rendezvous):
 
 
 def spawn_on(node):
-    where = ("--nodes", "2", "--node-rank", str(node), "--master-addr", "host1", "--master-port", "29511")
-    return ("python3", "-m", "runners.spawn", "--nproc-per-node", "3", *where, *WORKER)
-
-
-def c10d_on(host):
-    return torchrun_on(
-        *("--rdzv-backend", "c10d", "--rdzv-endpoint", "host1:29511", "--rdzv-id", "job 7", "--local-addr", host),
-    )
+    where = ("--node-rank", str(node), "--master-addr", "host1", "--master-port", "29511")
+    return ("python3", "-m", "runners.spawn", "--nproc-per-node", "3,3", *where, *WORKER)
 
 
 def static_on(node):
@@ -201,7 +194,6 @@ def static_on(node):
 
 ON_TWO_HOSTS = {
     "torchrun": ([("host1", static_on(0)), ("host2", static_on(1))], {}),
-    "torchrun-c10d": ([("host1", c10d_on("host1")), ("host2", c10d_on("host2"))], {}),
     "horovodrun": ([(HERE, ("horovodrun", "--gloo", *HOROVODRUN, *RUN))], {}),
     "mpirun": (
         [
@@ -234,7 +226,7 @@ ON_TWO_HOSTS = {
 
 def two_hosts(**changes):
     own = {"OMP_NUM_THREADS": "1"} | interface_environment("eth0")
-    where = {"world_size": 6, "hosts": TWO, "network_interface": "eth0", "master_port": 29511, "run_id": "job 7"}
+    where = {"world_size": 6, "hosts": TWO, "network_interface": "eth0", "master_port": 29511}
     return job(**{**where, "environment": own, "mpi_prefix": "/opt/my mpi", **changes})
 
 
@@ -270,22 +262,14 @@ def test_hosts_of_unlike_size_and_ipv6():
     hosts = (HostSlots(host="fe80::1", slots=2), HostSlots(host="host2", slots=1))
     first, second = make_launcher("torchrun").commands(two_hosts(hosts=hosts, world_size=3))
     assert [command.argv[command.argv.index("--nproc-per-node") + 1] for command in (first, second)] == ["2", "1"]
-    (command, _) = make_launcher("torchrun-c10d").commands(two_hosts(hosts=hosts, world_size=3))
-    assert "[fe80::1]:29511" in command.argv
     (command,) = make_launcher("mpirun").commands(two_hosts(hosts=hosts, world_size=3))
     assert "[fe80::1]:2,host2:1" in command.argv
 
 
-@pytest.mark.parametrize(
-    ("name", "hosts", "reason"),
-    [
-        ("horovodrun", "[fe80::1]:2,host2:1", "it takes host names and IPv4 addresses, not 'fe80::1'"),
-        ("torchrun-c10d", "host2:2,host10:2", "it numbers hosts in the order of their names; list them so"),
-    ],
-)
-def test_placements_that_a_launcher_refuses(name, hosts, reason):
-    assert make_launcher(name).refuses(parse_hosts(hosts)) == reason
-    assert make_launcher(name).refuses(TWO) is None
+def test_placements_that_a_launcher_refuses():
+    reason = "it takes host names and IPv4 addresses, not 'fe80::1'"
+    assert make_launcher("horovodrun").refuses(parse_hosts("[fe80::1]:2,host2:1")) == reason
+    assert make_launcher("horovodrun").refuses(TWO) is None
 
 
 TORCHRUN_RANK = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "1"}
@@ -313,7 +297,6 @@ SRUN_RANK = {
 }
 RANKS = {
     "torchrun": {None: (TORCHRUN_RANK, {RENDEZVOUS})},
-    "torchrun-c10d": {None: (TORCHRUN_RANK, {RENDEZVOUS})},
     "spawn": {None: (TORCHRUN_RANK, {RENDEZVOUS})},
     "horovodrun": {"gloo": (HOROVOD_RANK, {HOROVOD}), "mpi": (OPENMPI_RANK, {RENDEZVOUS, MPI, HOROVOD})},
     "mpirun": {None: (OPENMPI_RANK, {RENDEZVOUS, MPI, HOROVOD})},

@@ -79,7 +79,7 @@ def test_the_doctor_of_a_user_without_a_name(nameless, tmp_path):
     assert "user id 12345 has no name here" in " ".join(done.stdout.split())
 
 
-@pytest.mark.parametrize("command", [("-m", "runners.cli", "doctor"), ("-m", "runners.single", "--blocks", "1")])
+@pytest.mark.parametrize("command", [("-m", "runners.cli", "doctor"), ("-m", "runners.ddp", "--blocks", "1")])
 def test_a_current_folder_that_is_gone(tmp_path, command):
     gone = tmp_path / "gone"
     gone.mkdir()

@@ -78,8 +78,8 @@ def test_without_hosts_all_is_as_before(tmp_path):
         ({"hosts": "host1:2", "network_interface": "eth0; reboot"}, "network_interface = 'eth0; reboot'"),
         ({"hosts": "host1:2", "host_differences": "ignore"}, "host_differences = 'ignore'"),
         (
-            {"hosts": "host2:1,host1:2", "world_size": 3, "arms": {"ddp": {"backend": "ddp", "launcher": "torchrun-c10d"}}},
-            "arm 'ddp': launcher 'torchrun-c10d' does not fit hosts host2:1,host1:2: it numbers hosts in the order of their names",
+            {"hosts": "[fe80::1]:1,host1:2", "world_size": 3, "arms": {"ddp": {"backend": "horovod", "launcher": "horovodrun"}}},
+            "arm 'ddp': launcher 'horovodrun' does not fit hosts [fe80::1]:1,host1:2: it takes host names and IPv4 addresses, not",
         ),
     ],
 )

@@ -11,12 +11,12 @@ from runners import spawn
 from runners.launchers.spawn import rank_environment
 
 
-def node(*arguments, **environment):
-    return spawn.this_node(spawn._arguments().parse_args([*arguments, "-m", "json.tool", "--help"]), environment)
+def node(*arguments):
+    return spawn.this_node(spawn._arguments().parse_args([*arguments, "-m", "json.tool", "--help"]))
 
 
 def test_ranks_follow_the_hosts():
-    second = node("--nproc-per-node", "2", "--nodes", "3", "--node-rank", "1", "--master-addr", "host1", "--master-port", "1234")
+    second = node("--nproc-per-node", "2", "--nnodes", "3", "--node-rank", "1", "--master-addr", "host1", "--master-port", "1234")
     assert (second.node_rank, second.ranks) == (1, (2, 2, 2))
     assert rank_environment(1, node_rank=1, ranks=second.ranks, master=second.master) == {
         "MASTER_ADDR": "host1",
@@ -37,31 +37,30 @@ def test_one_host_meets_on_loopback():
 
 
 def test_hosts_may_have_unequal_numbers_of_ranks():
-    last = node("--ranks-per-node", "2,1,3", "--node-rank", "2", "--master-addr", "host1")
+    last = node("--nproc-per-node", "2,1,3", "--node-rank", "2", "--master-addr", "host1")
     ranks = [rank_environment(local, node_rank=2, ranks=last.ranks, master=last.master) for local in range(3)]
     assert [(one["RANK"], one["WORLD_SIZE"], one["LOCAL_WORLD_SIZE"]) for one in ranks] == [(n, "6", "3") for n in "345"]
 
 
-def test_the_ways_of_tutorials_to_say_where_ranks_meet():
-    exported = {"MASTER_ADDR": "host7", "MASTER_PORT": "4321"}
-    several = ("--nproc-per-node", "1", "--nodes", "2", "--node-rank", "1")
-    assert node(*several, **exported).master == ("host7", 4321)
-    assert node(*several, "--init-method", "tcp://host8:1234", **exported).master == ("host8", 1234)
-    assert node(*several, "--init-method", "file:///shared/meeting").master == "/shared/meeting"
-    assert rank_environment(0, node_rank=1, ranks=(1, 1), master="/shared/meeting")["RINGSIDE_MEETING_FILE"] == "/shared/meeting"
+def test_variables_say_where_ranks_meet_unless_flags_do(monkeypatch):
+    monkeypatch.setenv("MASTER_ADDR", "host7")
+    monkeypatch.setenv("MASTER_PORT", "4321")
+    several = ("--nproc-per-node", "1", "--nnodes", "2", "--node-rank", "1")
+    assert node(*several).master == ("host7", 4321)
+    assert node(*several, "--master-addr", "host8", "--master-port", "1234").master == ("host8", 1234)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--nodes", "2"], "several hosts need --master-addr"),
-        (["--init-method", "tcp://host"], "--init-method 'tcp://host' is not known; give tcp://HOST:PORT or"),
-        (["--init-method", "env://"], "give tcp://HOST:PORT or file:///a/new/file"),
-        (["--ranks-per-node", "2,x"], "--ranks-per-node 2,x with --nodes 1: at least 1 of each"),
-        (["--ranks-per-node", "2,1", "--nodes", "3"], "--nodes 3 is not what --ranks-per-node 2,1 says"),
-        (["--ranks-per-node", "2,1"], "--nproc-per-node 1 is not what --ranks-per-node 2,1 says of host 0"),
-        (["--nodes", "2", "--node-rank", "2", "--master-addr", "h"], "--node-rank 2 lies outside --nodes 2; give 0 to 1"),
-        (["--nodes", "0"], "--nproc-per-node 1 with --nodes 0: at least 1 of each"),
+        (["--nnodes", "2"], "several hosts need --master-addr"),
+        (["--nproc-per-node", "2,x"], "--nproc-per-node 2,x with --nnodes 2 does not fit"),
+        (
+            ["--nproc-per-node", "2,1", "--nnodes", "3"],
+            "--nproc-per-node 2,1 with --nnodes 3 does not fit; give one number",
+        ),
+        (["--nnodes", "2", "--node-rank", "2", "--master-addr", "h"], "--node-rank 2 lies outside --nnodes 2; give 0 to 1"),
+        (["--nnodes", "0"], "--nproc-per-node 1 with --nnodes 0 does not fit; .*at least 1 of each"),
     ],
 )
 def test_what_does_not_fit(arguments, message):
