@@ -24,8 +24,7 @@ import numpy as np
 
 from reports.estimate import Estimate
 from reports.projection.growth_model import Prior, fit_growth
-from reports.projection.project import project
-from reports.projection.projection_schema import Prediction
+from reports.projection.project import Prediction, project
 from reports.projection.series import Series, read_series
 
 LARGEST_NOISE = 0.09

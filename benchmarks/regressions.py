@@ -4,7 +4,7 @@
 
 Every comparison spends its minutes on the best number of rounds (``reports.statistics.budget``), in the regimes of
 ``tests/kit/budgets.py`` (launch costs and variances that were measured), or in that of a stored result. Two of them are held
-against each other by ``reports.statistics.separate`` and judged by ``reports.regressions.changes.judge``, as reports do, with two
+against each other by ``reports.statistics.separate`` and judged by ``reports.against.judge``, as reports do, with two
 arms and 5% allowed. The machine's speed drifts by 3% from launch to launch. Printed for the ratio, then for all three
 figures together:
 
@@ -25,7 +25,7 @@ import numpy as np
 
 from measurement.records.results import ResultsFolder
 from reports import conclude
-from reports.regressions.changes import judge
+from reports.against import judge
 from reports.statistics.budget import FEWEST_ROUNDS, MOST_ROUNDS
 from reports.statistics.separate import Runs, separate_ratio
 from reports.statistics.student import Array

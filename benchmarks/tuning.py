@@ -31,8 +31,7 @@ from backends import make_backend
 from measurement.plans.plan import Arm
 from reports.conclusions.verdict import decide
 from reports.statistics.intervals import ratio_intervals
-from reports.tuning.tuning_report import headline
-from reports.tuning.tuning_schema import Options, SearchedSetting, Trial, Tuning, tried_sets
+from reports.tuning import Options, SearchedSetting, Trial, Tuning, headline, tried_sets
 from runners.processes.process_exit import EXIT_BAD_INPUT
 from runners.tuning.proposals import best_of, normal, optuna, propose, study_of
 from runners.tuning.search import EXPLORED, open_settings

@@ -11,9 +11,9 @@ from measurement.registry import Registry
 
 if TYPE_CHECKING:
     from measurement.records.results import ResultsFolder
+    from reports.against import Earlier
     from reports.base import Report
     from reports.projection.what_if import Links
-    from reports.regressions.measured import Earlier
     from reports.schema import Comparison
     from reports.study_schema import Study
 
@@ -21,18 +21,18 @@ REGISTRY = Registry(
     kind="report",
     group="ringside.reports",
     table={
-        "bencher": "reports.formats.over_time:BencherReport",
+        "bencher": "reports.formats.openmetrics:BencherReport",
         "markdown": "reports.formats.markdown:MarkdownReport",
         "csv": "reports.formats.csv_report:CsvReport",
         "curves": "reports.formats.csv_report:CurvesReport",
         "json": "reports.formats.csv_report:JsonReport",
         "html": "reports.formats.html:HtmlReport",
         "junit": "reports.formats.junit:JunitReport",
-        "mlflow": "reports.formats.mlflow_report:MlflowReport",
+        "mlflow": "reports.formats.tracker:MlflowReport",
         "openmetrics": "reports.formats.openmetrics:OpenmetricsReport",
-        "otava": "reports.formats.over_time:OtavaReport",
-        "pull-request": "reports.formats.pull_request:PullRequestReport",
-        "wandb": "reports.formats.wandb_report:WandbReport",
+        "otava": "reports.formats.openmetrics:OtavaReport",
+        "pull-request": "reports.formats.markdown:PullRequestReport",
+        "wandb": "reports.formats.tracker:WandbReport",
     },
 )
 
@@ -82,8 +82,7 @@ def write_reports(folder: ResultsFolder, *, earlier: Earlier | None = None) -> C
 
 def _held_against(folder: ResultsFolder, earlier: Earlier) -> Comparison:
     """The comparison, with what changed since an earlier result."""
-    from reports.regressions.changes import hold_against
-    from reports.regressions.measured import Dated, Measured
+    from reports.against import Dated, Measured, hold_against
 
     measured = Measured.read(folder)
     notes = earlier.require_like(measured)

@@ -25,18 +25,16 @@ from reports.conclusions.steps import Steps
 from reports.conclusions.summaries import summarise_arms
 from reports.conclusions.training_results import summarise_training
 from reports.launch_budget import summarise_spread, summarise_timings
+from reports.parts_schema import ConfigurationDifference, TrainingSummary
 from reports.projection.what_if import Links, what_if
 from reports.schema import ArmSummary, Comparison, RatioSummary, TraceFigures
-from reports.script_schema import ConfigurationDifference
 from reports.scripts.configuration import configuration_of, own_work_differences, unlike_work, work_note
 from reports.scripts.equality import judge_equality
-from reports.scripts.samples import ITERATIONS, sample_unit, samples_of_a_step, script_notes
+from reports.scripts.script_arms import ITERATIONS, sample_unit, samples_of_a_step, script_notes
 from reports.statistics.interim_analyses import error_share
 from reports.traces.causes import DDP, HOROVOD, is_like, with_causes, with_named
 from reports.traces.exchange import TracedStep, summarise_traces, traced_steps
-from reports.training_schema import TrainingSummary
 from reports.wording.causes import limit_sentence
-from reports.wording.cautions import elsewhere_lines
 from reports.wording.comparison_sentences import (
     control_sentence,
     fastest_sentence,
@@ -45,7 +43,7 @@ from reports.wording.comparison_sentences import (
     ratio_note,
     warnings,
 )
-from reports.wording.disturbances import floor_lines, load_sentence, oversubscription_warning, page_fault_lines
+from reports.wording.disturbances import elsewhere_lines, floor_lines, load_sentence, oversubscription_warning, page_fault_lines
 from reports.wording.headlines import headline
 from reports.wording.training_sentences import NO_CONTROL, training_findings, training_note, training_warnings
 

@@ -16,8 +16,7 @@ from measurement.plans.plan import FLOOR, USUAL_LAUNCHES, Plan
 from measurement.records.record import LaunchRecord, LengthChoice
 from measurement.records.results import ResultsFolder
 from reports.conclusions.blocks import tabulate_blocks
-from reports.conclusions.cases import cases_of
-from reports.conclusions.evidence import Evidence, measuring_seconds
+from reports.conclusions.evidence import Evidence, cases_of, measuring_seconds
 from reports.conclusions.ratios import find_spread
 from reports.conclusions.steps import Steps, read_steps
 from reports.schema import LaunchTiming, SpreadFigures

@@ -8,10 +8,8 @@ from pydantic import Field
 
 from measurement.records.record import Case, Failure, LengthChoice, ParityResult
 from measurement.records.trace import NcclChoices, Span
-from reports.against_schema import Against
 from reports.estimate import Caution, Estimate, RunOrder, Stored
-from reports.script_schema import ConfigurationDifference, Equality
-from reports.training_schema import TrainingSummary
+from reports.parts_schema import Against, ConfigurationDifference, Equality, TrainingSummary
 
 SCHEMA_VERSION = 1
 """Version of comparison.json, a study's too. It grows when a key changes its meaning or goes."""

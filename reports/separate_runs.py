@@ -20,8 +20,7 @@ from reports import write_files
 from reports.compose_comparison import compare
 from reports.compose_study import study_of
 from reports.conclusions.steps import Steps, read_steps
-from reports.run_conditions import is_allowed, is_told_by_names, refuse, require_equal_conditions, told
-from reports.run_folders import ArmKey, Run, name_arms
+from reports.runs import ArmKey, Run, is_allowed, is_told_by_names, name_arms, refuse, require_equal_conditions, told
 from reports.schema import Comparison
 from reports.study_schema import Study
 

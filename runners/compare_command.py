@@ -18,7 +18,7 @@ from runners.processes.process_exit import interrupted_code
 
 if TYPE_CHECKING:
     from measurement.records.results import ResultsFolder
-    from reports.regressions.measured import Earlier
+    from reports.against import Earlier
     from reports.schema import Comparison
     from reports.study_schema import Study
     from runners.driver.run_comparison import ComparisonRun
@@ -62,7 +62,7 @@ FLAGS: Sequence[Flag] = (
 def compare_given(given: Given) -> None:
     """Run a plan and end with the code that says what came out."""
     from measurement.records.results import ResultsFolder, default_folder
-    from reports.regressions.measured import Measured
+    from reports.against import Measured
     from runners.planning.available import arms_to_compare, left_out_line
     from runners.planning.plan_reading import DEFAULT, PLANS, find_plan, read_plan, require_named
 
@@ -101,7 +101,7 @@ def refuse_for_points(given: Mapping[str, object]) -> None:
 def read_earlier(folder: Path | None, allow_slower: str | None, *, allowed: Sequence[str] = ()) -> Earlier | None:
     """Read the result that a new one is held against; None where there is no ``--against``."""
     from measurement.records.results import ResultsFolder
-    from reports.regressions.measured import Earlier, Measured
+    from reports.against import Earlier, Measured
     from runners.scripts.ab_command import percent_of
 
     if folder is None:

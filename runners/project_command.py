@@ -12,7 +12,7 @@ import typer
 from measurement.errors import PlanError, RecordError, printable, quoted
 
 if TYPE_CHECKING:
-    from reports.projection.projection_schema import Projection
+    from reports.projection.project import Projection
     from reports.projection.series import Series
     from reports.projection.what_if import Links
     from reports.study_schema import Study
@@ -96,8 +96,7 @@ def _sizes(text: str) -> list[int]:
 
 def _read(source: Path) -> tuple[list[Series], list[tuple[str, str]]]:
     """Series, and which of them are compared."""
-    from reports.projection.series import has_hosts, read_series
-    from reports.projection.study_series import series_of
+    from reports.projection.series import has_hosts, read_series, series_of
 
     if source.is_dir():
         of_study = series_of(_study(source))
@@ -132,7 +131,7 @@ def _answer_what_if(source: Path, links: Links, *, form: str) -> None:
     from reports.formats.console import new_console
     from reports.formats.terminal import rich_table, shown
     from reports.projection.projection_tables import what_if_csv
-    from reports.tables.what_if_table import what_if_caption, what_if_table
+    from reports.tables.terms_table import what_if_caption, what_if_table
 
     folder = ResultsFolder(source)
     if points := folder.read_plan().points:

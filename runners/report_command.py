@@ -58,7 +58,7 @@ def report_given(given: Given) -> None:
     from measurement.records.results import ResultsFolder
     from reports import write_reports
     from reports.compose_study import write_study
-    from reports.run_folders import is_separate
+    from reports.runs import is_separate
 
     asked, more = ReportOptions(**values_of(given, ReportOptions)), CompareOptions(**values_of(given, CompareOptions))
     results = ResultsFolder(Path(asked.folders[0]))
@@ -96,7 +96,7 @@ report = command(
 
 def report_runs(asked: ReportOptions) -> bool:
     """Compare runs that people started themselves; write and show the reports. Returns whether every run is ok."""
-    from reports.run_folders import read_runs
+    from reports.runs import read_runs
     from reports.separate_runs import conclude_runs, write_runs
 
     where = asked.report_folder()

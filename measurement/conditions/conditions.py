@@ -31,7 +31,7 @@ class Condition:
     read: Callable[[], Any] | None = None
     """Reads a fact of the host in this process; None: it is read elsewhere."""
     arms: ArmRule | None = None
-    """Arms of a launch, and launches of a run that people started (``fairness``, ``reports.run_conditions``)."""
+    """Arms of a launch, and launches of a run that people started (``fairness``, ``reports.runs``)."""
     parts: Mapping[str, ArmRule] = attribute(default_factory=dict)
     """Where the value has parts: those with a rule of their own."""
     called: str | None = None
@@ -39,7 +39,7 @@ class Condition:
     between_runs: str | None = None
     """Its name between runs, which compare another form of it; None: as among arms."""
     runs: bool = False
-    """Plans of runs that people started: what is asked (``reports.run_conditions``)."""
+    """Plans of runs that people started: what is asked (``reports.runs``)."""
     sessions: Literal["driver", "ranks"] | None = None
     """Sessions that measure into one folder (``same_environment``). ``driver``: ranks may see it otherwise, as their own cores."""
     hosts: Literal["refuse", "report"] | None = None

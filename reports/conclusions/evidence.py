@@ -11,11 +11,10 @@ from measurement.plans.plan import FLOOR, Plan
 from measurement.records.record import Case, LaunchRecord
 from measurement.records.step_tables import HOST_USE_TYPES, empty
 from reports.conclusions.blocks import tabulate_blocks
-from reports.conclusions.cases import cases_of
 from reports.conclusions.disturbances import find_stalls, tabulate_readings
 from reports.conclusions.step_terms import Terms
 from reports.conclusions.steps import Steps
-from reports.script_schema import ConfigurationDifference
+from reports.parts_schema import ConfigurationDifference
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +96,11 @@ class Evidence:
     def are_runs(self) -> bool:
         """Whether people started the runs themselves, so that arms took no turns."""
         return self.plan.measurement.mode == "separate"
+
+
+def cases_of(records: Sequence[LaunchRecord]) -> list[Case]:
+    """The cases of a micro-benchmark; none where the workload is trained."""
+    return next((record.cases for record in records if record.cases), [])
 
 
 def _spent_minutes(records: Sequence[LaunchRecord]) -> float | None:

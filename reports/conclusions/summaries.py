@@ -1,21 +1,25 @@
-"""The figures of each arm, from blocks, steps and records."""
+"""The figures of each arm, from blocks, steps and records; of a micro-benchmark case by case.
+
+Bandwidths as nccl-tests defines them (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md): algbw = size / time, busbw = algbw ×
+the factor of the case, which the workload gives.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
 
 from measurement.probes.flops import peak_of
 from measurement.records.block_steps import PHASES
-from measurement.records.record import Failure, LaunchRecord, RankReport
+from measurement.records.record import Case, Failure, LaunchRecord, RankReport
 from reports.conclusions.blocks import throughput_interval
-from reports.conclusions.cases import summarise_cases
 from reports.conclusions.disturbances import summarise_gaps, summarise_load, summarise_page_faults, summarise_stalls
-from reports.conclusions.evidence import Evidence
+from reports.conclusions.evidence import Evidence, cases_of
 from reports.conclusions.machine import (
     energy_per_sample_j,
     memory_by_launch,
@@ -24,8 +28,48 @@ from reports.conclusions.machine import (
 )
 from reports.conclusions.ranks import summarise_ranks
 from reports.conclusions.step_terms import means, step_shares, step_terms, thread_figures
-from reports.schema import PLANS_PEAK, ArmError, ArmSummary, Estimate, ResourceFigures, Status
-from reports.statistics.student import t_interval
+from reports.schema import PLANS_PEAK, ArmError, ArmSummary, CaseFigures, Estimate, RatioSummary, ResourceFigures, Status, Verdict
+from reports.statistics.student import log_interval, t_interval
+
+Outcome = Verdict | Literal["not offered", "no timing"]
+"""What comes out for an arm in a case; the last two where it has no ratio."""
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
+OUTCOMES: tuple[Outcome, ...] = (*VERDICTS, "not offered", "no timing")
+
+
+def summarise_cases(records: Sequence[LaunchRecord], blocks: pd.DataFrame, *, confidence: float) -> list[CaseFigures]:
+    """One arm's figures, case by case: medians over blocks, with Student's interval of the launches' medians."""
+    not_offered = {name: why for record in reversed(records) for name, why in record.not_offered.items()}
+    return [
+        _figures(case, blocks[blocks["case"] == case.name], not_offered.get(case.name), confidence) for case in cases_of(records)
+    ]
+
+
+def _figures(case: Case, blocks: pd.DataFrame, unsupported_reason: str | None, confidence: float) -> CaseFigures:
+    medians = blocks.groupby("launch")["throughput_per_s"].median()
+    figures = CaseFigures(case=case.name, not_offered=unsupported_reason, launches=len(medians), blocks=len(blocks))
+    if not len(blocks):
+        return figures
+    algbw = log_interval(float(blocks["throughput_per_s"].median()), np.log(medians), confidence=confidence)
+    least, most = (None if bound is None else case.size / bound for bound in (algbw.ci_high, algbw.ci_low))
+    latency = Estimate(value=case.size / algbw.value, ci_low=least, ci_high=most)
+    if case.samples:
+        return figures.model_copy(update={"latency_s": latency, "samples_per_s": algbw})
+    return figures.model_copy(
+        update={"latency_s": latency, "algbw_bytes_per_s": algbw, "busbw_bytes_per_s": algbw.times(case.busbw_factor)}
+    )
+
+
+def count_verdicts(arm: ArmSummary, results: Sequence[RatioSummary]) -> Counter[Outcome]:
+    """In how many cases an arm is faster than the baseline, slower, ..."""
+    return Counter(_outcome(arm, result) for result in results if result.candidate == arm.name)
+
+
+def _outcome(arm: ArmSummary, result: RatioSummary) -> Outcome:
+    if result.throughput_ratio is not None:
+        return result.verdict
+    return "not offered" if result.case is not None and arm.case(result.case).not_offered else "no timing"
+
 
 SEVERITY: tuple[Status, ...] = ("not measured", "ok", "timeout", "failed", "wrong")
 PERCENTILES = (5, 25, 50, 75, 95)

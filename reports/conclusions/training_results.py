@@ -17,8 +17,8 @@ from measurement.plans.plan import Plan
 from measurement.plans.settings import EpochRecord, Quantity, TrainingSettings
 from measurement.records.record import LaunchRecord
 from reports.estimate import Estimate
+from reports.parts_schema import QUANTITIES, ArmTraining, Band, Convergence, MeanCurve, NoDifference, SeedCurve, TrainingSummary
 from reports.statistics.student import log_interval, t_interval
-from reports.training_schema import QUANTITIES, ArmTraining, Band, Convergence, MeanCurve, NoDifference, SeedCurve, TrainingSummary
 
 EpochsByLaunch = dict[int, list[EpochRecord]]
 """By launch, which is by seed."""

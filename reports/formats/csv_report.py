@@ -12,10 +12,9 @@ from measurement.records.block_steps import PHASES
 from measurement.records.record import Case
 from reports.base import Report
 from reports.conclusions.step_terms import TERMS
+from reports.parts_schema import QUANTITIES, ArmTraining, Equality
 from reports.schema import ArmSummary, Comparison, Estimate, RatioSummary
-from reports.script_schema import Equality
 from reports.study_schema import Study, StudyPoint
-from reports.training_schema import QUANTITIES, ArmTraining
 
 
 class CsvReport(Report):

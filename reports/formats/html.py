@@ -19,17 +19,16 @@ from markupsafe import Markup
 
 from measurement.errors import in_report
 from reports.base import Report
-from reports.charts.comparison_charts import charts
+from reports.charts.comparison_charts import CURVE_TITLES, charts, curve_name
 from reports.charts.frame import Figure
 from reports.charts.interval_axis import interval_axis
 from reports.charts.study_charts import study_charts
 from reports.charts.timeline import pair_stride
-from reports.charts.training_charts import CURVE_TITLES, curve_name
 from reports.conclusions.study_conclusions import has_own_units
 from reports.schema import ArmSummary, Comparison
 from reports.study_schema import Study
 from reports.tables.case_tables import case_table, outcome_table
-from reports.tables.resource_table import resource_caption, resource_table
+from reports.tables.machine_tables import resource_caption, resource_table
 from reports.tables.sections import DIVIDE, sections
 from reports.tables.study_tables import points_table, results_table, study_link_caption, study_link_table
 from reports.tables.table import Table

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from xml.etree import ElementTree
 
 from measurement.errors import in_report
-from reports.against_schema import Against, Change
 from reports.base import Report
+from reports.parts_schema import Against, Change
 from reports.schema import ArmSummary, Comparison, RatioSummary
 from reports.study_schema import Study
 

@@ -10,15 +10,15 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from measurement.errors import printable
+from reports.parts_schema import ConfigurationDifference
 from reports.schema import Comparison
-from reports.script_schema import ConfigurationDifference
 from reports.study_schema import Study
-from reports.tables.against_table import against_table
 from reports.tables.case_tables import case_table
-from reports.tables.resource_table import asked_resources
+from reports.tables.machine_tables import asked_resources
 from reports.tables.script_tables import differences_table as script_differences_table
 from reports.tables.table import Entry, Kind, Row, Table
 from reports.tables.terms_table import timing_table
+from reports.tables.verdict_table import against_table
 from reports.wording.first_screen import MOST_LINES, FirstScreen, first_screen
 
 STYLES: dict[Kind, str] = {

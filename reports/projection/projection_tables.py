@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from reports.formats.csv_report import csv_bytes
-from reports.projection.projection_schema import BackCheck, Prediction, Projection, SeriesProjection
+from reports.projection.project import BackCheck, Prediction, Projection, SeriesProjection
 from reports.schema import WhatIf
 from reports.tables.table import Row, Table, columns, row
 from reports.wording.formatting import NONE, bounds_text, rate, rate_interval, ratio

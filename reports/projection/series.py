@@ -1,4 +1,4 @@
-"""Throughput by number of ranks: what is projected. Reads it from anybody's CSV file."""
+"""Throughput by number of ranks: what is projected. It comes from a study, or from a CSV file."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from scipy import special
+
 from measurement.errors import PlanError, closest, quoted
 from measurement.files import read_text
+from reports.estimate import Estimate
+from reports.study_schema import Study, StudyPoint
 
 NEEDED = ("ranks", "samples_per_s")
 OPTIONAL = ("series", "ranks_per_host")
@@ -134,3 +138,98 @@ def _plausible(series: Series) -> Series:
             "as if it were that of one rank; give that of all ranks together"
         )
     return series
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudySeries:
+    """A study's series, and which of them are compared."""
+
+    series: list[Series]
+    pairs: list[tuple[str, str]]
+    """Candidate and baseline."""
+
+
+def series_of(study: Study) -> StudySeries:
+    """Make the series of a study's arms; an arm that was timed at no point has none.
+
+    Raises:
+        PlanError: its points differ in more than the number of ranks.
+    """
+    if study.scaling == "strong":
+        raise PlanError(
+            f"'{study.comparison_id}' is a study of strong scaling: the batch of a rank shrinks from point to point; project one "
+            "with scaling: weak"
+        )
+    points = study.points
+    _require_alike(points)
+    per_host = _ranks_per_host(points)
+    names = [arm.name for arm in points[0].arms if arm.role != "control"]
+    found = [one for name in names if (one := _series_of_arm(points, name, per_host, study.confidence))]
+    timed = [one.name for one in found]
+    pairs = [(name, study.baseline) for name in timed if name != study.baseline and study.baseline in timed]
+    if not found:
+        raise PlanError(f"'{study.comparison_id}' has no timing at any point; measure it first")
+    return StudySeries(series=found, pairs=pairs)
+
+
+def _series_of_arm(points: Sequence[StudyPoint], arm: str, per_host: int, confidence: float) -> Series | None:
+    """None of an arm without timing, and of one that runs as a single process."""
+    arms = {point.world_size: point.arm(arm) for point in points}
+    figures = {ranks: own.throughput_per_s for ranks, own in arms.items() if own.status == "ok" and own.throughput_per_s}
+    if not figures or (max(figures) == 1 and max(point.world_size for point in points) > 1):
+        return None
+    return Series(
+        name=arm,
+        ranks_per_host=per_host,
+        samples_per_s={ranks: figures[ranks].value for ranks in sorted(figures)},
+        errors={ranks: _error(figure, confidence) for ranks, figure in figures.items()},
+    )
+
+
+def _error(figure: Estimate, confidence: float) -> float:
+    """The standard error of its logarithm, from its interval."""
+    if figure.bounds is None or figure.bounds[0] <= 0:
+        return 0.0
+    return math.log(figure.bounds[1] / figure.bounds[0]) / (2 * float(special.ndtri((1 + confidence) / 2)))
+
+
+def _require_alike(points: Sequence[StudyPoint]) -> None:
+    first = points[0]
+    for point in points[1:]:
+        if point.local_batch_size != first.local_batch_size:
+            raise PlanError(
+                f"points '{first.name}' and '{point.name}' have {first.local_batch_size} and {point.local_batch_size} samples a "
+                "rank; points that are projected differ in the number of ranks only"
+            )
+    sizes = [point.world_size for point in points]
+    twice = next((point for index, point in enumerate(points) if point.world_size in sizes[:index]), None)
+    if twice:
+        raise PlanError(
+            f"point '{twice.name}' has {twice.world_size} ranks, as another point has; project one that has each size once"
+        )
+
+
+def _ranks_per_host(points: Sequence[StudyPoint]) -> int:
+    """Ranks of each host, where there are several; all ranks where every point has one host."""
+    found: dict[int, str] = {}
+    for point in points:
+        used = _used_slots(point)
+        if len(used) > 1:
+            found |= {slots: point.name for slots in used if slots not in found}
+    if len(found) > 1:
+        told = ", ".join(f"{slots} at '{name}'" for slots, name in found.items())
+        raise PlanError(f"hosts have unlike numbers of ranks ({told}); project points that fill their hosts alike")
+    return next(iter(found), max(point.world_size for point in points))
+
+
+def _used_slots(point: StudyPoint) -> list[int]:
+    """How many ranks each host has: as measured where no hosts were asked for, else filled in the order of the list."""
+    seen = next((arm.by_rank.hosts for arm in point.arms if arm.by_rank), [])
+    if point.hosts is None and seen:
+        return [host.ranks for host in seen]
+    used, left = [], point.world_size
+    for host in (point.hosts or f"here:{left}").split(","):
+        slots = min(int(host.rpartition(":")[2]) if ":" in host else 1, left)
+        used += [slots] if slots else []
+        left -= slots
+    return used

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, get_args
 
 from measurement.records.record import LaunchRecord
-from reports.script_schema import ConfigurationDifference, Severity
+from reports.parts_schema import ConfigurationDifference, Severity
 from reports.scripts.culprits import Culprit, Pair, find_culprits
 from reports.scripts.script_arms import ScriptArm, is_by_rank, shown
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from reports.script_schema import Severity
+from reports.parts_schema import Severity
 from reports.scripts.equality import gradient_factor
 from reports.scripts.rank_agreement import NOISE, apart_words, changed_parameters, usual_lengths
 from reports.scripts.script_arms import ScriptArm, shown

@@ -18,7 +18,7 @@ import pandas as pd
 from measurement.plans.plan import Plan
 from measurement.records.record import LaunchRecord
 from measurement.records.script_report import ScriptReport
-from reports.script_schema import Equality, GradientEquality, ParameterEquality, StartEquality
+from reports.parts_schema import Equality, GradientEquality, ParameterEquality, StartEquality
 from reports.scripts.losses import compare_losses, loss_unit
 from reports.scripts.rank_agreement import NOISE, beyond_noise, ranks_apart, usual_lengths
 from reports.scripts.script_arms import ScriptArm

@@ -16,7 +16,7 @@ import pandas as pd
 
 from measurement.plans.plan import Plan
 from reports.estimate import Estimate
-from reports.script_schema import LossEquality, LossVerdict
+from reports.parts_schema import LossEquality, LossVerdict
 from reports.statistics.student import Array, t_interval
 from reports.wording.formatting import percent
 

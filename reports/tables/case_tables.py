@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from measurement.records.record import Case
-from reports.conclusions.cases import OUTCOMES, count_verdicts
+from reports.conclusions.summaries import OUTCOMES, count_verdicts
 from reports.schema import ArmSummary, CaseFigures, Comparison
 from reports.tables.table import Entry, Table, columns, row
 from reports.tables.verdict_table import verdict_kind

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from reports.conclusions.step_terms import SCRIPT_PHASES
+from reports.parts_schema import ConfigurationDifference, Equality, LossEquality, Severity
 from reports.schema import ArmSummary, Comparison, Phase
-from reports.script_schema import ConfigurationDifference, Equality, LossEquality, Severity
 from reports.scripts.script_arms import shown
 from reports.tables.table import Entry, Kind, Table, columns, row
 from reports.tables.terms_table import milliseconds_entry

@@ -5,10 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from reports.schema import Comparison
-from reports.tables.against_table import against_table
-from reports.tables.machine_table import machine_caption, machine_table
+from reports.tables.machine_tables import machine_caption, machine_table, resource_caption, resource_table
 from reports.tables.rank_tables import link_caption, link_table, rank_caption, rank_table
-from reports.tables.resource_table import resource_caption, resource_table
 from reports.tables.script_tables import differences_table, equality_table, phases_table
 from reports.tables.table import Table
 from reports.tables.terms_table import (
@@ -20,9 +18,10 @@ from reports.tables.terms_table import (
     terms_table,
     threads_table,
     timing_table,
+    what_if_caption,
+    what_if_table,
 )
-from reports.tables.verdict_table import conditions_table
-from reports.tables.what_if_table import what_if_caption, what_if_table
+from reports.tables.verdict_table import against_table, conditions_table
 from reports.wording.causes import trace_sentence
 
 

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from reports.parts_schema import Convergence
 from reports.schema import Status, Verdict
-from reports.training_schema import Convergence
 
 Kind = Status | Verdict | Convergence | Literal["plain", "baseline", "control", "control failed", "no timing", "reference"]
 

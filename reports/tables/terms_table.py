@@ -1,13 +1,15 @@
-"""The tables of where time goes: step times, the terms of each arm's step, who had the core meanwhile, the parts of a launch."""
+"""The tables of where time goes: step times, terms, threads, the parts of a launch, and what if a cause were gone."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from measurement.records.trace import NcclCollective
 from reports.conclusions.step_terms import TERMS
-from reports.schema import Comparison, Estimate
+from reports.schema import Comparison, Estimate, WhatIf, WhatIfArm
 from reports.tables.table import Entry, Row, Table, columns, row
 from reports.wording.causes import TERM_NAMES
-from reports.wording.formatting import NONE, milliseconds, step_shares, with_interval
+from reports.wording.formatting import NONE, milliseconds, rate, rate_interval, ratio, step_shares, with_interval
 
 MOST_EXCHANGES, MOST_COLLECTIVES = 24, 3
 """How many an arm shows; comparison.json has all."""
@@ -148,3 +150,38 @@ def timing_table(comparison: Comparison) -> Table:
 def _timing_row(stage: str, part: str, seconds: float, whole: float, *, is_total: bool = False) -> Row:
     shown = {"seconds": f"{seconds:.1f}", "share": f"{seconds / whole if whole else 0.0:.0%}"}
     return row({"stage": stage, "part": part, **shown}, group=stage, is_total=is_total)
+
+
+WHAT_IF_TITLES = {
+    "scenario": "with",
+    "arm": "arm",
+    "throughput": "throughput",
+    "interval": "interval",
+    "gain": "times measured",
+    "fastest": "fastest there",
+}
+
+
+def what_if_table(found: Sequence[WhatIf]) -> Table:
+    """One row for each scenario and arm; scenarios left out of which nothing is known."""
+    rows = [_what_if_row(one, arm) for one in found if not one.is_unknown for arm in one.arms]
+    return Table(columns=columns(WHAT_IF_TITLES, numeric=("throughput", "interval", "gain"), wraps=("scenario", "arm")), rows=rows)
+
+
+def _what_if_row(one: WhatIf, arm: WhatIfArm) -> Row:
+    leads = NONE if arm.arm not in one.fastest else "yes" if len(one.fastest) == 1 else "not told apart"
+    entries = {
+        "scenario": one.scenario,
+        "arm": arm.arm,
+        "throughput": rate(arm.throughput_per_s),
+        "interval": rate_interval(arm.throughput_per_s),
+        "gain": with_interval(arm.gain, ratio),
+        "fastest": f"not known: {arm.unknown}" if arm.unknown else leads,
+    }
+    return row(entries, group=one.scenario)
+
+
+def what_if_caption(found: Sequence[WhatIf]) -> str:
+    """What each scenario assumes."""
+    said = [f"{one.scenario[0].upper()}{one.scenario[1:]}: {one.assumes}" for one in found if not one.is_unknown]
+    return ". ".join(["Worked out from the terms of this comparison, not measured", *said])

@@ -1,12 +1,13 @@
-"""The table of all arms of a comparison: what each is, how fast, and the verdict on it. Studies show the same entries by point."""
+"""The table of all arms, which studies show by point; the arms' conditions; what changed since an earlier result."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from reports.parts_schema import Against, ArmTraining, Change, ChangeVerdict, TrainingSummary
 from reports.schema import ArmSummary, Comparison, RatioSummary
 from reports.tables.table import Column, Entry, Kind, Row, Table, columns, row
-from reports.training_schema import ArmTraining, TrainingSummary
+from reports.wording.against_sentences import WITHHELD, figure_name
 from reports.wording.comparison_sentences import first_line, minutes_words
 from reports.wording.formatting import (
     NONE,
@@ -188,3 +189,45 @@ def _convergence(arm: ArmTraining, training: TrainingSummary) -> Entry:
     if arm.name == training.reference:
         return Entry(text="reference", kind="reference")
     return Entry(text=arm.convergence, kind=arm.convergence) if arm.convergence else Entry(text=NONE)
+
+
+CHANGE_KINDS: Mapping[ChangeVerdict, Kind] = {"regressed": "slower", "improved": "faster", "no regression": "equivalent"}
+AGAINST_TITLES = {
+    "figure": "figure",
+    "before": "then",
+    "after": "now",
+    "change": "change",
+    "interval": "interval",
+    "verdict": "verdict",
+}
+
+
+def against_table(comparison: Comparison) -> Table:
+    """A row for each throughput, then for each ratio; none without an earlier result."""
+    found = comparison.against
+    rows = [_change_row(change, found, comparison.sample_unit) for change in found.changes] if found else []
+    titles = AGAINST_TITLES | ({"interval": f"{percent(found.confidence)} interval"} if found else {})
+    return Table(columns=columns(titles, numeric=("before", "after", "change", "interval"), wraps=("verdict",)), rows=rows)
+
+
+def _change_row(change: Change, found: Against, unit: str) -> Row:
+    is_ratio = change.baseline is not None
+    before, after = (ratio(value) if is_ratio else rate(value) for value in (change.before, change.after))
+    bounds = change.change.bounds
+    verdict = Entry(text=_change_verdict(change, found), kind=CHANGE_KINDS.get(change.verdict, "undecided"))
+    return row(
+        {"figure": figure_name(change) + ("" if is_ratio else f", {unit}/s"), "before": before, "after": after}
+        | {"change": _signed(change.change.value), "interval": " to ".join(map(_signed, bounds)) if bounds else NONE}
+        | {"verdict": verdict}
+    )
+
+
+def _signed(value: float) -> str:
+    return f"{value - 1:+.1%}"
+
+
+def _change_verdict(change: Change, found: Against) -> str:
+    if change.withheld_by is not None:
+        return f"undecided: {WITHHELD[change.withheld_by]}"
+    beyond = f" beyond {percent(found.allow_slower)}" if change.is_beyond or change.verdict == "no regression" else ""
+    return f"{change.verdict}{beyond}"

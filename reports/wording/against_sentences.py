@@ -6,7 +6,7 @@ import shlex
 
 from measurement.plans.plan import Plan
 from measurement.records.record import Manifest
-from reports.against_schema import Against, Change
+from reports.parts_schema import Against, Change
 from reports.wording import headlines
 from reports.wording.formatting import apart, percent
 

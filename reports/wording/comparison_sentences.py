@@ -8,15 +8,18 @@ from collections.abc import Sequence
 from typing import Literal
 
 from measurement.plans.plan import Plan
-from reports.conclusions.cases import VERDICTS, Outcome, count_verdicts
+from reports.conclusions.summaries import VERDICTS, Outcome, count_verdicts
 from reports.conclusions.verdict import LONGEST, is_atypical
 from reports.estimate import Estimate
 from reports.schema import ArmSummary, RatioSummary
 from reports.statistics.interim_analyses import error_share
 from reports.wording.causes import cause_clause
-from reports.wording.cautions import CAUTIONS, beyond_load, caution_of, no_verdict_by_load
 from reports.wording.disturbances import (
+    CAUTIONS,
+    beyond_load,
+    caution_of,
     load_lines,
+    no_verdict_by_load,
     page_fault_lines,
     restart_lines,
     script_lines,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from reports.conclusions.cases import VERDICTS, count_verdicts
 from reports.conclusions.disturbances import is_quiet
 from reports.conclusions.step_terms import bottleneck_of
+from reports.conclusions.summaries import VERDICTS, count_verdicts
+from reports.parts_schema import ConfigurationDifference
 from reports.schema import ArmSummary, Comparison, LoadFigures, RatioSummary, Withheld
-from reports.script_schema import ConfigurationDifference
 from reports.study_schema import Study, StudyPoint
 from reports.wording.causes import short_cause
 from reports.wording.comparison_sentences import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from reports.conclusions.cases import VERDICTS, count_verdicts
+from reports.conclusions.summaries import VERDICTS, count_verdicts
 from reports.schema import ArmSummary, Comparison, RatioSummary
 from reports.wording.comparison_sentences import counts_words, in_order
 from reports.wording.formatting import about, listed, percent, rate, size_text

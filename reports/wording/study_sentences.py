@@ -10,8 +10,8 @@ from reports.conclusions.study_conclusions import ScalingBase, leaders, quotient
 from reports.estimate import Estimate
 from reports.schema import ArmSummary
 from reports.study_schema import Study, StudyPoint
-from reports.wording.cautions import CAUTIONS
 from reports.wording.comparison_sentences import chance_lines, first_line, input_words
+from reports.wording.disturbances import CAUTIONS
 from reports.wording.formatting import count, listed, percent, seconds, with_interval
 from reports.wording.headlines import MOST_WORDS, fitting
 from reports.wording.method import run_lines

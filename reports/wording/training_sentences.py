@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from reports.conclusions.training_results import FEWEST
-from reports.training_schema import ArmTraining, TrainingSummary
+from reports.parts_schema import ArmTraining, TrainingSummary
 from reports.wording.formatting import accuracy, count, percent, points, seconds, time_ratio
 
 MOST_NAMED = 3

@@ -26,8 +26,8 @@ from measurement.probes.fingerprint import crowded_warning, exclusive_cards, gpu
 from measurement.records.record import LaunchRecord, LengthChoice
 from measurement.records.results import ResultsFolder
 from reports import conclude, make_reports, write_reports
+from reports.against import Earlier, Measured
 from reports.launch_budget import choose_length
-from reports.regressions.measured import Earlier, Measured
 from reports.schema import Comparison
 from reports.statistics.interim_analyses import next_analysis
 from runners.driver.comparison_folder import (

@@ -11,7 +11,7 @@ from measurement.records.record import LaunchRecord
 from reports.formats.terminal import differences_table, shown
 from reports.schema import Comparison
 from reports.scripts.configuration import configuration_differences
-from reports.scripts.samples import written_files
+from reports.scripts.script_arms import written_files
 from runners.driver.endpoint import DriverEndpoint
 from runners.driver.launch import Launch
 from runners.driver.rounds import RoundLimit

@@ -8,9 +8,9 @@ from rich.table import Table
 
 from measurement.records.record import LaunchRecord
 from reports.conclusions.blocks import tabulate_blocks, throughput_per_s
-from reports.conclusions.cases import summarise_cases
 from reports.conclusions.step_terms import data_wait_share, step_shares, step_terms, terms_by_launch
 from reports.conclusions.steps import Steps
+from reports.conclusions.summaries import summarise_cases
 from reports.wording.causes import limit_sentence
 from reports.wording.disturbances import oversubscription_warning
 from reports.wording.formatting import bandwidth, duration, rate, share, size_text

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from measurement.errors import PlanError
-from reports.tuning.tuning_schema import Options, SearchedSetting, Trial, TriedSet, tried_sets
+from reports.tuning import Options, SearchedSetting, Trial, TriedSet, tried_sets
 
 MISSING = "'ringside tune' searches by Optuna, which is not installed; run: pip install 'ringside[tune]'"
 STARTUP_TRIALS = 8

@@ -22,7 +22,7 @@ from measurement.records.results import ResultsFolder
 from reports.conclusions.blocks import total_tables
 from reports.schema import Comparison
 from reports.statistics.intervals import launch_ratios
-from reports.tuning.tuning_schema import Asked, Options, SearchedSetting, Trial
+from reports.tuning import Asked, Options, SearchedSetting, Trial
 from runners.hosts.placement import planned_hosts
 from runners.planning.arms import resolve_arm
 from runners.planning.option_arms import MOST_ARMS

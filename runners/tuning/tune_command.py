@@ -19,7 +19,7 @@ from runners.flags import Flag, Given, SessionOptions, command, session_flags, v
 if TYPE_CHECKING:
     from measurement.plans.plan import Plan
     from reports.schema import Comparison
-    from reports.tuning.tuning_schema import Asked, Tuning
+    from reports.tuning import Asked, Tuning
     from runners.tuning.search import Search
 
 EXIT_FAILED = 1
@@ -64,7 +64,7 @@ def tune_given(run: Run, given: Given) -> None:
     """Search and confirm, and end with the code that says whether fresh launches failed."""
     from measurement.conditions.same_environment import plan_digest
     from measurement.records.results import default_folder
-    from reports.tuning.tuning_schema import Asked
+    from reports.tuning import Asked
     from runners.planning.plan_reading import read_plan, require_named
     from runners.tuning.proposals import sampler_name
     from runners.tuning.search import Search
@@ -105,8 +105,7 @@ def finish(search: Search, run: Run, *, sampler: str) -> bool:
     """Search as far as the budget goes, confirm, write the files and show; returns whether fresh launches were ok."""
     from backends import make_backend
     from measurement.records.results import ResultsFolder, write_result
-    from reports.tuning.tuning_report import tuning_page
-    from reports.tuning.tuning_schema import Tuning
+    from reports.tuning import Tuning, tuning_page
 
     def launch(plan: Plan, folder: ResultsFolder) -> Comparison:
         print(f"ringside: search, launch {len(search.launches) + 1}, {len(search.trials)} trials so far", file=sys.stderr)
@@ -152,7 +151,7 @@ def show(tuning: Tuning, root: Path) -> None:
     """Print the answer, what was tried, the user's code, and where the files are."""
     from reports.formats.console import new_console
     from reports.formats.terminal import rich_table, shown
-    from reports.tuning.tuning_report import headline, next_step, notes, tried_table
+    from reports.tuning import headline, next_step, notes, tried_table
 
     console = new_console()
     console.print()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from measurement.records.results import ResultsFolder
-from reports.tuning.tuning_report import headline
-from reports.tuning.tuning_schema import Tuning
+from reports.tuning import Tuning, headline
 from tests.conftest import ringside_here, write_plan
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")

@@ -9,8 +9,7 @@ import pytest
 
 from measurement.errors import PlanError
 from measurement.records.results import ResultsFolder
-from reports.regressions.changes import judge
-from reports.regressions.measured import Earlier, Measured
+from reports.against import Earlier, Measured, judge
 from reports.schema import Comparison
 from reports.statistics.intervals import HalfWidths, ratio_estimate
 from tests.conftest import ringside_here

@@ -14,7 +14,7 @@ from measurement.plans.plan import Plan
 from measurement.records.record import Case
 from reports import conclude, write_reports
 from reports.charts.comparison_charts import charts
-from reports.conclusions.cases import count_verdicts, summarise_cases
+from reports.conclusions.summaries import count_verdicts, summarise_cases
 from reports.formats.html import HtmlReport
 from reports.formats.terminal import comparison_lines
 from reports.wording.comparison_sentences import counts_words

@@ -14,7 +14,7 @@ from reports.compose_study import conclude_study
 from reports.conclusions.verdict import is_atypical
 from reports.formats.html import HtmlReport
 from reports.schema import MachineFigures, NetworkFigures
-from reports.tables.machine_table import machine_table
+from reports.tables.machine_tables import machine_table
 from reports.wording.first_screen import MOST_CAUSE, first_screen
 from reports.wording.headlines import MOST_WORDS
 from tests.kit.results_factory import Truth, make_plan, write_results

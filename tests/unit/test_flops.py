@@ -17,7 +17,7 @@ from measurement.world import World
 from reports import conclude, write_reports
 from reports.formats.csv_report import CsvReport
 from reports.statistics.student import paired_ratio, student_t
-from reports.tables.resource_table import asked_resources, resource_caption, resource_table
+from reports.tables.machine_tables import asked_resources, resource_caption, resource_table
 from runners.protocol.messages import Job
 from runners.rank.engine import start_engine
 from tests.kit.results_factory import make_plan, write_results

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from measurement.errors import PlanError
-from reports.run_folders import read_runs
+from reports.runs import read_runs
 from tests.conftest import run_here
 from tests.unit.test_separate_runs import DDP, HVD, SLOWER, compared, write_run
 

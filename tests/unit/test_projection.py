@@ -14,11 +14,9 @@ from measurement.records.results import ResultsFolder
 from reports.compose_study import conclude_study
 from reports.estimate import Estimate
 from reports.projection.growth_model import fit_growth
-from reports.projection.project import project
-from reports.projection.projection_schema import Prediction, Projection, SeriesProjection
+from reports.projection.project import Prediction, Projection, SeriesProjection, project
 from reports.projection.projection_tables import notes, projection_csv, refusals
-from reports.projection.series import Series, has_hosts, read_series
-from reports.projection.study_series import series_of
+from reports.projection.series import Series, has_hosts, read_series, series_of
 from reports.schema import HostFigures
 from runners.project_command import project as command
 from tests.kit.results_factory import Truth

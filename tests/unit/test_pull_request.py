@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 import pytest
 
 from reports import conclude, make_report
-from reports.against_schema import Against, Change
 from reports.estimate import Estimate
+from reports.parts_schema import Against, Change
 from tests.kit.results_factory import make_plan, write_results
 
 pytestmark = pytest.mark.slow  # results of whole comparisons are composed

@@ -14,7 +14,7 @@ from measurement.plans.plan import Arm, Measurement, Plan
 from measurement.plans.settings import TrainingSettings
 from measurement.records.results import ResultsFolder
 from reports import conclude
-from reports.run_folders import read_runs
+from reports.runs import read_runs
 from reports.schema import Comparison
 from reports.separate_runs import conclude_runs, write_runs
 from reports.statistics.separate import Runs, run_order, separate_ratio

@@ -13,8 +13,7 @@ from measurement.errors import LaunchError, PlanError
 from measurement.plans.plan import Arm
 from measurement.plans.plan_file import check_plan
 from reports import write_reports
-from reports.tuning.tuning_report import headline, notes
-from reports.tuning.tuning_schema import Asked, SearchedSetting, Trial, Tuning, tried_sets
+from reports.tuning import Asked, SearchedSetting, Trial, Tuning, headline, notes, tried_sets
 from runners.tuning.proposals import best_of, normal, one_fewer, propose
 from runners.tuning.search import Search, open_settings
 from runners.tuning.tune_command import begin, finish

@@ -1,12 +1,65 @@
-"""The picture of a typical step of each arm: phases and collectives rank by rank, and the terms of the timed steps."""
+"""The charts of why: what a step is made of, how it differs from the baseline, and a traced step rank by rank."""
 
 from __future__ import annotations
 
-from reports.charts.frame import HEAD_PX, ROW_PX, Figure, base_layout, legend_above
+import itertools
+
+from reports.charts.frame import HEAD_PX, ROW_PX, Figure, arm_layout, base_layout, legend_above, stacked_bars
 from reports.conclusions.step_terms import TERMS
-from reports.schema import ArmSummary, Comparison, TracedArm
+from reports.schema import ArmSummary, Comparison, Estimate, RatioSummary, TracedArm
 from reports.wording.causes import TERM_NAMES
-from reports.wording.formatting import PHASE_NAMES
+from reports.wording.formatting import PHASE_NAMES, bounds_text, milliseconds
+
+
+def terms_chart(comparison: Comparison) -> Figure | None:
+    """One stacked bar per arm; a term that no arm has is left out."""
+    found = {arm.name: arm.step_terms_s for arm in comparison.arms if arm.step_terms_s}
+    by_term = {term: [terms.of(term) for terms in found.values()] for term in TERMS}
+    parts = [
+        (TERM_NAMES[term], f"@term-{number}", [value.value if value else 0.0 for value in values])
+        for number, (term, values) in enumerate(by_term.items())
+        if any(values)
+    ]
+    return stacked_bars(list(found), parts) if found else None
+
+
+def difference_charts(comparison: Comparison) -> dict[str, Figure]:
+    """A waterfall for each candidate with known terms, as ``difference-<number>``."""
+    shown = [result for result in comparison.results if result.role == "candidate" and result.term_differences_s]
+    return {f"difference-{number}": _waterfall(result) for number, result in enumerate(shown)}
+
+
+def _waterfall(result: RatioSummary) -> Figure:
+    """From the baseline's step to the candidate's: what each term adds, and their sum."""
+    found = result.term_differences_s
+    names = [*(TERM_NAMES[term] for term in found), "step"]
+    values = [1e3 * one.value for one in found.values()]
+    total = sum(values)
+    trace = {
+        "type": "bar",
+        "orientation": "h",
+        "y": names,
+        "base": [0.0, *itertools.accumulate(values[:-1]), 0.0],
+        "x": [*values, total],
+        "text": [f"{value:+.2f}" for value in (*values, total)],
+        "textposition": "outside",
+        "cliponaxis": False,
+        "customdata": [*map(_bounds, found.values()), ""],
+        "marker": {"color": [*("@slower" if value > 0 else "@faster" for value in values), "@muted"]},
+        "hovertemplate": "%{y}: %{text} ms%{customdata}<extra></extra>",
+    }
+    layout = arm_layout(len(names), "ms per step")
+    ends = [0.0, total, *itertools.accumulate(values)]
+    room = 0.3 * (max(ends) - min(ends)) or 1.0  # for what stands beside the bars
+    layout["xaxis"] |= {"zeroline": True, "range": [min(ends) - room, max(ends) + room]}
+    layout |= {"bargap": 0.35}
+    return {"data": [trace], "layout": layout}
+
+
+def _bounds(difference: Estimate) -> str:
+    bounds = bounds_text(difference.ci_low, difference.ci_high, milliseconds, none="")
+    return f" ({bounds})" if bounds else ""
+
 
 MOST_RANKS = 4
 """That are drawn of an arm: the first; the viewers' file has all."""

@@ -1,0 +1,289 @@
+"""A result held against an earlier one of the same plan: what must be as it was, and what changed.
+
+A launch is the sample: Welch's interval of the difference of mean logarithms (``reports.statistics.separate``). All throughputs
+hold at once, and so do all ratios. Launches of one result say nothing of how days differ: a machine that is slower today makes
+all throughputs regress. Ratios are free of that, since both arms ran on the same day.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from measurement.conditions.conditions import CONDITIONS, MAY_CHANGE_IN_A_PLAN
+from measurement.conditions.same_environment import SOURCE, changes_since, told
+from measurement.conditions.same_environment import Change as Values
+from measurement.errors import PlanError, RecordError
+from measurement.plans.plan import FIXED_LENGTH, FLOOR, Plan
+from measurement.records.record import LaunchRecord, Manifest
+from measurement.records.results import ResultsFolder
+from reports.conclusions.blocks import copies_of_baseline, log_levels, total_tables
+from reports.conclusions.disturbances import is_quiet
+from reports.conclusions.verdict import farthest, reach_of_load
+from reports.estimate import Estimate
+from reports.parts_schema import Against, Change, ChangeVerdict, ChangeWithheld
+from reports.runs import Run, by_field, is_allowed, of_ranks
+from reports.schema import Comparison
+from reports.scripts.configuration import configuration_differences
+from reports.statistics.intervals import RatioEstimate, launch_ratios
+from reports.statistics.separate import Runs, separate_ratio
+from reports.statistics.student import Array
+from reports.wording.against_sentences import headline, remedy, together_line
+
+OF_NO_ARM = ("name", "left_out", "arms")
+"""Fields of a plan that need not be equal, and its arms, which are compared by their names."""
+OF_SCRIPTS = ("backend.", "optimizer.", "model.")
+"""What ranks of a script report of its libraries: it may change from step to step. Other work is known by its configuration."""
+VERSIONS = frozenset(condition.field for condition in CONDITIONS if condition.source == "host") | {"ringside"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """A comparison at one date, or as far as it is known before it is measured."""
+
+    folder: ResultsFolder
+    plan: Plan
+    manifest: Manifest | None = None
+    """None: the machine is not known yet."""
+    records: Sequence[LaunchRecord] = ()
+
+    @classmethod
+    def read(cls, folder: ResultsFolder) -> Measured:
+        """Read a folder of ``ringside compare`` or ``ringside ab``; raises a ``RingsideError`` for anything else."""
+        plan, place = folder.read_plan(), folder.root
+        if plan.points:
+            point = folder.point(next(iter(plan.points))).root
+            raise PlanError(f"'{place}' is a study; compare its points one by one, such as '{point}'")
+        if plan.measurement.mode == "separate":
+            raise PlanError(f"'{place}' is of runs that you started yourself; compare them by 'ringside report old=RUN new=RUN'")
+        records = folder.records()
+        if not records:
+            raise RecordError(f"'{place}' holds no launch record yet; run 'ringside compare' with this folder first")
+        return cls(folder=folder, plan=plan, manifest=folder.read_manifest(), records=records)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dated:
+    """A result, and what came out of it."""
+
+    measured: Measured
+    found: Comparison
+
+
+@dataclass(frozen=True, kw_only=True)
+class Earlier:
+    """The result that a new one is held against, and what the user accepts."""
+
+    result: Measured
+    allow_slower: float = 0.05
+    """The share of its speed that a figure may lose."""
+    allowed: Sequence[str] = ()
+    """Conditions that may differ, with all that stands below them."""
+
+    def require_like(self, now: Measured) -> list[str]:
+        """Refuse a result that was measured otherwise; before it is measured, as far as plan and machine are known.
+
+        Returns:
+            What differs and was allowed, and which sources differ, a sentence each.
+
+        Raises:
+            PlanError: with each field, what it was and what it is.
+        """
+        then, place = self.result, now.folder.root
+        if then.folder.root.resolve() == place.resolve():
+            raise PlanError(f"'{place}' is the same folder as that after --against; name the results of another date")
+        found = unlike_plans(then, now) | unlike_environments(then, now)
+        known = {field.partition(" on ")[0] for field in found}
+        found |= {field: change for field, change in _unlike_ranks(then, now) if field.rpartition(".")[2] not in known}
+        # Of sources a file or a revision of the user's is what changes between dates; a version of an environment is a condition.
+        sources = {field: found[field] for field in found if field.startswith(SOURCE) and field.rpartition("/")[2] not in VERSIONS}
+        rest = {field: change for field, change in found.items() if field not in sources}
+        refused = told({field: change for field, change in rest.items() if not is_allowed(field, self.allowed)})
+        if refused:
+            raise PlanError(
+                f"'{then.folder.root}' was measured under other conditions than '{place}', so they might make the difference "
+                "(then -> now):\n  " + "\n  ".join(refused) + "\nmeasure both alike, or both states in turn by one plan (arms with "
+                "a commit or python of their own), or say --allow FIELD to 'ringside report' to compare them all the same"
+            )
+        allowed = [f"Compared although it differs (--allow): {line}" for line in told(rest)]
+        return [*allowed, *([f"Sources differ: {'; '.join(told(sources))}"] if sources else [])]
+
+
+def unlike_plans(then: Measured, now: Measured) -> dict[str, Values]:
+    """What the plans ask for differently, arms by their names; how long is measured may differ."""
+    found: dict[str, Values] = {}
+    for field in (name for name in Plan.model_fields if name not in OF_NO_ARM):
+        found |= _pairs(field, getattr(then.plan, field), getattr(now.plan, field))
+    found = {field: change for field, change in found.items() if not _may_change(field)}
+    for name in (name for name in then.plan.arms if name in now.plan.arms):
+        found |= _pairs(f"arms.{name}", then.plan.arms[name], now.plan.arms[name])
+    return found
+
+
+def _pairs(field: str, then: object, now: object) -> Mapping[str, Values]:
+    return {name: (values["then"], values["now"]) for name, values in by_field(field, {"then": then, "now": now})}
+
+
+def _may_change(field: str) -> bool:
+    section, *below = field.split(".")
+    return (below[-1] if section in ("measurement", "scripts") and below else field) in {*MAY_CHANGE_IN_A_PLAN, *FIXED_LENGTH}
+
+
+def unlike_environments(then: Measured, now: Measured) -> dict[str, Values]:
+    """In which machines, versions and sources they differ; nothing where one is not known."""
+    if then.manifest is None or now.manifest is None:
+        return {}
+    moved = tuple([launch for other in one.elsewhere for launch in other.launches] for one in (then.manifest, now.manifest))
+    elsewhere: dict[str, Values] = {"launches measured elsewhere": (moved[0], moved[1])} if any(moved) else {}
+    return changes_since(then.manifest, then.records, now.manifest) | elsewhere
+
+
+def _unlike_ranks(then: Measured, now: Measured) -> Iterator[tuple[str, Values]]:
+    """In what the ranks of each arm report something else; sources are known by the environments."""
+    for arm in (arm for arm in now.plan.roles() if arm != FLOOR):
+        runs = [
+            Run(folder=one.folder, plan=one.plan, record=record)
+            for one in (then, now)
+            if (record := next((record for record in one.records if record.arm == arm and record.ranks), None))
+        ]
+        if len(runs) < 2:
+            continue
+        skipped = ("source.", *OF_SCRIPTS) if runs[1].record.scripts else ("source.",)
+        for field, values in of_ranks(runs, is_one_arm=True).items():
+            if not field.startswith(skipped):
+                yield field, (values[runs[0].name], values[runs[1].name])
+        roles = zip(runs, ({"arm": "then", "role": "baseline"}, {"arm": "now", "role": "candidate"}), strict=True)
+        for one in configuration_differences([run.record.model_copy(update=role) for run, role in roles]):
+            if one.changes_work:
+                yield one.field, (one.values.get("then"), one.values.get("now"))
+
+
+WORST: Sequence[ChangeVerdict] = ("regressed", "undecided", "no regression", "improved")
+Doubt = tuple[float, ChangeWithheld]
+"""How far off a figure may be for a reason that its launches do not show, as a logarithm; and the reason."""
+Figure = tuple[Array, Doubt]
+"""Logarithms of a figure by launch, and the doubt about them."""
+
+
+def hold_against(earlier: Earlier, then: Dated, now: Dated, *, notes: Sequence[str]) -> Against:
+    """What changed since an earlier result; ``notes``: of ``Earlier.require_like``.
+
+    Raises:
+        PlanError: they have no figure in common.
+    """
+    changes = find_changes(then, now, allow_slower=earlier.allow_slower)
+    if not changes:
+        raise PlanError(
+            f"'{then.found.comparison_id}' and '{now.found.comparison_id}' have no timing of the same arm; see the errors in their "
+            "reports, and compare results with arms of the same names"
+        )
+    found = Against(
+        comparison_id=then.found.comparison_id,
+        folder=str(then.measured.folder.root),
+        created_at=then.found.created_at,
+        baseline=now.found.baseline,
+        allow_slower=earlier.allow_slower,
+        confidence=now.measured.plan.measurement.confidence,
+        verdict=min((change.verdict for change in changes), key=WORST.index),
+        headline="",
+        remedy=remedy(then.measured.plan, then.measured.manifest, has_changed=bool(notes)),
+        changes=changes,
+    )
+    every = dict.fromkeys(arm.name for one in (now, then) for arm in one.found.arms if arm.role != "control")
+    missing = [name for name in every if name not in {change.arm for change in changes}]
+    unmatched = [f"Not compared, since one of the two results has no timing: {', '.join(missing)}"] if missing else []
+    said = [*together_line(found), *unmatched, *notes]
+    return found.model_copy(update={"headline": headline(found, now=now.found.created_at), "notes": said})
+
+
+def find_changes(then: Dated, now: Dated, *, allow_slower: float) -> list[Change]:
+    """The changes of all figures that both results have: throughputs, then ratios."""
+    cases: list[str | None] = [case.name for case in now.found.cases]
+    arms = [arm for arm in now.found.arms if arm.role != "control" and arm.name in {one.name for one in then.found.arms}]
+    candidates = [arm for arm in arms if arm.role == "candidate"]
+    found = []
+    for timed, read in ((arms, _throughput), (candidates, _ratio)):
+        family = len(timed) * max(len(cases), 1)
+        for case in cases or [None]:
+            for arm in timed:
+                before, after = (read(one, arm.name, case) for one in (then, now))
+                baseline = now.found.baseline if read is _ratio else None
+                place = {"arm": arm.name, "baseline": baseline, "case": case}
+                confidence = now.measured.plan.measurement.confidence
+                found += change_of(before, after, confidence=confidence, family=family, allow_slower=allow_slower, place=place)
+    return found
+
+
+def change_of(
+    before: Figure, after: Figure, *, confidence: float, family: int, allow_slower: float, place: dict[str, str | None]
+) -> list[Change]:
+    """One change; none where one of the two has no timing. ``place``: which figure it is of."""
+    ours, theirs = (Runs(logs=logs, usual=logs, started=()) for logs, _ in (after, before))
+    found = separate_ratio(ours, theirs, confidence=confidence, family=family)
+    if found is None:
+        return []
+    reach, why = max(before[1], after[1])
+    verdict, is_beyond = judge(found, allow_slower=allow_slower, reach=reach)
+    moved = verdict != judge(found, allow_slower=allow_slower)[0]
+    return [
+        Change(
+            **place,
+            before=float(np.exp(before[0].mean())),
+            after=float(np.exp(after[0].mean())),
+            change=Estimate(value=found.value, ci_low=found.ci_low, ci_high=found.ci_high),
+            at_least=found.equivalence_low,
+            launches_before=len(before[0]),
+            launches_after=len(after[0]),
+            verdict=verdict,
+            is_beyond=is_beyond,
+            withheld_by="launches" if found.bounds is None else why if moved else None,
+        )
+    ]
+
+
+def judge(change: RatioEstimate, *, allow_slower: float, reach: float = 0.0) -> tuple[ChangeVerdict, bool]:
+    """The verdict, and whether it is a regression beyond what is allowed.
+
+    Improved: the interval is above 1. No regression: the one-sided bound is at least 1 - ``allow_slower``. Regressed: neither, and
+    the interval is below 1; beyond what is allowed where it is below 1 - ``allow_slower``. All bounds first give way by ``reach``.
+    """
+    if change.bounds is None or change.one_sided is None:
+        return "undecided", False
+    low, least = (bound * math.exp(-reach) for bound in (change.bounds[0], change.one_sided[0]))
+    high = change.bounds[1] * math.exp(reach)
+    if low > 1:
+        return "improved", False
+    if least >= 1 - allow_slower:
+        return "no regression", False
+    return ("regressed", high < 1 - allow_slower) if high < 1 else ("undecided", False)
+
+
+def _throughput(one: Dated, arm: str, case: str | None) -> Figure:
+    """An arm's own; others' load may have made it slower."""
+    levels = log_levels(_blocks(one, case), [arm])[:, 0]
+    load = one.found.arm(arm).load
+    reach = 0.0 if load is None or is_quiet(load) else reach_of_load(load.foreign_share + load.steal_share, None)
+    return levels[np.isfinite(levels)], (reach, "load")
+
+
+def _ratio(one: Dated, arm: str, case: str | None) -> Figure:
+    """A candidate's; what withholds its own verdict withholds that on its change, and the control's deviation is its doubt."""
+    plan = one.measured.plan
+    found = launch_ratios(total_tables(plan, _blocks(one, case), [[arm, *copies_of_baseline(plan, arm)]])[0])
+    result = one.found.result(arm, case)
+    doubt: Doubt = (0.0, "control")
+    failed = [control for control in one.found.results if control.case == case and control.control_failed]
+    if result is not None and result.withheld_by not in (None, "control"):
+        doubt = (math.inf, result.withheld_by)
+    elif failed:
+        doubt = (farthest(Estimate(value=1.0, ci_low=failed[0].ci_low, ci_high=failed[0].ci_high)), "control")
+    return np.array([]) if found is None else found.logs, doubt
+
+
+def _blocks(one: Dated, case: str | None) -> pd.DataFrame:
+    found = pd.DataFrame(one.found.block_table)
+    return found if case is None else found[found["case"] == case]

@@ -1,1 +1,0 @@
-"""A result held against an earlier one of the same plan."""
