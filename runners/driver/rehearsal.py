@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from install.cache import cache_root
-from measurement.errors import LaunchError, PlanError, printable
+from measurement.errors import LaunchError, PlanError, about, printable
 from measurement.plans.plan import Arm, Plan
 from measurement.records.record import LaunchRecord
 from measurement.records.results import TRACES_FILE, ResultsFolder, write_result
@@ -35,8 +35,8 @@ from runners.hosts.placement import Placement
 from runners.hosts.preflight import inspect
 from runners.planning.arms import ArmSetup, require_executables, resolve_arm, resolve_arms
 from runners.planning.own_checks import require_own_work
-from runners.planning.trial_findings import Findings, StopTrial
 from runners.planning.workload import WorkloadSetup, require_model, resolve_workload
+from runners.planning.workload_check import trying
 from runners.protocol.messages import TraceCommand, TraceReply
 from runners.traces.nccl_log import VARIABLES, of_all_ranks
 from runners.traces.trace_file import TracedRank, on_one_clock, viewers_file
@@ -217,14 +217,11 @@ def _plan_for_here(plan: Plan) -> tuple[Plan, dict[str, str]]:
 
 def _require_data(plan: Plan, workload: WorkloadSetup) -> None:
     """Refuse a workload that cannot be made here, or whose data is missing, with a ``PlanError``."""
-    findings = Findings()
-    with suppress(StopTrial):
-        with findings.trying("constructor", workload.workload):
+    with about(f"workload '{plan.workload}'"):
+        with trying("constructor", workload.workload):
             made = workload.build(local_batch_size=plan.local_batch_size, seed=plan.seed)
-        with findings.trying("require_data", made.require_data):
+        with trying("require_data", made.require_data):
             made.require_data()
-    if findings.errors:
-        raise PlanError(f"workload '{plan.workload}': {findings.errors[0]}")
 
 
 def _model_of(launch: Launch) -> list[str]:

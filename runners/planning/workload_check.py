@@ -1,31 +1,59 @@
 """Tries a user's workload out in a rank, before any library has started: every method that a run will call, once.
 
-What cannot work is one line, with the line of the user's code and the remedy. What takes several ranks, or two runs of a step, is
-found by the gate: a loss that is not repeatable, and ranks that take the same samples.
+What cannot work is one message, with the line of the user's code and the remedy. What takes several ranks, or two runs of a step,
+is found by the gate: a loss that is not repeatable, and ranks that take the same samples.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
-from contextlib import suppress
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from backends import Backend
-from measurement.errors import PlanError, shortened
-from runners.planning.schedule_check import find_end
-from runners.planning.trial_findings import Findings, StopTrial
+from measurement.errors import PlanError, about, shortened
+from measurement.users_code import message_of, paragraph, place_of, place_of_definition
 from runners.planning.workload import WorkloadSetup
-from runners.planning.wrapped_model import WrappedModel
+from runners.planning.wrapped_model import REMEDY, BypassedError, WrappedModel
 from runners.protocol.messages import Job
+from workloads import Workload
 from workloads.base import EvaluationSums
-from workloads.optimizers import as_one, seed_generators
+from workloads.optimizers import as_one, members_of, seed_generators
 from workloads.tensors import by_pixels
+
+MOST_STEPS = 20_000
+MOST_SECONDS = 1.0
+FEW_STEPS = 1000
+"""A schedule that ends within so many cannot be measured, unless fewer are known to be taken."""
+
+
+@contextmanager
+def trying(what: str, method: object) -> Iterator[None]:
+    """A context of the user's code: what it raises becomes a ``PlanError`` with its line."""
+    try:
+        yield
+    except PlanError:
+        raise
+    except BypassedError as error:
+        raise PlanError(paragraph(str(error), place_of(error))) from error
+    except (Exception, SystemExit) as error:
+        place = place_of(error) or place_of_definition(method)
+        raise PlanError(paragraph(f"{what} raised {message_of(error)}", place)) from error
+
+
+def wrong(message: str, method: object) -> PlanError:
+    """What cannot work, and where the user's method is written."""
+    place = place_of_definition(method)
+    return PlanError(f"{message}{f' ({place})' if place else ''}")
 
 
 def check_workload(setup: WorkloadSetup, job: Job, *, rank: int, device: torch.device, backend: Backend) -> list[str]:
@@ -35,21 +63,18 @@ def check_workload(setup: WorkloadSetup, job: Job, *, rank: int, device: torch.d
         What works and should be known, a sentence each.
 
     Raises:
-        PlanError: it cannot work, or the backend cannot train it; a finding to a line.
+        PlanError: it cannot work, or the backend cannot train it.
     """
     trial = _Trial(setup, job, rank=rank, device=device)
-    findings = trial.findings
-    with suppress(StopTrial):
+    with about(f"workload '{job.workload}'"):
         trial.run()
-    if findings.errors:
-        raise PlanError("\n".join(f"workload '{job.workload}': {error}" for error in findings.errors))
-    notes = backend.check_model(trial.model, trial.optimizer, missing=findings.missing, sparse=findings.sparse)
-    if findings.sparse and job.max_gradient_norm is not None:
+    notes = backend.check_model(trial.model, trial.optimizer, missing=trial.missing, sparse=trial.sparse)
+    if trial.sparse and job.max_gradient_norm is not None:
         raise PlanError(
             f"max_gradient_norm = {job.max_gradient_norm:g}, but PyTorch clips no sparse gradients, which "
-            f"{shortened(findings.sparse)} have; leave it out, or build the embedding with sparse=False"
+            f"{shortened(trial.sparse)} have; leave it out, or build the embedding with sparse=False"
         )
-    return [*findings.notes, *(f"arm '{job.arm}': {note}" for note in notes)]
+    return [*trial.notes, *(f"arm '{job.arm}': {note}" for note in notes)]
 
 
 class _Trial:
@@ -57,18 +82,22 @@ class _Trial:
 
     model: nn.Module
     optimizer: Optimizer
+    missing: Sequence[str]
+    """Parameters to be trained that took no part in the loss."""
+    sparse: Sequence[str]
+    """Parameters with sparse gradients."""
 
     def __init__(self, setup: WorkloadSetup, job: Job, *, rank: int, device: torch.device) -> None:
-        self.findings = Findings()
+        self.notes: list[str] = []
+        """What works, and should be known."""
         self._setup, self._job, self._device = setup, job, device
         self._place: dict[str, Any] = {"rank": rank, "world_size": job.world_size, "device": device}
 
     def run(self) -> None:
-        """Try everything."""
-        with self.findings.trying("constructor", self._setup.workload):
+        """Try everything; raises a ``PlanError`` for what cannot work."""
+        with trying("constructor", self._setup.workload):
             self._workload = self._setup.build(local_batch_size=self._job.local_batch_size, seed=self._job.seed)
-        workload = self._workload
-        self.findings.notes += workload.data_notes()
+        self.notes += self._workload.data_notes()
         batch = self._batch()
         self.model = self._built_model()
         if self._job.speed.channels_last:
@@ -76,90 +105,84 @@ class _Trial:
         self.optimizer = self._built_optimizer()
         self._step(batch)
         if self._job.tries:
-            with self.findings.trying("evaluation_batches and evaluation_sums", workload.evaluation_sums):
+            with trying("evaluation_batches and evaluation_sums", self._workload.evaluation_sums):
                 self._evaluate()
-        with self.findings.trying("the schedule", workload.after_step):
-            find_end(self.findings, workload, self.model, self.optimizer, needed=self._steps())
+        self._find_end()
 
     def _batch(self) -> Any:
         method = self._workload.batches
-        with self.findings.trying("batches", method):
+        with trying("batches", method):
             batch = next(iter(method(**self._place)), None)
         if batch is None:
             message = "batches() gave none to rank {rank} of {world_size}; give each rank one batch at least"
-            self.findings.wrong(message.format(**self._place), method, stop=True)
-        with self.findings.trying("count_samples", self._workload.count_samples):
-            count: Any = self._workload.count_samples(batch)
-        if not isinstance(count, int) or count <= 0:
-            message = (
-                f"count_samples() gave {count!r}; return how many {self._workload.sample_unit} the batch holds, an int above 0"
-            )
-            self.findings.wrong(message, self._workload.count_samples, stop=True)
+            raise wrong(message.format(**self._place), method)
+        with trying("count_samples", self._workload.count_samples):
+            counted: Any = self._workload.count_samples(batch)
+        if not isinstance(counted, int) or counted <= 0:
+            message = f"count_samples() gave {counted!r}; return how many {self._workload.sample_unit} the batch holds"
+            raise wrong(f"{message}, an int above 0", self._workload.count_samples)
         return batch
 
     def _built_model(self) -> nn.Module:
         method = self._workload.build_model
-        with self.findings.trying("build_model", method):
+        with trying("build_model", method):
             seed_generators(self._job.seed)
             built: Any = method()
         if not isinstance(built, nn.Module):
-            self.findings.wrong(f"build_model() gave a {type(built).__name__}; return a torch.nn.Module", method, stop=True)
+            raise wrong(f"build_model() gave a {type(built).__name__}; return a torch.nn.Module", method)
         tensors = built.state_dict(keep_vars=True)
         empty = [name for name, tensor in tensors.items() if is_lazy(tensor) or getattr(tensor, "is_meta", False)]
         if empty:
             message = f"build_model() gave {shortened(empty)} without values, of a lazy module or on the device 'meta'"
             message += "; do a forward pass there, such as model(torch.zeros(1, ...)), or build the model on the CPU"
-            self.findings.wrong(message, method, stop=True)
+            raise wrong(message, method)
         if not any(parameter.requires_grad for parameter in built.parameters()):
-            self.findings.wrong("no parameter of the model has requires_grad; there is nothing to train", method, stop=True)
-        with self.findings.trying("the model's move to its device", method):
+            raise wrong("no parameter of the model has requires_grad; there is nothing to train", method)
+        with trying("the model's move to its device", method):
             model: nn.Module = built.to(self._device).train()
             return model.to(memory_format=torch.channels_last) if self._job.speed.channels_last else model
 
     def _built_optimizer(self) -> Optimizer:
         method = self._workload.build_optimizer
-        with self.findings.trying("build_optimizer", method):
+        with trying("build_optimizer", method):
             built: Any = method(self.model)
         given = list(built) if isinstance(built, Sequence) else [built]
         closed = [type(one).__name__ for one in given if isinstance(one, Optimizer) and _needs_closure(one)]
         if closed:
             message = f"build_optimizer() gave {closed[0]}, whose step() needs a closure, which is not supported"
-            self.findings.wrong(f"{message}; take another, such as Adam", method, stop=True)
+            raise wrong(f"{message}; take another, such as Adam", method)
         if not given or not all(isinstance(one, Optimizer) for one in given):
             seen = " and ".join(type(one).__name__ for one in given) or "nothing"
-            self.findings.wrong(
-                f"build_optimizer() gave {seen}; return a torch.optim.Optimizer, or a list of them", method, stop=True
-            )
-        with self.findings.trying("build_optimizer", method):
+            raise wrong(f"build_optimizer() gave {seen}; return a torch.optim.Optimizer, or a list of them", method)
+        with trying("build_optimizer", method):
             optimizer = as_one(built)
         stepped = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
         if stepped - set(map(id, self.model.parameters())):
             message = "build_optimizer() steps parameters that are not the model's; use those of the model it is given"
-            self.findings.wrong(message, method)
-        trained = [(name, parameter) for name, parameter in self.model.named_parameters() if parameter.requires_grad]
-        left = [name for name, parameter in trained if id(parameter) not in stepped]
+            raise wrong(message, method)
+        left = [name for name, one in self.model.named_parameters() if one.requires_grad and id(one) not in stepped]
         if left:
-            told = f"no optimizer steps {shortened(left)}; their gradients are computed and exchanged all the same"
-            self.findings.notes.append(told)
+            self.notes.append(f"no optimizer steps {shortened(left)}; their gradients are computed and exchanged all the same")
         return optimizer
 
     def _step(self, batch: Any) -> None:
         workload, wrapped = self._workload, WrappedModel(self.model)
-        with self.findings.trying("compute_loss", workload.compute_loss), wrapped.watched():
+        with trying("compute_loss", workload.compute_loss), wrapped.watched():
             loss = workload.compute_loss(wrapped, batch)
-        self.findings.judge_loss(loss, wrapped, workload.compute_loss)
-        with self.findings.trying("backward() of the loss", workload.compute_loss):
+        said = _fault_of_loss(loss, wrapped)
+        if said:
+            raise wrong(said, workload.compute_loss)
+        with trying("backward() of the loss", workload.compute_loss):
             loss.backward()
-        self.findings.judge_gradients(self.model, workload.compute_loss)
-        with self.findings.trying("the optimizer's step", workload.build_optimizer):
+        trained = [(name, parameter.grad) for name, parameter in self.model.named_parameters() if parameter.requires_grad]
+        self.missing = [name for name, gradient in trained if gradient is None]
+        self.sparse = [name for name, gradient in trained if gradient is not None and gradient.is_sparse]
+        for what, names in (("no gradient from the first batch", self.missing), ("sparse gradients", self.sparse)):
+            self.notes += [f"{what}: {shortened(names)}"] if names else []
+        with trying("the optimizer's step", workload.build_optimizer):
             self.optimizer.step()
-        with self.findings.trying("after_step", workload.after_step):
+        with trying("after_step", workload.after_step):
             workload.after_step(1, model=self.model, optimizer=self.optimizer)
-
-    def _steps(self) -> int | None:
-        """How many steps a training takes; None: blocks go on for as long as they are given."""
-        epochs, batches = self._job.tries, self._workload.batches_per_epoch(world_size=self._job.world_size)
-        return epochs * batches // self._job.micro_steps if epochs and batches else None
 
     def _evaluate(self) -> None:
         batch = next(iter(self._workload.evaluation_batches(**self._place)), None)
@@ -169,7 +192,62 @@ class _Trial:
             sums: Any = self._workload.evaluation_sums(self.model.eval(), batch)
         if not isinstance(sums, EvaluationSums):
             message = f"evaluation_sums() gave a {type(sums).__name__}; return a workloads.base.EvaluationSums"
-            self.findings.wrong(message, self._workload.evaluation_sums)
+            raise wrong(message, self._workload.evaluation_sums)
+
+    def _find_end(self) -> None:
+        """Find after how many steps the schedule ends; refuse one that ends too early for any run. Nothing is trained for it.
+
+        ``after_step`` and the optimizer's step hooks are called as so many steps would, so that nothing can be used afterwards.
+        """
+        needed = self._steps()
+        members = members_of(self.optimizer)
+        before = [hook for one in members for hook in one._optimizer_step_pre_hooks.values()]
+        hooks = [*before, *(hook for one in members for hook in one._optimizer_step_post_hooks.values())]
+        if not hooks and type(self._workload).after_step is Workload.after_step:
+            return
+        ends = time.monotonic() + MOST_SECONDS
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of schedulers that see no step of the optimizer
+            for step in count(2):
+                if step > (needed or MOST_STEPS) or time.monotonic() > ends:
+                    return
+                try:
+                    for hook in hooks:
+                        hook(self.optimizer, (), {})
+                    self._workload.after_step(step, model=self.model, optimizer=self.optimizer)
+                except Exception as error:
+                    message = f"the schedule ends after {step - 1} steps: after_step, or a hook of the optimizer, then raises "
+                    message += f"{message_of(error)}; let it go on for as many steps as a run takes, such as with a larger "
+                    told = paragraph(f"{message}total_steps", place_of(error))
+                    if needed or step <= FEW_STEPS:
+                        raise PlanError(told) from error
+                    self.notes.append(told)
+                    return
+
+    def _steps(self) -> int | None:
+        """How many steps a training takes; None: blocks go on for as long as they are given."""
+        epochs, batches = self._job.tries, self._workload.batches_per_epoch(world_size=self._job.world_size)
+        return epochs * batches // self._job.micro_steps if epochs and batches else None
+
+
+def _fault_of_loss(loss: Any, model: WrappedModel) -> str | None:
+    """What ``compute_loss`` must not return, or do; None: nothing is wrong."""
+    if any(parameter.grad is not None for parameter in model.parameters()):
+        return "compute_loss() ran backward() by itself; add the losses up and return them as one"
+    if not isinstance(loss, Tensor):
+        several = isinstance(loss, tuple | list)
+        inside = f" of {', '.join(type(one).__name__ for one in loss)}" if several else ""
+        gans = "; losses that are stepped one after the other, as in GANs, are not supported" if several else ""
+        return f"compute_loss() gave a {type(loss).__name__}{inside}; return the loss alone, a tensor with one number{gans}"
+    if loss.numel() != 1 or loss.dim():
+        return f"compute_loss() gave a tensor of shape {list(loss.shape)}; return the mean over the batch, of shape []"
+    if not loss.requires_grad:
+        return "compute_loss() gave a loss that no parameter has a part in (requires_grad is False); do not detach() it"
+    if not model.calls:
+        return f"compute_loss() does not call the model that it is given; {REMEDY}"
+    if not bool(loss.isfinite()):
+        return f"the loss of the first batch is {loss.item()}; look at the batch, the initial weights and the loss"
+    return None
 
 
 def _needs_closure(optimizer: Optimizer) -> bool:

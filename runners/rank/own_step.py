@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -197,26 +196,31 @@ class OwnSteps:
 
 def own_flops(trainer: Trainer) -> FlopCount:
     """Count the FLOPs of a forward and a backward pass over a few samples, without the others. What fails is told, and no error."""
-    from runners.planning.trial_findings import Findings, StopTrial  # and what plans need, of which other ranks need nothing
+    from runners.planning.workload_check import trying  # and what plans need, of which other ranks need nothing
 
-    findings = Findings()
-    with suppress(StopTrial), findings.trying("counting FLOPs", trainer.workload.compute_loss):
-        workload = trainer.another_workload(local_batch_size=min(trainer.workload.local_batch_size, FLOP_SAMPLES))
-        bare = trainer.build_bare(workload=workload)
-        batch = trainer.laid_out(next(Batches(workload, trainer.world, trainer.device, seed=trainer.seed)))
+    try:
+        with trying("counting FLOPs", trainer.workload.compute_loss):
+            return _count_flops(trainer)
+    except PlanError as error:
+        return FlopCount(error=str(error))
 
-        def run() -> None:
-            with trainer.step_precision.forward():
-                loss = workload.compute_loss(bare, batch)
-            loss.backward()
 
-        found, unseen = count_flops(run)
-        sizes = Counter[str]()
-        for parameter in bare.parameters():
-            sizes[str(parameter.dtype).removeprefix("torch.")] += parameter.numel()
-        (dtype, _), *_ = sizes.most_common(1)
-        return FlopCount(samples=workload.count_samples(batch), by_operation=found, dtype=dtype, without_formula=unseen)
-    return FlopCount(error=findings.errors[0])
+def _count_flops(trainer: Trainer) -> FlopCount:
+    workload = trainer.another_workload(local_batch_size=min(trainer.workload.local_batch_size, FLOP_SAMPLES))
+    bare = trainer.build_bare(workload=workload)
+    batch = trainer.laid_out(next(Batches(workload, trainer.world, trainer.device, seed=trainer.seed)))
+
+    def run() -> None:
+        with trainer.step_precision.forward():
+            loss = workload.compute_loss(bare, batch)
+        loss.backward()
+
+    found, unseen = count_flops(run)
+    sizes = Counter[str]()
+    for parameter in bare.parameters():
+        sizes[str(parameter.dtype).removeprefix("torch.")] += parameter.numel()
+    (dtype, _), *_ = sizes.most_common(1)
+    return FlopCount(samples=workload.count_samples(batch), by_operation=found, dtype=dtype, without_formula=unseen)
 
 
 @torch.no_grad()
