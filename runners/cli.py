@@ -108,13 +108,12 @@ def check(
 
 def print_scripts(plan: Plan) -> None:
     """Print what each command of a plan would start, once all that can be checked without starting them was."""
-    from runners.planning.worktrees import find_revision
     from runners.scripts.script_setup import resolve_scripts
 
     for name, setup in resolve_scripts(plan).items():
         if name not in plan.arms:
             continue
-        at = f" at {find_revision(setup.arm.commit, setup.folder).commit[:12]}" if setup.arm.commit else ""
+        at = f" at {setup.commit[:12]}" if setup.commit else ""
         ranks = f"{setup.plan.world_size} rank{'s' if setup.plan.world_size != 1 else ''}"
         print(f"  arm        {name}: {ranks} by {setup.launcher_reference}, in {setup.folder}{at}")
     print("nothing to mend")

@@ -16,8 +16,8 @@ from runners.driver.arm_channel import ArmChannel, Expected, raise_if
 from runners.driver.arm_processes import ArmProcesses
 from runners.driver.diagnosis import Diagnosis
 from runners.driver.endpoint import PADDING, DriverEndpoint, build_launch_job
+from runners.planning.arm_checks import disturbances_of
 from runners.planning.arms import ArmSetup, LaunchedArm
-from runners.planning.left_variables import disturbances_of
 from runners.processes.remote_results import log_name
 from runners.protocol.messages import Command, FinishCommand, FinishedReply, Job, StartCommand, StartedReply
 

@@ -48,20 +48,17 @@ from runners.hosts.host_facts import CARDS, EXCLUSIVE
 from runners.hosts.preflight import inspect
 from runners.hosts.ssh_probe import probe_hosts
 from runners.launchers import HERE
-from runners.planning.arms import (
-    computes_on_gpu,
-    floor_beside,
+from runners.planning.arm_checks import (
     require_executables,
     require_findable,
     require_gpus_on,
     require_known_device,
     require_shared_gpus,
-    resolve_arms,
+    require_undisturbed,
 )
+from runners.planning.arms import computes_on_gpu, floor_beside, resolve_arms
 from runners.planning.available import left_out_line
-from runners.planning.check_process import facts_of, require_data_on
-from runners.planning.left_variables import require_undisturbed
-from runners.planning.own_checks import OwnFindings, require_own_work
+from runners.planning.check_process import OwnFindings, facts_of, require_data_on, require_own_work
 from runners.planning.workload import require_epochs, resolve_cases, resolve_workload
 from runners.processes.busy_machine import BUSY_REMEDY, busy_warning
 

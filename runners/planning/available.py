@@ -8,7 +8,8 @@ from importlib.util import find_spec
 from measurement.errors import PlanError, UnavailableError
 from measurement.plans.plan import Arm, Plan
 from measurement.records.results import ResultsFolder
-from runners.planning.arms import require_executables, resolve_arm
+from runners.planning.arm_checks import require_executables
+from runners.planning.arms import resolve_arm
 
 NATIVE = {
     "ddp-mpi": Arm(backend="ddp", transport="mpi", launcher="mpirun"),

@@ -1,39 +1,49 @@
-"""Looks at a workload in a process of its own: its data, on another host; or what it is made of, under another Python or commit.
+"""Looks at arms in processes of their own: a workload's data on another host; or what work of an arm's own is made of.
 
-``python -m runners.planning.check_process JSON`` answers with what it found: here, or on another host.
+``python -m runners.planning.check_process JSON`` answers with what it found of a workload: here, or on another host, under the
+arm's Python.
 """
 
 from __future__ import annotations
 
+import json
 import os
-import signal
-import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from measurement.conditions.sources import digests, sources_of
 from measurement.environment import forwarded_by_name
-from measurement.errors import LaunchError, PlanError
+from measurement.errors import LaunchError, PlanError, about
+from measurement.own_packages import digest
 from measurement.plans.plan import Plan
 from measurement.registry import search_beside
 from measurement.users_code import is_users
+from runners.planning.arms import ArmSetup
 from runners.planning.own_work import OwnWork
 from runners.planning.workload import WorkloadSetup, require_model, resolve_workload
 from runners.processes import remote
-from runners.processes.answers import MARK, give, new_mark, taken
+from runners.processes.answers import give
 from runners.processes.local import base_environment
-from runners.processes.remote import last_line
 from workloads import Workload
 
 TIMEOUT_S = 300.0
 DATA_TIMEOUT_S = 600.0
 """Reading all file names of a large data set over a network takes minutes."""
 ASKED_OF_PLAN = ("workload", "workload_options", "local_batch_size", "seed")
+ANSWER = (
+    "import json, runners.rank.engine, runners.rank.worker; from measurement.own_packages import digest; "
+    "from measurement.conditions.conditions import fingerprint; from runners.processes.answers import give; "
+    "give(json.dumps({'ringside': digest(), **fingerprint()}))"
+)
+"""What a rank imports, and which Ringside and which versions it is then."""
+VERSIONS = ("python", "torch", "torchvision", "numpy", "horovod", "mpi4py", "openmpi", "cuda")
+BY_COMMAND = "or compare commands, which need no Ringside there (command: in the arm, or ringside ab 'COMMAND' 'COMMAND')"
 
 
 class WorkloadFacts(BaseModel):
@@ -97,7 +107,7 @@ def require_data_on(hosts: Sequence[str], plan: Plan, workload: WorkloadSetup) -
     argv = _argv(plan)
     with ThreadPoolExecutor(max_workers=64) as pool:
         answers = list(pool.map(lambda host: remote.ask(host, argv, timeout_s=DATA_TIMEOUT_S), hosts))
-    refused = {host: _read(answer, "", plan.workload).refused for host, answer in zip(hosts, answers, strict=True)}
+    refused = {host: WorkloadFacts.model_validate_json(one).refused for host, one in zip(hosts, answers, strict=True)}
     lines = [f"host '{host}': {' '.join(message.split())}" for host, message in refused.items() if message]
     if lines:
         raise PlanError("\n".join(lines))
@@ -110,11 +120,11 @@ def facts_of(plan: Plan, *, host: str | None = None, own: OwnWork | None = None)
         PlanError: there is no such workload, or its data is missing.
         LaunchError: the process does not answer.
     """
-    if host is not None:
-        facts = _read(remote.ask(host, _argv(plan, own), timeout_s=TIMEOUT_S), "", plan.workload)
-    else:
-        environment = base_environment() | forwarded_by_name(os.environ, plan.forward_environment) | plan.environment
-        facts = _facts_here(plan, environment | (own.environment if own else {}), own=own)
+    environment = base_environment() | forwarded_by_name(os.environ, plan.forward_environment) | plan.environment
+    environment |= own.environment if own else {}
+    with about(f"workload '{plan.workload}'"):
+        answer = remote.ask(host, _argv(plan, own), timeout_s=TIMEOUT_S, environment=environment)
+    facts = WorkloadFacts.model_validate_json(answer)
     if facts.refused:
         raise PlanError(facts.refused)
     return facts
@@ -131,25 +141,82 @@ def _argv(plan: Plan, own: OwnWork | None = None) -> list[str]:
     return plan.container.inside(argv) if plan.container else argv
 
 
-def _facts_here(plan: Plan, environment: Mapping[str, str], *, own: OwnWork | None) -> WorkloadFacts:
-    mark = new_mark()
+@dataclass(frozen=True, kw_only=True)
+class OwnFindings:
+    """What was found of the arms that have work of their own."""
+
+    sources: dict[str, str] = field(default_factory=dict)
+    """Digests of their files, their commits and versions: what must be equal where a comparison goes on. Under the arms' names."""
+    files: dict[str, Path] = field(default_factory=dict)
+    """Those files of theirs that lie here."""
+    sample_units: dict[str, str] = field(default_factory=dict)
+    """By arm."""
+
+
+def require_own_work(arms: Iterable[ArmSetup], *, host: str | None, micro_benchmark: bool = False) -> OwnFindings:
+    """Look at each arm that has work of its own, on a host (None: here), in a process of its own under its Python.
+
+    Of a ``micro_benchmark``, only a Python may be an arm's own.
+
+    Raises:
+        PlanError: an arm's Python has no Ringside, or another one, or its work cannot be run.
+        LaunchError: the host does not answer.
+    """
+    found, asked, seen = OwnFindings(), dict[str, dict[str, str]](), dict[str, WorkloadFacts]()
+    for arm in arms:
+        if not arm.arm.has_own_work:
+            continue
+        own, name = arm.own, arm.name
+        if own.python is not None:
+            if own.python not in asked:
+                asked[own.python] = _require_ringside(own, name, host=host)
+            found.sources.update({f"{name}/{package}": version for package, version in asked[own.python].items()})
+        if own.commit is not None:
+            found.sources[f"{name}/commit"] = own.commit
+        if not micro_benchmark:
+            facts = _seen(arm, seen, host=host)
+            found.sample_units[name] = facts.sample_unit
+            found.sources.update({f"{name}/{file}": shown for file, (_, shown) in facts.sources.items()})
+            places = {f"{name}/{file}": Path(place) for file, (place, _) in facts.sources.items()}
+            found.files.update({file: place for file, place in places.items() if place.is_file()})
+        elif arm.arm.model_copy(update={"python": None}).has_own_work:
+            raise PlanError(
+                f"arm '{name}': workload '{own.reference}' is a micro-benchmark, whose cases all arms share; leave workload, "
+                "workload_options and commit out"
+            )
+    return found
+
+
+def _seen(arm: ArmSetup, seen: dict[str, WorkloadFacts], *, host: str | None) -> WorkloadFacts:
+    """What an arm's work is made of; looked at once for what is run by the same Python, whatever the copies of an arm."""
+    own = arm.own
+    key = json.dumps([own.python, own.workload, own.options])
+    if key not in seen:
+        with about(f"arm '{arm.name}'"):
+            seen[key] = facts_of(arm.plan, host=host, own=own)
+    return seen[key]
+
+
+def _require_ringside(own: OwnWork, arm: str, *, host: str | None) -> dict[str, str]:
+    """Ask an arm's Python which Ringside it has; returns its versions.
+
+    Raises:
+        PlanError: none that can be imported, or another one.
+    """
+    argv, environment = [own.interpreter, "-P", "-c", ANSWER], base_environment() | own.environment
     try:
-        done = subprocess.run(
-            _argv(plan, own), env={**environment, MARK: mark}, capture_output=True, timeout=TIMEOUT_S, check=False
+        versions = json.loads(remote.ask(host, argv, timeout_s=TIMEOUT_S, environment=environment))
+    except LaunchError as error:
+        raise PlanError(
+            f"arm '{arm}': Ringside cannot be imported by '{own.python}' ({error}); install it there, for instance by "
+            f"'{own.python} -m pip install', {BY_COMMAND}"
+        ) from error
+    if versions["ringside"] != digest():
+        raise PlanError(
+            f"arm '{arm}': '{own.python}' has another Ringside than this one (its files differ), and they would measure unlike; "
+            f"install this one there, {BY_COMMAND}"
         )
-    except subprocess.TimeoutExpired as error:
-        raise LaunchError(f"workload '{plan.workload}' could not be looked at within {TIMEOUT_S:g} s") from error
-    code = done.returncode
-    how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-    return _read(taken(done.stdout, mark) or b"", f"{how}; {last_line(done.stderr.decode(errors='replace'))}", plan.workload)
-
-
-def _read(said: bytes, ended: str, workload: str) -> WorkloadFacts:
-    try:
-        return WorkloadFacts.model_validate_json(said)
-    except ValidationError:
-        message = f"workload '{workload}': the process that looks at it ended in the middle ({ended or 'nothing said'})"
-        raise LaunchError(f"{message}; try it in a script of your own: build the model and take a step") from None
+    return {name: versions[name] for name in VERSIONS if versions.get(name)}
 
 
 def main() -> None:

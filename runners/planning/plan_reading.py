@@ -1,24 +1,31 @@
-"""Reads the plan that a user names: a file, or one of Ringside's own by its name, such as ``local``."""
+"""Reads the plan that a user names: a file, or one of Ringside's own by its name, such as ``local``.
+
+Lists make arms: ``options: {fusion_threshold_mb: [8, 64]}`` in a plan's file stands for an arm with each value.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin
 
-from measurement.errors import TWO_SCRIPTS, PlanError, about, closest
+from backends import backend_class
+from measurement.errors import TWO_SCRIPTS, PlanError, about, closest, quoted
 from measurement.plans.plan import Plan
 from measurement.plans.plan_file import check_plan, read_content
 from measurement.plans.references import placed_beside
 from runners.hosts.placement import with_hosts
-from runners.planning.option_arms import with_input_arms, with_option_arms
 from workloads import workload_class
 
 PLANS = Path(__file__).resolve().parents[2] / "plans"
 """In a checkout and in an installed package alike."""
 DEFAULT = "local"
 TEMPLATE = Path(__file__).with_name("template.yaml")
+MOST_ARMS = 16
+"""All arms of a plan whose options make arms: each has processes of its own, and takes its time of every launch."""
 
 
 def plan_names() -> list[str]:
@@ -109,3 +116,116 @@ def write_template(path: Path) -> None:
         raise PlanError(f"'{path}' exists and stays as it is; name another file: ringside init FILE") from error
     except OSError as error:
         raise PlanError(f"'{path}' cannot be written: {error}") from error
+
+
+def with_option_arms(content: Mapping[str, Any], *, source: str) -> dict[str, Any]:
+    """A plan's plain values with an arm for each value of an option that is a list; of several lists, for each combination.
+
+    The arm ``hvd`` becomes ``hvd-cycle_time_ms-1``, ``hvd-cycle_time_ms-5``. An option that is itself a list stays as it is.
+
+    Raises:
+        PlanError: a list is empty or names a value twice; there would be too many arms; or another key names the arm that became
+            several.
+    """
+    arms = content.get("arms")
+    if not isinstance(arms, Mapping):
+        return dict(content)
+    made = {name: _made_of(str(name), arm, source) for name, arm in arms.items()}
+    if all(one is None for one in made.values()):
+        return dict(content)
+    found = _joined([several or {name: arms[name]} for name, several in made.items()], source)
+    for key in ("baseline", "question"):
+        several = made.get(content.get(key)) if isinstance(content.get(key), str) else None
+        if several:
+            raise PlanError(f"plan '{source}': {key} '{content[key]}' is made into several arms; name one: {', '.join(several)}")
+    return {**content, "arms": found}
+
+
+def with_input_arms(content: Mapping[str, Any], *, source: str) -> dict[str, Any]:
+    """A plan's plain values with the input of each arm that names none; where that is a list, an arm of each kind.
+
+    Of ``[real, synthetic]`` the arm ``hvd`` keeps its name, and ``hvd-synthetic`` comes to it.
+
+    Raises:
+        PlanError: it is another list; there would be too many arms, or two of a name.
+    """
+    arms, rest = content.get("arms"), {key: value for key, value in content.items() if key != "input"}
+    if not isinstance(arms, Mapping) or not any("input" in one for one in (content, *arms.values()) if isinstance(one, Mapping)):
+        return dict(content)
+    return {**rest, "arms": _joined([_of_inputs(name, arm, content, source) for name, arm in arms.items()], source)}
+
+
+def _of_inputs(name: Any, arm: Any, plan: Mapping[str, Any], source: str) -> dict[Any, Any]:
+    """The arms that one stands for, by name, each with its input."""
+    own = {"input": plan["input"], **arm} if isinstance(arm, Mapping) and "input" in plan else arm
+    given = own.get("input") if isinstance(own, Mapping) else None
+    if not isinstance(given, list):
+        return {name: own}
+    if sorted(map(str, given)) != ["real", "synthetic"]:
+        raise PlanError(f"plan '{source}': input is {quoted(given)}; give real, synthetic, or [real, synthetic] for arms of both")
+    return {name: {**own, "input": "real"}, f"{name}-synthetic": {**own, "input": "synthetic"}}
+
+
+def _joined(made: Sequence[Mapping[Any, Any]], source: str) -> dict[Any, Any]:
+    """The arms that others stand for, in their order."""
+    found: dict[Any, Any] = {}
+    for new, arm in (item for several in made for item in several.items()):
+        if new in found:
+            raise PlanError(f"plan '{source}': two arms would be called '{new}'; rename one")
+        found[new] = arm
+    if len(found) > max(MOST_ARMS, len(made)):
+        raise PlanError(
+            f"plan '{source}': its lists make {len(found)} arms of {len(made)}, and {MOST_ARMS} are the most; try fewer values "
+            "at once, or make plans of them"
+        )
+    return found
+
+
+def _made_of(name: str, arm: Any, source: str) -> dict[str, Any] | None:
+    """The arms that one stands for, by name; None: itself alone."""
+    options = arm.get("options") if isinstance(arm, Mapping) else None
+    if not isinstance(options, Mapping):
+        return None
+    lists = {option: value for option, value in options.items() if isinstance(value, list)}
+    for option in lists.keys() & _list_options(arm.get("backend")):
+        del lists[option]
+    for option, values in lists.items():
+        _require_values(values, f"plan '{source}': arms.{name}.options.{option}")
+    if not lists:
+        return None
+    return {
+        "-".join([name, *(f"{option}-{_text(value)}" for option, value in chosen.items())]): {
+            **arm,
+            "options": {**options, **chosen},
+        }
+        for chosen in (dict(zip(lists, values, strict=True)) for values in product(*lists.values()))
+    }
+
+
+def _require_values(values: Sequence[Any], where: str) -> None:
+    if not values:
+        raise PlanError(f"{where} is an empty list; give the values to compare, or leave it out")
+    texts = [_text(value) for value in values]
+    twice = next((value for value, text in zip(values, texts, strict=True) if texts.count(text) > 1), None)
+    if len(set(texts)) < len(texts):
+        raise PlanError(f"{where} has {quoted(twice)} twice, or what is called like it; give each value once")
+
+
+def _text(value: Any) -> str:
+    """A value as a part of an arm's name."""
+    text = str(value).lower() if isinstance(value, bool) or value is None else str(value)
+    return re.sub(r"[^A-Za-z0-9._+-]+", "_", text)
+
+
+def _list_options(backend: Any) -> Set[str]:
+    """The options of a back end that are lists themselves; none where there is no such back end, which is told elsewhere."""
+    with suppress(PlanError):
+        return {name for name, field in backend_class(backend).Options.model_fields.items() if _takes_lists(field.annotation)}
+    return set()
+
+
+def _takes_lists(annotation: Any) -> bool:
+    origin = get_origin(annotation) or annotation
+    if isinstance(origin, type) and issubclass(origin, list | tuple | set | frozenset | Sequence) and not issubclass(origin, str):
+        return True
+    return any(_takes_lists(part) for part in get_args(annotation))

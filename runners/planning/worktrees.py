@@ -10,7 +10,6 @@ import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -88,33 +87,6 @@ def kept_worktree(repository: Path, commit: str) -> Path:
     folder = stack.enter_context(worktree(repository, commit))
     atexit.register(stack.close)
     return folder
-
-
-@dataclass(frozen=True, kw_only=True)
-class Revision:
-    """A revision of the repository that a folder lies in."""
-
-    repository: Path
-    commit: str
-    """Its whole number."""
-    below: Path
-    """Where the folder lies in the repository."""
-
-    @contextmanager
-    def checked_out(self) -> Iterator[Path]:
-        """A context in which it is, see ``worktree``; yields what stands for the folder there."""
-        with worktree(self.repository, self.commit) as root:
-            yield root / self.below
-
-
-def find_revision(name: str, folder: Path) -> Revision:
-    """Find a revision in the repository that a folder lies in.
-
-    Raises:
-        PlanError: the folder lies in none, or the repository has no such revision.
-    """
-    repository = repository_of(folder)
-    return Revision(repository=repository, commit=commit_of(repository, name), below=folder.resolve().relative_to(repository))
 
 
 def _new_folder() -> Path:

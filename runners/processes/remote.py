@@ -68,17 +68,33 @@ def start(command: HostCommand, *, run_id: str, log: Path) -> subprocess.Popen[b
         )
 
 
-def ask(host: str, argv: Sequence[str], *, timeout_s: float) -> bytes:
-    """Run one of our modules on a host to its end; returns what it gave by ``runners.processes.answers``.
+def ask(host: str | None, argv: Sequence[str], *, timeout_s: float, environment: Mapping[str, str] | None = None) -> bytes:
+    """Run one of our modules on a host, or here for None, to its end; returns what it gave by ``runners.processes.answers``.
+
+    ``environment``: that of a process here.
 
     Raises:
-        LaunchError: see ``run``; or it ended well without an answer.
+        LaunchError: see ``run``; or it ended without an answer.
     """
     mark = new_mark()
+    if host is None:
+        return _ask_here(argv, {**(environment or {}), MARK: mark}, timeout_s=timeout_s)
     output = run(host, argv, timeout_s=timeout_s, mark=mark)
     answer = taken(output, mark)
     if answer is None:
         raise LaunchError(f"host '{host}' gave no answer, and all it printed is {printed(output)}; {try_by_hand(host)}")
+    return answer
+
+
+def _ask_here(argv: Sequence[str], environment: Mapping[str, str], *, timeout_s: float) -> bytes:
+    try:
+        done = subprocess.run(argv, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise LaunchError(f"its process does not answer: {error}") from error
+    answer = taken(done.stdout, environment[MARK])
+    if answer is None:
+        said = last_line(done.stderr.decode(errors="replace"))
+        raise LaunchError(f"its process ended without an answer, with code {done.returncode}: {said}")
     return answer
 
 

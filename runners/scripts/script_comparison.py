@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from measurement.errors import about
 from measurement.records.record import LaunchRecord
 from reports.formats.terminal import differences_table, shown
 from reports.schema import Comparison
@@ -17,7 +16,7 @@ from runners.driver.launch import Launch
 from runners.driver.rounds import RoundLimit
 from runners.driver.run_comparison import ComparisonRun
 from runners.hosts.preflight import inspect
-from runners.planning.worktrees import Revision, find_revision, has_changes
+from runners.planning.worktrees import has_changes, worktree
 from runners.scripts.script_launch import FirstState, ScriptLaunch, is_comparable
 from runners.scripts.script_setup import in_worktree, resolve_scripts
 
@@ -34,24 +33,19 @@ class ScriptComparison(ComparisonRun):
         """Find programs, folders and revisions."""
         self.arms, self.cases, self.floor = {}, [], None
         self.scripts = resolve_scripts(self.plan)
-        self._commits: dict[str, Revision] = {}
-        for name, setup in self.scripts.items():
-            if setup.arm.commit is not None:
-                with about(f"arm '{name}'"):
-                    self._commits[name] = find_revision(setup.arm.commit, setup.folder)
         self._told = ""
 
     def _check_arms(self) -> None:
         self.inspection = inspect(self.plan)
-        revisions = {name: one for name, one in self._commits.items() if self.plan.role(name) != "control"}
-        changed = [name for name, one in revisions.items() if has_changes(one.repository)]
+        known = {name: one.repository for name, one in self.scripts.items() if self.plan.role(name) != "control"}
+        changed = [name for name, repository in known.items() if repository is not None and has_changes(repository)]
         self._note(f"{name} runs {self.plan.arms[name].commit}, without the changes that are not committed" for name in changed)
 
     def _sources(self) -> dict[str, Path]:
         """Files that the commands name, but for those of revisions."""
         found: dict[str, Path] = {}
         for name, setup in self.scripts.items():
-            if name in self._commits or self.plan.role(name) == "control":
+            if setup.repository is not None or self.plan.role(name) == "control":
                 continue
             for word in setup.line.words:
                 path = setup.folder / word
@@ -60,7 +54,7 @@ class ScriptComparison(ComparisonRun):
         return found
 
     def _revisions(self) -> dict[str, str]:
-        return {f"{name}/commit": one.commit[:16] for name, one in self._commits.items()}
+        return {f"{name}/commit": setup.commit[:16] for name, setup in self.scripts.items() if setup.commit}
 
     def require_data(self) -> None:
         """Scripts look after their own."""
@@ -68,8 +62,9 @@ class ScriptComparison(ComparisonRun):
     def run(self) -> Comparison:
         """Check revisions out while the launches run; see ``ComparisonRun.run``."""
         with ExitStack() as stack:
-            for name, one in () if self.is_measured else self._commits.items():
-                self.scripts[name] = in_worktree(self.scripts[name], stack.enter_context(one.checked_out()))
+            for name, setup in () if self.is_measured else list(self.scripts.items()):
+                if setup.repository is not None:
+                    self.scripts[name] = in_worktree(setup, stack.enter_context(worktree(setup.repository, setup.commit)))
             return super().run()
 
     def _crowded(self) -> list[str]:

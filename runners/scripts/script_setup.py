@@ -36,6 +36,7 @@ from runners.launchers.command_lines import (
 )
 from runners.launchers.slurm_job import slurm_job
 from runners.planning.arms import LaunchedArm, require_no_secrets, seed_of
+from runners.planning.worktrees import commit_of, repository_of
 from runners.probe.ringside_probe.settings import VARIABLE as PROBE
 from runners.probe.ringside_probe.settings import Settings, encode
 from runners.processes import remote
@@ -79,6 +80,10 @@ class ScriptSetup(LaunchedArm):
     """Where the command starts."""
     inherited: Mapping[str, str]
     """The user's environment, with the right programs first on PATH."""
+    repository: Path | None = None
+    """That the folder lies in, of an arm with a commit of its own."""
+    commit: str = ""
+    """In full; empty: the files as they lie there."""
 
     @cached_property
     def is_open_mpi(self) -> bool:
@@ -199,6 +204,7 @@ def _resolved(name: str, arm: Arm, plan: Plan) -> ScriptSetup:
         folder = Path(arm.directory or ".").expanduser().absolute()
         if not folder.is_dir():
             raise PlanError(f"directory '{folder}' is not a folder; give the one in which you start the command")
+        repository = repository_of(folder) if arm.commit is not None else None
         setup = ScriptSetup(
             name=name,
             arm=arm,
@@ -207,6 +213,8 @@ def _resolved(name: str, arm: Arm, plan: Plan) -> ScriptSetup:
             line=line,
             folder=folder,
             inherited=_inherited(arm, line),
+            repository=repository,
+            commit=commit_of(repository, arm.commit) if repository and arm.commit else "",
         )
         if not setup.is_in_container:
             _require_programs(setup)
@@ -256,15 +264,16 @@ def _require_programs(setup: ScriptSetup) -> None:
         raise PlanError(f"'{line.script}' is not in '{setup.folder}'; give its path from there, or directory")
 
 
-def in_worktree(setup: ScriptSetup, folder: Path) -> ScriptSetup:
-    """Return the arm as it starts in a worktree.
+def in_worktree(setup: ScriptSetup, root: Path) -> ScriptSetup:
+    """Return an arm with a commit of its own as it starts where that is checked out.
 
     Raises:
         PlanError: the revision has no such folder or script.
     """
-    if not folder.is_dir():
+    assert setup.repository is not None
+    moved = replace(setup, folder=root / setup.folder.resolve().relative_to(setup.repository))
+    if not moved.folder.is_dir():
         raise PlanError(f"arm '{setup.name}': commit '{setup.arm.commit}' has no folder like '{setup.folder}'")
-    moved = replace(setup, folder=folder)
-    if setup.line.script and not (folder / setup.line.script).is_file():
+    if setup.line.script and not (moved.folder / setup.line.script).is_file():
         raise PlanError(f"arm '{setup.name}': commit '{setup.arm.commit}' has no '{setup.line.script}'")
     return moved

@@ -22,7 +22,8 @@ from measurement.world import MPI, RENDEZVOUS, World
 from runners.hosts.names import hidden, look
 from runners.launchers import meeting_place
 from runners.launchers.base import GLOO_INTERFACE
-from runners.planning.arms import choose_transport, require_findable
+from runners.planning.arm_checks import require_findable
+from runners.planning.arms import choose_transport
 from runners.protocol.messages import Job
 
 KNOCK = timedelta(milliseconds=100)

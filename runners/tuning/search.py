@@ -25,7 +25,7 @@ from reports.statistics.intervals import launch_ratios
 from reports.tuning import Asked, Options, SearchedSetting, Trial
 from runners.hosts.placement import planned_hosts
 from runners.planning.arms import resolve_arm
-from runners.planning.option_arms import MOST_ARMS
+from runners.planning.plan_reading import MOST_ARMS
 from runners.planning.workload import resolve_cases, resolve_workload
 from runners.tuning.proposals import best_of, one_fewer, propose
 

@@ -16,7 +16,7 @@ from measurement.errors import PlanError
 from measurement.plans.plan_file import check_plan
 from measurement.records.results import ResultsFolder
 from runners.planning.arms import resolve_arms
-from runners.planning.own_checks import require_own_work
+from runners.planning.check_process import require_own_work
 from tests.conftest import TINY, no_process_stays
 from tests.kit.commands import git, run
 

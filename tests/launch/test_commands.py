@@ -29,7 +29,8 @@ from runners.launchers.base import interface_environment
 from runners.launchers.rank_variables import read_world
 from runners.launchers.srun import pmix_environment
 from runners.launchers.torchrun import Torchrun
-from runners.planning.arms import default_launcher, require_executables, resolve_arms
+from runners.planning.arm_checks import require_executables
+from runners.planning.arms import default_launcher, resolve_arms
 from tests.conftest import BIN, REPOSITORY, needs_horovod
 
 RUN = ("python3", "-m", "runners.rank.worker", "--arm", "a b;$(c)")
@@ -147,7 +148,7 @@ def test_a_launcher_of_another_mpi_is_refused_with_the_one_to_use(launcher, tmp_
     program = tmp_path / "mpirun"
     program.write_text("#!/bin/sh\necho 'HYDRA build details:'; echo '    Version:    5.0.2'\n")
     program.chmod(0o755)
-    monkeypatch.setattr("runners.planning.arms.search_path", lambda: f"{tmp_path}:{BIN}")
+    monkeypatch.setattr("runners.planning.arm_checks.search_path", lambda: f"{tmp_path}:{BIN}")
     arm = {"backend": "horovod", "transport": "mpi", "launcher": launcher}
     arms = resolve_arms(
         check_plan({"name": "x", "workload": "digits", "world_size": 2, "baseline": "a", "arms": {"a": arm}}, source="x")

@@ -8,7 +8,7 @@ from measurement.conditions.same_environment import plan_digest
 from measurement.errors import PlanError
 from measurement.plans.plan_file import check_plan
 from measurement.records.results import ResultsFolder
-from runners.planning import arms, available
+from runners.planning import available
 from runners.planning.available import arms_to_compare, left_out_line
 from tests.conftest import TINY
 
@@ -23,7 +23,7 @@ LOCAL = {
 def installed(monkeypatch):
     """What there is: everything but GPUs. A test takes away."""
     there = {"torchrun", "horovodrun", "mpirun", "horovod", "mpi4py"}
-    monkeypatch.setattr(arms.shutil, "which", lambda name, path=None: name if name in there else None)
+    monkeypatch.setattr("shutil.which", lambda name, path=None: name if name in there else None)
     monkeypatch.setattr(available, "find_spec", lambda name: name if name in there else None)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     return there

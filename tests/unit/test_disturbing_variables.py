@@ -13,8 +13,8 @@ from measurement.environment import recorded_environment
 from measurement.errors import PlanError
 from measurement.plans.plan_file import check_plan
 from reports import conclude
+from runners.planning.arm_checks import require_undisturbed
 from runners.planning.arms import resolve_arms
-from runners.planning.left_variables import require_undisturbed
 from tests.conftest import REPOSITORY
 from tests.kit.results_factory import make_plan, write_results
 

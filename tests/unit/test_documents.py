@@ -19,7 +19,7 @@ from backends import backend_class
 from measurement.plans.plan import Arm, Measurement, Plan, Point, ScriptSettings
 from measurement.plans.plan_file import check_plan
 from measurement.plans.settings import LossScale, SpeedSettings, TrainingSettings
-from runners.planning.option_arms import with_input_arms
+from runners.planning.plan_reading import with_input_arms
 from tests.conftest import REPOSITORY, parsed
 from workloads import REGISTRY as WORKLOADS
 from workloads import workload_class

@@ -18,7 +18,8 @@ from measurement.probes import fingerprint
 from runners.driver.rehearsal import require_something_to_measure, short_of
 from runners.hosts.host_facts import CARDS, facts
 from runners.launchers import HERE
-from runners.planning.arms import require_gpus_on, require_known_device, require_shared_gpus, resolve_arms
+from runners.planning.arm_checks import require_gpus_on, require_known_device, require_shared_gpus
+from runners.planning.arms import resolve_arms
 from tests.kit.results_factory import Truth, make_launch, make_plan
 
 

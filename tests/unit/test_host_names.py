@@ -9,7 +9,7 @@ import pytest
 from backends import make_backend
 from measurement.errors import LaunchError
 from runners.hosts import names
-from runners.planning.arms import require_findable
+from runners.planning.arm_checks import require_findable
 
 
 def view(name, own, *, finds=None, **interfaces):

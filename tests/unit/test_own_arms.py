@@ -10,8 +10,7 @@ import yaml
 from measurement.errors import PlanError
 from measurement.plans.plan_file import check_plan
 from runners.planning.arms import resolve_arms
-from runners.planning.option_arms import MOST_ARMS, with_input_arms, with_option_arms
-from runners.planning.plan_reading import read_plan
+from runners.planning.plan_reading import MOST_ARMS, read_plan, with_input_arms, with_option_arms
 from runners.planning.workload import resolve_cases, resolve_workload
 from tests.conftest import write_plan
 from workloads import workload_class
