@@ -216,3 +216,16 @@ def test_all_ranks_are_in_pods_that_are_alike(flavour):
     for pod in found.pods:
         assert pod.container["resources"] == {"requests": limits, "limits": limits}
         assert pod.spec["terminationGracePeriodSeconds"] == 120
+
+
+def test_the_image_has_the_user_and_the_sshd_that_pods_count_on():
+    """The Dockerfile is read: nothing here can build an image."""
+    dockerfile = (REPOSITORY / "Dockerfile").read_text()
+    pod = next(pod for pod in job_of(manifests("mpijob", PLAN)).pods if not pod.drives)
+    port, user = pod.container["readinessProbe"]["tcpSocket"]["port"], pod.spec["securityContext"]["runAsUser"]
+    served = f"printf 'Port {port}\\nPidFile /home/mpiuser/sshd.pid\\nHostKey /home/mpiuser/.ssh/id_rsa\\n"
+    assert served in dockerfile and f"> {pod.container['command'][-1]} " in dockerfile
+    assert f"printf 'Host *\\n    Port {port}\\n" in dockerfile
+    assert f"--uid {user} --shell /bin/bash mpiuser" in dockerfile
+    assert dockerfile.rpartition("\nUSER ")[2].startswith("mpiuser\n")
+    assert "COPY --from=build /opt/venv /opt/venv\nENV PATH=/opt/venv/bin:" in dockerfile
