@@ -32,6 +32,7 @@ HAS_HOROVOD = shutil.which("horovodrun", path=str(BIN)) is not None
 STARTED_BY = "RINGSIDE_STARTED_BY_TEST"
 FORKED = f"{REPOSITORY / 'tests' / 'kit' / 'plugins' / 'forked.py'}:Forked"
 OVER_GLOO = ("ddp", "naive", "fsdp2", "horovod")
+HOROVOD = {"backend": "horovod", "transport": "gloo"}
 EXIT_STATUS = pytest.StashKey[int]()
 
 needs_horovod = pytest.mark.skipif(not HAS_HOROVOD, reason="Horovod is not built here; 'ringside doctor' says how to get it")
@@ -162,9 +163,10 @@ def started_processes() -> list[psutil.Process]:
 
 def cheap_launcher(arm):
     """For an arm over Gloo that names none, one whose ranks share the import of torch: it is most of what a comparison takes."""
-    if arm.get("transport") == "mpi":
+    if arm.get("transport") == "mpi" or "command" in arm:
         return {}
-    return {"launcher": FORKED} if arm.get("backend") in OVER_GLOO else {}
+    is_plug_in = ":" in arm.get("backend", "")
+    return {"launcher": FORKED} if is_plug_in or arm.get("backend") in OVER_GLOO else {}
 
 
 def drawn(cases, *, number):
@@ -197,13 +199,23 @@ def documented_files() -> dict[str, str]:
 
 
 def write_plan(folder: Path, **changes) -> Path:
-    """A plan file made of ``TINY`` and changes; ``measurement`` is merged, and arms over Gloo are started as it costs least."""
-    measurement = {**TINY["measurement"], **changes.pop("measurement", {})}
-    plan = {**TINY, **changes, "measurement": measurement}
-    arms = {name: cheap_launcher(arm) | arm for name, arm in plan["arms"].items()}
+    """A plan file made of ``TINY`` and changes; ``measurement`` is merged, and arms over Gloo are started as it costs least.
+
+    Of an arm its backend is enough, of several with the names of their backends the names. Only an arm that is alone has a control.
+    """
+    arms = arms_of(changes.pop("arms", TINY["arms"]))
+    usual = {"baseline": "ddp" if "ddp" in arms else next(iter(arms))}
+    measurement = {**TINY["measurement"], "control": len(arms) == 1, **changes.pop("measurement", {})}
     path = folder / "plan.yaml"
-    path.write_text(yaml.safe_dump({**plan, "arms": arms}, sort_keys=False))
+    path.write_text(yaml.safe_dump({**TINY, **usual, **changes, "arms": arms, "measurement": measurement}, sort_keys=False))
     return path
+
+
+def arms_of(given):
+    """Arms as a plan has them."""
+    named = given if isinstance(given, dict) else {name: name for name in given}
+    arms = {name: {"backend": arm} if isinstance(arm, str) else arm for name, arm in named.items()}
+    return {name: cheap_launcher(arm) | arm for name, arm in arms.items()}
 
 
 def ringside(*arguments: object, timeout: float = 240, **options) -> subprocess.CompletedProcess[str]:

@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import csv
-import io
-import json
 from pathlib import Path
 
 import pytest
 
 from measurement.records.results import ResultsFolder
-from tests.conftest import FORKED, needs_horovod, ringside_here, write_plan
+from tests.conftest import HOROVOD, needs_horovod
 from tests.kit.commands import HOROVODRUN, run
+from tests.kit.comparisons import compare
 from workloads.operations import OPERATIONS
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 WRONG = Path(__file__).parent / "plugins" / "wrong_sums.py"
-HOROVOD = {"backend": "horovod", "transport": "gloo"}
 REASON = "not offered by Horovod"
 
 
-def compare(tmp_path, *, arms, options, **changes):
-    measurement = {"rounds": 2, "control": False, "warmup_steps": 0} | changes.pop("measurement", {})
-    arms = {"ddp": {"backend": "ddp", "transport": "gloo", "launcher": FORKED}, **arms}
-    plan = write_plan(tmp_path, workload="collectives", workload_options=options, arms=arms, measurement=measurement, **changes)
-    done = ringside_here("compare", plan, "-o", tmp_path / "out")
-    return done, {record.arm: record for record in ResultsFolder(tmp_path / "out").records()}
+def compare_operations(tmp_path, *, arms, options, rounds=2, **changes):
+    what = {"workload": "collectives", "workload_options": options, "arms": {"ddp": "ddp", **arms}}
+    return compare(tmp_path, **what, measurement={"rounds": rounds, "warmup_steps": 0}, **changes)
 
 
 @pytest.mark.costly
@@ -33,8 +28,8 @@ def compare(tmp_path, *, arms, options, **changes):
 def test_every_operation_is_checked_measured_and_reported(tmp_path):
     """Both sizes of all six operations; Horovod has nothing from rank to rank."""
     options = {"sizes": ["1 KiB", "64 KiB"]}
-    done, records = compare(tmp_path, arms={"horovod": HOROVOD}, options=options)
-    assert done.returncode == 0, done.stderr + done.stdout
+    ran = compare_operations(tmp_path, arms={"horovod": HOROVOD}, options=options)
+    records = ran.records
     cases = [case.name for case in records["ddp"].cases]
     missing = {name for name in cases if name.startswith(("send_recv", "isend_irecv"))}
     assert (len(cases), len(missing)) == (12, 4)
@@ -44,20 +39,19 @@ def test_every_operation_is_checked_measured_and_reported(tmp_path):
         assert record.not_offered == dict.fromkeys(set(cases) - offered, REASON)
         assert sorted(block.case for block in record.blocks) == sorted([*offered, *offered])
         assert {block.kind for block in record.blocks} == {"sync"}
-        steps = ResultsFolder(tmp_path / "out").steps(record)
+        steps = ran.folder.steps(record)
         assert (steps["backward_s"] == steps["step_s"]).all() and (steps["step_s"] > 0).all()
         sent = steps[steps["rank"] == 0].groupby("case")["samples"].unique().explode().to_dict()
         assert sent == {case.name: case.message_bytes * case.messages for case in record.cases if case.name in offered}
-    found = json.loads((tmp_path / "out" / "comparison.json").read_text())
-    ratios = {(result["candidate"], result["case"]): result for result in found["results"]}
-    assert set(ratios) == {("horovod", case) for case in cases}
-    assert all(ratios["horovod", case]["note"] == REASON for case in missing)
-    assert {ratios["horovod", case]["pairs"] for case in cases if case not in missing} == {2}
-    rows = list(csv.DictReader(io.StringIO((tmp_path / "out" / "report.csv").read_text())))
+    ratios = {result["case"]: result for result in ran.report["results"]}
+    assert set(ratios) == set(cases)
+    assert all(ratios[case]["note"] == REASON for case in missing)
+    assert {ratios[case]["pairs"] for case in cases if case not in missing} == {2}
+    rows = list(csv.DictReader(ran.read("report.csv").splitlines()))
     assert {row["case"] for row in rows if row["not_offered"] == REASON} == missing
     assert all(float(row["busbw_bytes_per_s"]) > 0 for row in rows if row["not_offered"] == "")
-    assert any(line.endswith("not offered: 4") for line in found["findings"]) and REASON in done.stdout
-    assert REASON in (tmp_path / "out" / "report.md").read_text()
+    assert any(line.endswith("not offered: 4") for line in ran.report["findings"]) and REASON in ran.done.stdout
+    assert REASON in ran.read("report.md")
 
 
 EVERYTHING = {"operations": "all", "sizes": ["3 KiB"], "dtype": ["float32", "bfloat16"], "op": ["sum", "max", "avg"], "root": 1}
@@ -78,13 +72,9 @@ def lacks(library, case):
 @needs_horovod
 @pytest.mark.costly
 def test_all_that_the_libraries_document_works_and_nothing_else_is_left_out(tmp_path):
-    arms = {
-        "ddp-mpi": {"backend": "ddp", "transport": "mpi", "launcher": "mpirun"},
-        "horovod": HOROVOD,
-    }
-    options = {**EVERYTHING, "in_place": "both"}
-    done, records = compare(tmp_path, arms=arms, options=options, world_size=3, measurement={"rounds": 1})
-    assert done.returncode == 0, done.stderr + done.stdout
+    arms = {"ddp-mpi": {"backend": "ddp", "transport": "mpi", "launcher": "mpirun"}, "horovod": HOROVOD}
+    ran = compare_operations(tmp_path, arms=arms, options={**EVERYTHING, "in_place": "both"}, world_size=3, rounds=1)
+    records = ran.records
     for record in records.values():
         assert record.status == "ok" and record.parity.passed, record.error
         missing = {case.name for case in record.cases if lacks(record.backend, case)}
@@ -92,7 +82,7 @@ def test_all_that_the_libraries_document_works_and_nothing_else_is_left_out(tmp_
         assert {block.case for block in record.blocks} == {case.name for case in record.cases} - missing
     assert {case.operation.split()[0] for case in records["ddp"].cases} == set(OPERATIONS)
     for name in ("ddp", "horovod"):  # two of the three ranks: a group of torch's, a process set of Horovod's
-        steps = ResultsFolder(tmp_path / "out").steps(records[name])
+        steps = ran.folder.steps(records[name])
         seconds = steps[steps["case"].str.startswith("group_all_reduce")].groupby("rank")["step_s"].sum()
         assert seconds[2] < min(seconds[0], seconds[1])
     assert {case.busbw_factor for case in records["ddp"].cases if case.operation.startswith("group_all_reduce")} == {1.0}
@@ -100,12 +90,9 @@ def test_all_that_the_libraries_document_works_and_nothing_else_is_left_out(tmp_
 
 @pytest.mark.costly
 def test_a_wrong_value_makes_the_arm_wrong_before_its_time_counts(tmp_path):
-    arms = {
-        name.lower(): {"backend": f"{WRONG}:{name}", "transport": "gloo", "launcher": FORKED} for name in ("Wrong", "WrongLater")
-    }
-    options = {"operations": ["all_reduce"], "sizes": ["1 KiB", "4 KiB"]}
-    done, records = compare(tmp_path, arms=arms, options=options)
-    assert done.returncode == 1, done.stderr
+    arms = {name.lower(): f"{WRONG}:{name}" for name in ("Wrong", "WrongLater")}
+    ran = compare_operations(tmp_path, arms=arms, options={"operations": ["all_reduce"], "sizes": ["1 KiB", "4 KiB"]}, code=1)
+    records = ran.records
     assert records["ddp"].status == "ok"
     assert "all_reduce/1KiB gives 8 where 7 is right" in records["wrong"].error.message
     assert not records["wrong"].parity.passed
@@ -113,8 +100,7 @@ def test_a_wrong_value_makes_the_arm_wrong_before_its_time_counts(tmp_path):
     assert "KiB gives 8 where 7 is right" in records["wronglater"].error.message
     for arm in ("wrong", "wronglater"):
         assert (records[arm].status, records[arm].blocks) == ("wrong", [])
-    found = json.loads((tmp_path / "out" / "comparison.json").read_text())
-    assert all(result["throughput_ratio"] is None for result in found["results"])
+    assert all(result["throughput_ratio"] is None for result in ran.report["results"])
 
 
 @needs_horovod

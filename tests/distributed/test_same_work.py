@@ -6,44 +6,30 @@ from pathlib import Path
 
 import pytest
 
-from measurement.records.results import ResultsFolder
-from tests.conftest import FORKED, HAS_HOROVOD, needs_horovod, no_process_stays, ringside_here, write_plan
+from tests.conftest import HAS_HOROVOD, HOROVOD, needs_horovod, no_process_stays
+from tests.kit.comparisons import compare
 
 pytestmark = [pytest.mark.costly("same work"), pytest.mark.usefixtures("no_processes_left")]
 UNEQUAL = Path(__file__).parent / "plugins" / "unequal.py"
 STEPS = 4
 HOOKS = "the optimizer's step post-hooks"
 ARMS = {
-    "ddp": {"backend": "ddp", "transport": "gloo", "launcher": FORKED},
-    "zero": {"backend": "ddp", "transport": "gloo", "launcher": FORKED, "options": {"zero_redundancy_optimizer": True}},
-    "fsdp2": {"backend": "fsdp2", "transport": "gloo", "launcher": FORKED},
-    "fp16": {"backend": "ddp", "transport": "gloo", "launcher": FORKED, "options": {"comm_hook": "fp16"}},
-    **{
-        name.lower(): {"backend": f"{UNEQUAL}:{name}", "transport": "gloo", "launcher": FORKED}
-        for name in ("DropsHooks", "ForgetsWeightDecay", "ForwardTwice")
-    },
-    **({"horovod": {"backend": "horovod", "transport": "gloo"}} if HAS_HOROVOD else {}),
+    "ddp": "ddp",
+    "zero": {"backend": "ddp", "options": {"zero_redundancy_optimizer": True}},
+    "fsdp2": "fsdp2",
+    "fp16": {"backend": "ddp", "options": {"comm_hook": "fp16"}},
+    **{name.lower(): f"{UNEQUAL}:{name}" for name in ("DropsHooks", "ForgetsWeightDecay", "ForwardTwice")},
+    **({"horovod": HOROVOD} if HAS_HOROVOD else {}),
 }
 
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
     """The records of a comparison, by arm."""
-    folder = tmp_path_factory.mktemp("same-work")
-    options = {"weight_decay": 0.01}
-    measurement = {"control": False, "parity_steps": STEPS}
-    plan = write_plan(
-        folder,
-        workload=f"{UNEQUAL}:Averaged",
-        workload_options=options,
-        arms=ARMS,
-        baseline="dropshooks",
-        measurement=measurement,
-    )
+    what = {"workload": f"{UNEQUAL}:Averaged", "workload_options": {"weight_decay": 0.01}, "baseline": "dropshooks"}
     with no_process_stays():
-        done = ringside_here("compare", plan, "-o", folder / "out")
-    assert done.returncode == 1, done.stderr
-    return {record.arm: record for record in ResultsFolder(folder / "out").records()}
+        ran = compare(tmp_path_factory.mktemp("same-work"), arms=ARMS, **what, measurement={"parity_steps": STEPS}, code=1)
+    return ran.records
 
 
 @pytest.mark.parametrize("arm", ["ddp", "zero", "fsdp2", "fp16", pytest.param("horovod", marks=needs_horovod)])
