@@ -1,9 +1,10 @@
-"""The project that train_hvd.py and its port train_ddp.py belong to: their model, data and flags, as one file of the user's.
+"""The project that train_hvd.py and its port train_ddp.py belong to: their model, data, flags and loop, as one file of the user's.
 
 Nothing of Ringside is imported here, nor anything but torch.
 """
 
 import argparse
+import collections
 import csv
 import gzip
 import statistics
@@ -12,7 +13,12 @@ import time
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+Ranks = collections.namedtuple("Ranks", "rank size mean")
+"""A rank's place, and the mean of a number over all ranks: of either library."""
 
 
 class Net(nn.Module):
@@ -109,3 +115,62 @@ def units_for(net, images, labels, share, passes=30):
     net.load_state_dict(kept)
     torch.set_rng_state(before)
     return round(share * statistics.median(steps) / statistics.median(units))
+
+
+def add_work(args, net, dataset, device, ranks):
+    """The same in all ranks."""
+    if args.extra_work:
+        first = [part[: args.batch_size].to(device) for part in dataset.tensors]
+        net.extra_units = round(ranks.mean(units_for(net, *first, args.extra_work)))
+        print(f"{net.extra_units} units of extra work in each step", flush=True)
+
+
+def evaluate(args, model, loader, device, ranks):
+    model.eval()
+    loss = hits = 0.0
+    with torch.no_grad():
+        for images, labels in loader:
+            logits = model(images.to(device))
+            loss += F.cross_entropy(logits, labels.to(device), reduction="sum").item()
+            hits += (logits.argmax(1).cpu() == labels).sum().item()
+    model.train()
+    count = len(loader.sampler)
+    loss, accuracy = ranks.mean(loss / count), ranks.mean(hits / count)
+    if ranks.rank == 0:
+        print(f"evaluation: loss {loss:.4f}, accuracy {accuracy:.1%}", flush=True)
+
+
+def crash(args, step, ranks):
+    if step == args.crash_at and ranks.rank == ranks.size - 1:
+        raise RuntimeError(f"planted: this script crashes in step {step}")
+
+
+def train(args, model, optimizer, loader, device, ranks, evaluation):
+    """Calls ``evaluation`` after each epoch, and as often as asked for."""
+    scheduler = LambdaLR(optimizer, schedule(args.warmup_steps, args.epochs * len(loader)))
+    per_epoch = args.mistake == "schedule-per-epoch"
+    steps = 0
+    for epoch in range(args.epochs):
+        if isinstance(loader.sampler, DistributedSampler):
+            loader.sampler.set_epoch(epoch)
+        model.train()
+        for images, labels in loader:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(images.to(device)), labels.to(device))
+            loss.backward()
+            optimizer.step()
+            if not per_epoch:
+                scheduler.step()
+            steps += 1
+            crash(args, steps, ranks)
+            if steps % 50 == 0 and ranks.rank == 0:
+                print(f"epoch {epoch}, step {steps}: loss {loss.item():.4f}", flush=True)
+            if args.evaluate_every and steps % args.evaluate_every == 0:
+                evaluation()
+            if steps == args.max_steps:
+                return
+        if per_epoch:
+            scheduler.step()
+        evaluation()
+        if args.checkpoint and ranks.rank == 0:
+            torch.save(getattr(model, "module", model).state_dict(), args.checkpoint)

@@ -50,10 +50,6 @@ def plain(steps=10**9, model=None, step=None):
         take() if step is None else take(optimizer)
 
 
-def ends():
-    plain(50)
-
-
 def exits():
     plain(50)
     sys.exit(7)
@@ -62,15 +58,6 @@ def exits():
 def crashes():
     plain(30)
     raise ValueError("the thirtieth step was too much")
-
-
-def workers():
-    model = net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for batch in forever(data(workers=2)):
-        optimizer.zero_grad()
-        loss_of(model, batch).backward()
-        optimizer.step()
 
 
 def two_optimizers():
@@ -200,26 +187,6 @@ def compiled():
     plain(model=model, step=torch.compile(lambda optimizer: optimizer.step(), backend="eager"))
 
 
-def raises_in_a_step():
-    """A step whose closure raises is tried again."""
-    model = net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for number, batch in enumerate(forever(data())):
-
-        def closure(number=number, batch=batch):
-            if number % 4 == 1:
-                raise KeyError(number)
-            optimizer.zero_grad()
-            loss = loss_of(model, batch)
-            loss.backward()
-            return loss
-
-        try:
-            optimizer.step(closure)
-        except KeyError:
-            continue
-
-
 class Odd:
     @property
     def shape(self):
@@ -262,11 +229,6 @@ def shards():
         model = net()
         fully_shard(model)
         plain(model=model)
-
-
-def never_steps():
-    for batch in data():
-        loss_of(net(), batch).backward()
 
 
 def lost_parameters():

@@ -10,11 +10,9 @@ import os
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
-from digits_net import Net, parse_args, read_data, schedule, units_for
+from digits_net import Net, Ranks, add_work, evaluate, parse_args, read_data, train
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
@@ -57,27 +55,13 @@ def sum_hook(_state, bucket):
     return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda future: future.value()[0])
 
 
-def mean_over_ranks(value, device):
-    total = torch.tensor(float(value), device=device)
-    dist.all_reduce(total)
-    return total.item() / dist.get_world_size()
+def ranks_of(device):
+    def mean(value):
+        total = torch.tensor(float(value), device=device)
+        dist.all_reduce(total)
+        return total.item() / dist.get_world_size()
 
-
-def evaluate(args, model, loader, device):
-    if args.no_evaluation:
-        return
-    model.eval()
-    loss = hits = 0.0
-    with torch.no_grad():
-        for images, labels in loader:
-            logits = model(images.to(device))
-            loss += F.cross_entropy(logits, labels.to(device), reduction="sum").item()
-            hits += (logits.argmax(1).cpu() == labels).sum().item()
-    model.train()
-    count = len(loader.sampler)
-    loss, accuracy = mean_over_ranks(loss / count, device), mean_over_ranks(hits / count, device)
-    if dist.get_rank() == 0:
-        print(f"evaluation: loss {loss:.4f}, accuracy {accuracy:.1%}", flush=True)
+    return Ranks(dist.get_rank(), dist.get_world_size(), mean)
 
 
 def wrap(net, device, mistake):
@@ -104,9 +88,9 @@ def loaders(args):
         order = {"shuffle": True, "generator": torch.Generator().manual_seed(args.seed)}
     else:
         order = {"sampler": DistributedSampler(train_set, seed=args.seed, drop_last=True)}
-    train = DataLoader(train_set, batch_size=batch_size, num_workers=args.workers, drop_last=True, **order)
+    loader = DataLoader(train_set, batch_size=batch_size, num_workers=args.workers, drop_last=True, **order)
     test_set = read_data(args.data, args.samples, train=False)
-    return train, DataLoader(test_set, batch_size=256, sampler=DistributedSampler(test_set, shuffle=False))
+    return loader, DataLoader(test_set, batch_size=256, sampler=DistributedSampler(test_set, shuffle=False))
 
 
 def build(args, device):
@@ -123,57 +107,24 @@ def build(args, device):
     return net, optimizer
 
 
-def train(args, model, optimizer, train_loader, test_loader, device):
-    scheduler = LambdaLR(optimizer, schedule(args.warmup_steps, args.epochs * len(train_loader)))
-    per_epoch = args.mistake == "schedule-per-epoch"
-    steps = 0
-    for epoch in range(args.epochs):
-        if isinstance(train_loader.sampler, DistributedSampler):
-            train_loader.sampler.set_epoch(epoch)
-        model.train()
-        for images, labels in train_loader:
-            optimizer.zero_grad()
-            loss = F.cross_entropy(model(images.to(device)), labels.to(device))
-            loss.backward()
-            optimizer.step()
-            if not per_epoch:
-                scheduler.step()
-            steps += 1
-            crash(args, steps)
-            if steps % 50 == 0 and dist.get_rank() == 0:
-                print(f"epoch {epoch}, step {steps}: loss {loss.item():.4f}", flush=True)
-            if args.evaluate_every and steps % args.evaluate_every == 0:
-                evaluate(args, model, test_loader, device)
-            if steps == args.max_steps:
-                return
-        if per_epoch:
-            scheduler.step()
-        evaluate(args, model, test_loader, device)
-        if args.checkpoint and dist.get_rank() == 0:
-            torch.save(getattr(model, "module", model).state_dict(), args.checkpoint)
-
-
-def crash(args, step):
-    if step == args.crash_at and dist.get_rank() == dist.get_world_size() - 1:
-        raise RuntimeError(f"planted: this script crashes in step {step}")
-
-
 def main():
     args = parse_args(__doc__, MISTAKES)
     torch.set_num_threads(1)
     device = set_up()
-    train_loader, test_loader = loaders(args)
+    ranks, (train_loader, test_loader) = ranks_of(device), loaders(args)
     net, optimizer = build(args, device)
-    if args.extra_work:
-        first = [part[: args.batch_size].to(device) for part in train_loader.dataset.tensors]
-        net.extra_units = round(mean_over_ranks(units_for(net, *first, args.extra_work), device))
-        print(f"{net.extra_units} units of extra work in each step", flush=True)
+    add_work(args, net, train_loader.dataset, device, ranks)
     model = wrap(net, device, args.mistake)
     torch.manual_seed(1000 * args.seed + (0 if args.mistake == "dropout-seeded-alike" else dist.get_rank()))
+
+    def evaluation():
+        if not args.no_evaluation:
+            evaluate(args, model, test_loader, device, ranks)
+
     if args.only_evaluate:
-        evaluate(args, model, test_loader, device)
+        evaluation()
     else:
-        train(args, model, optimizer, train_loader, test_loader, device)
+        train(args, model, optimizer, train_loader, device, ranks, evaluation)
     dist.destroy_process_group()
 
 
