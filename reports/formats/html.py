@@ -36,7 +36,7 @@ from reports.tables.verdict_table import training_table, verdict_table
 from reports.wording import formatting
 from reports.wording.first_screen import MOST_LINES, first_screen
 from reports.wording.method import method
-from reports.wording.study_sentences import bases, study_method, trained_to
+from reports.wording.study_sentences import bases, trained_to
 
 FILES = [
     ("comparison.json", "every figure, for programs"),
@@ -95,7 +95,7 @@ class HtmlReport(Report):
             resources=resource_table(study),
             resources_caption=resource_caption(study),
             bases=bases(study),
-            method=study_method(study.points),
+            method=method(study),
             trained_to=trained_to(study.target_accuracy),
             has_ideal=has_own_units(study.points),
         )

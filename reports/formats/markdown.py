@@ -21,7 +21,7 @@ from reports.tables.verdict_table import training_table, verdict_table
 from reports.wording.first_screen import MOST_LINES, Candidate, FirstScreen, first_screen
 from reports.wording.formatting import percent, percent_apart
 from reports.wording.method import method
-from reports.wording.study_sentences import bases, study_method
+from reports.wording.study_sentences import bases
 
 WHY = ("phases", "steps", "terms", "causes", "exchanges", "nccl", "threads", "ranks", "links")
 DIFFERED = ("equality", "differences", "conditions")
@@ -69,7 +69,7 @@ class MarkdownReport(Report):
             *_fold("Why?", _section("Bytes per link", links, study_link_caption(study)) if links.rows else []),
             *_fold("How sure?", sure),
             *_fold("What does it take?", _section("", resources, resource_caption(study)) if resources.rows else []),
-            *_fold("How was it measured?", _listed(study_method(study.points))),
+            *_fold("How was it measured?", _listed(method(study))),
         ]
         return "\n".join([*parts, ""]).encode()
 

@@ -22,6 +22,7 @@ from reports.wording.disturbances import (
     no_verdict_by_load,
     page_fault_lines,
     restart_lines,
+    run_lines,
     script_lines,
     skipped_lines,
     stall_lines,
@@ -39,7 +40,6 @@ from reports.wording.formatting import (
     ratio,
     with_interval,
 )
-from reports.wording.method import run_lines
 
 WIDE = 1.5
 """A control's interval whose ends differ by a larger factor is no sign that equal arms come out equal."""

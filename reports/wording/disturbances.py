@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from measurement.probes.fingerprint import crowded_warning
@@ -9,7 +10,7 @@ from measurement.records.record import LaunchRecord, Manifest, RankReport
 from reports.conclusions.disturbances import DISTURBED, FEW, is_quiet
 from reports.estimate import Caution
 from reports.schema import ArmSummary, LoadFigures, PageFaults, RatioSummary, StallFigures
-from reports.wording.formatting import PHASE_NAMES, bounds_text, count, milliseconds, percent, ratio, significant
+from reports.wording.formatting import PHASE_NAMES, apart, bounds_text, count, milliseconds, percent, ratio, significant
 
 CAUTIONS: dict[Caution, str] = {
     "one launch": (
@@ -206,3 +207,32 @@ def _by_launch(faults: PageFaults) -> str:
 
 def _share(value: float) -> str:
     return f"{max(value, 0.0):.1%}"
+
+
+FEW_RUNS = 5
+"""Runs of each arm; from fewer, the variance is poorly estimated."""
+
+
+def run_lines(results: Sequence[RatioSummary]) -> list[str]:
+    """For each candidate the smallest difference that its runs could have shown, and what the order of the runs may hide."""
+    found = []
+    for result in results:
+        if result.run_order is None or result.case is not None:
+            continue
+        if result.ci_low is not None and result.ci_high is not None:
+            smallest = math.exp(math.log(result.ci_high / result.ci_low) / 2)
+            paired = "in pairs, since they alternated" if result.run_order == "alternating" else "unpaired"
+            found.append(
+                f"{result.candidate}: the smallest difference from {result.baseline} that these runs could have shown is "
+                f"{apart(smallest)} ({paired})"
+            )
+        if result.run_order == "one after the other":
+            found.append(
+                f"All runs of one of {result.candidate} and {result.baseline} came before all of the other: a machine that became "
+                "slower or faster meanwhile would look the same as a difference between them; let runs alternate"
+            )
+        if 2 < result.launches < FEW_RUNS:
+            found.append(
+                f"{result.candidate}: {result.launches} runs of each estimate the variance poorly; make {FEW_RUNS} or more"
+            )
+    return found

@@ -11,40 +11,17 @@ from reports.estimate import Estimate
 from reports.schema import ArmSummary
 from reports.study_schema import Study, StudyPoint
 from reports.wording.comparison_sentences import chance_lines, first_line, input_words
-from reports.wording.disturbances import CAUTIONS
+from reports.wording.disturbances import CAUTIONS, run_lines
 from reports.wording.formatting import count, listed, percent, seconds, with_interval
 from reports.wording.headlines import MOST_WORDS, fitting
-from reports.wording.method import run_lines
 
 NO_TIMING = "without timing"
 DECIDED = ("faster", "slower")
-POINTS = (
-    "Each point is a comparison of its own by the whole method, with its own launches, control and parity gate; its report lies in "
-    "points/NAME/. Ratios and verdicts are between arms that took turns at the same point."
-)
-POINTS_OF_RUNS = (
-    "Each point is a comparison of the runs of as many ranks, which people started themselves; its report lies in points/NAME/, "
-    "with the runs, how they are compared, and what they could have shown."
-)
-METHOD = (
-    "Speed-up: throughput over that of the baseline named beside it. Efficiency: speed-up over how many times the cores or GPUs "
-    "that the ranks compute on, so that ranks which share a core count as one. Points are measured one after another, so these, "
-    "unlike the ratios, hold the machine's drift between points.",
-    "Weak scaling: the batch of each rank is the same at all points. Strong scaling: the global batch is.",
-    "Fastest: the arm that is shown to be faster than every other at that point, or those that are tied. The winner changes where "
-    "another arm alone is fastest; points with ties between them are skipped.",
-)
 BASES = {
     "single process": "single process without wrapper",
     "one rank": "one rank with wrapper",
     "first point": "the first point",
 }
-
-
-def study_method(points: Sequence[StudyPoint]) -> list[str]:
-    """How it was measured, a paragraph an entry."""
-    are_runs = any(result.run_order is not None for point in points for result in point.results)
-    return [POINTS_OF_RUNS if are_runs else POINTS, *METHOD]
 
 
 def headline(points: Sequence[StudyPoint], plan: Plan) -> str:

@@ -135,31 +135,6 @@ def training_warnings(training: TrainingSummary) -> list[str]:
     return found
 
 
-def training_method(training: TrainingSummary) -> list[str]:
-    """How it was measured, a paragraph an entry."""
-    asked = training.settings
-    margin = percent(asked.accuracy_margin)
-    stops = "until it ended an epoch with the target accuracy, or " if asked.stop_at_target else ""
-    return [
-        f"Every arm trained {stops}{asked.epochs} epochs, once for each seed. Launch n has the seed of the plan + n: the same "
-        "weights and the same samples in the same order in all arms, so that arms differ only in how gradients meet. An arm of a "
-        "single process has the global batch of the others as its own (batch norm then sees all of it, and elsewhere each rank's "
-        "part); each arm's learning rate follows the same schedule.",
-        "The arms took turns epoch by epoch, in random order: a block is an epoch, a round one epoch of every arm. Training time "
-        "is that of the arm's own steps, on its slowest rank, data wait included; evaluation and the other arms' turns are not "
-        "counted.",
-        "Accuracy: right answers over all held-out samples, each evaluated once, after the last epoch; mean over seeds with "
-        f"Student's t interval at {percent(training.confidence)}.",
-        f"Convergence: differences to {training.reference} seed by seed, with their t interval. The same where it lies within "
-        f"±{margin}; different where it does not and excludes 0; else undecided. Fewer than {FEWEST} seeds have no interval: "
-        "two may agree by chance, since accuracies are counted in samples.",
-        "Time to accuracy: training time until the end of the first epoch with the target accuracy; the median over seeds, where "
-        "one that did not reach it is later than all that did. Its resolution is one epoch. Ratios are the geometric "
-        "mean of ratios seed by seed, with the t interval of their logarithms; no interval where a seed reached the target with "
-        "one arm only.",
-    ]
-
-
 def _names(arms: Sequence[ArmTraining]) -> str:
     return ", ".join(arm.name for arm in arms) if len(arms) <= MOST_NAMED else f"{len(arms)} arms"
 
