@@ -97,7 +97,7 @@ def write_files(folder: ResultsFolder, summary: Comparison | Study, references: 
     from reports.formats.tracker import Tracker
 
     for report in make_reports(references):
-        content = None if isinstance(report, Tracker) else report.content_of(summary)
+        content = None if isinstance(report, Tracker) else report.render(summary)
         if content is not None:
             write_result(folder.root / report.file_name, content)
 
@@ -122,7 +122,7 @@ def send_reports(folder: ResultsFolder, summary: Comparison | Study) -> list[str
     for place, found in [*known, (folder, summary)] if trackers else []:
         page = place.root / HtmlReport.file_name
         is_written = any(isinstance(report, HtmlReport) for report in made) and page.is_file()
-        run = tracked_run(found, page.read_bytes() if is_written else HtmlReport().content_of(found) or b"")
+        run = tracked_run(found, page.read_bytes() if is_written else HtmlReport().render(found))
         for tracker in (tracker for tracker in trackers if tracker.file_name not in failed):
             try:
                 write_result(place.root / tracker.file_name, tracker.told(run))

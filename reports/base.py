@@ -26,20 +26,6 @@ class Report(ABC):
         """What the report needs and is not here, with what to do; asked before anything is measured."""
         return None
 
-    def has_content(self, comparison: Comparison) -> bool:
-        """Whether there is anything of this comparison to write."""
-        return True
-
-    def content_of(self, summary: Comparison | Study) -> bytes | None:
-        """The whole file of either; None: there is none."""
-        if isinstance(summary, Study):
-            return self.render_study(summary)
-        return self.render(summary) if self.has_content(summary) else None
-
     @abstractmethod
-    def render(self, comparison: Comparison) -> bytes:
-        """The whole file."""
-
-    def render_study(self, study: Study) -> bytes | None:
-        """The whole file of a study; None: this format has none."""
-        return None
+    def render(self, summary: Comparison | Study) -> bytes | None:
+        """The whole file; None: there is nothing of this to write."""

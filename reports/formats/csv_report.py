@@ -22,14 +22,13 @@ class CsvReport(Report):
 
     file_name = "report.csv"
 
-    def render(self, comparison: Comparison) -> bytes:
-        rows = [_row(comparison, arm) for arm in comparison.arms]
-        if comparison.cases:
-            rows = [_case_row(comparison, arm, case) for case in comparison.cases for arm in comparison.arms]
-        return csv_bytes(rows[0], rows)
-
-    def render_study(self, study: Study) -> bytes:
-        rows = [_study_row(study, point, arm) for point in study.points for arm in point.arms]
+    def render(self, summary: Comparison | Study) -> bytes:
+        if isinstance(summary, Study):
+            rows = [_study_row(summary, point, arm) for point in summary.points for arm in point.arms]
+        elif summary.cases:
+            rows = [_case_row(summary, arm, case) for case in summary.cases for arm in summary.arms]
+        else:
+            rows = [_row(summary, arm) for arm in summary.arms]
         return csv_bytes(rows[0], rows)
 
 
@@ -195,11 +194,8 @@ class JsonReport(Report):
 
     file_name = "comparison.json"
 
-    def render(self, comparison: Comparison | Study) -> bytes:
-        return (comparison.model_dump_json(indent=1) + "\n").encode()
-
-    def render_study(self, study: Study) -> bytes:
-        return self.render(study)
+    def render(self, summary: Comparison | Study) -> bytes:
+        return (summary.model_dump_json(indent=1) + "\n").encode()
 
 
 class CurvesReport(Report):
@@ -207,22 +203,20 @@ class CurvesReport(Report):
 
     file_name = "curves.csv"
 
-    def has_content(self, comparison: Comparison) -> bool:
-        return comparison.training is not None
-
-    def render(self, comparison: Comparison) -> bytes:
+    def render(self, summary: Comparison | Study) -> bytes | None:
+        if isinstance(summary, Study) or summary.training is None:
+            return None
         columns = ["comparison_id", "arm", "seed", "launch", "finished", "epochs_done", "train_s", *QUANTITIES]
-        arms = comparison.training.arms if comparison.training else []
         rows = [
             {
-                "comparison_id": comparison.comparison_id,
+                "comparison_id": summary.comparison_id,
                 "arm": arm.name,
                 **curve.model_dump(include={"seed", "launch", "finished"}),
                 "epochs_done": epoch + 1,
                 "train_s": train_s,
                 **{quantity: curve.figures[quantity][epoch] for quantity in QUANTITIES},
             }
-            for arm in arms
+            for arm in summary.training.arms
             for curve in arm.by_seed
             for epoch, train_s in enumerate(curve.train_s)
         ]

@@ -25,17 +25,16 @@ from reports.charts.interval_axis import interval_axis
 from reports.charts.study_charts import study_charts
 from reports.charts.timeline import pair_stride
 from reports.conclusions.study_conclusions import has_own_units
+from reports.formats.texts import method
 from reports.schema import ArmSummary, Comparison
 from reports.study_schema import Study
 from reports.tables.case_tables import case_table, outcome_table
-from reports.tables.machine_tables import resource_caption, resource_table
-from reports.tables.sections import DIVIDE, sections
-from reports.tables.study_tables import points_table, results_table, study_link_caption, study_link_table
+from reports.tables.sections import DIVIDE, sections, study_sections
+from reports.tables.study_tables import points_table, results_table
 from reports.tables.table import Table
 from reports.tables.verdict_table import training_table, verdict_table
 from reports.wording import formatting
 from reports.wording.first_screen import MOST_LINES, first_screen
-from reports.wording.method import method
 from reports.wording.study_sentences import bases, trained_to
 
 FILES = [
@@ -54,8 +53,11 @@ class HtmlReport(Report):
 
     file_name = "report.html"
 
-    def render(self, comparison: Comparison) -> bytes:
+    def render(self, summary: Comparison | Study) -> bytes:
         """UTF-8 HTML, see ``render_page``."""
+        return self._render_study(summary) if isinstance(summary, Study) else self._render_comparison(summary)
+
+    def _render_comparison(self, comparison: Comparison) -> bytes:
         figures, screen = charts(comparison), first_screen(comparison)
         confidence, threshold = (comparison.measurement[name] for name in ("confidence", "noise_threshold"))
         return render_page(
@@ -79,7 +81,7 @@ class HtmlReport(Report):
             trace_files=trace_files(comparison),
         )
 
-    def render_study(self, study: Study) -> bytes:
+    def _render_study(self, study: Study) -> bytes:
         figures, screen = study_charts(study), first_screen(study)
         return render_page(
             "study.html.j2",
@@ -90,10 +92,7 @@ class HtmlReport(Report):
             files=STUDY_FILES,
             results=results_table(study).narrowed("throughput", "speed_up", "efficiency"),
             points=points_table(study),
-            links=study_link_table(study),
-            links_caption=study_link_caption(study),
-            resources=resource_table(study),
-            resources_caption=resource_caption(study),
+            sections={section.name: section for section in study_sections(study)},
             bases=bases(study),
             method=method(study),
             trained_to=trained_to(study.target_accuracy),

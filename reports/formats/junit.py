@@ -26,16 +26,15 @@ class JunitReport(Report):
     file_name = "junit.xml"
     is_customary = False
 
-    def render(self, comparison: Comparison) -> bytes:
-        suites = [_suite(comparison.name, comparison.arms, comparison.results)]
-        if against := comparison.against:
-            name = f"{comparison.name}.against"
+    def render(self, summary: Comparison | Study) -> bytes:
+        if isinstance(summary, Study):
+            suites = [_suite(f"{summary.name}.{point.name}", point.arms, point.results) for point in summary.points]
+            return _document(summary.name, *suites)
+        suites = [_suite(summary.name, summary.arms, summary.results)]
+        if against := summary.against:
+            name = f"{summary.name}.against"
             suites.append(_counted(name, [_change(name, against, change) for change in against.changes]))
-        return _document(comparison.name, *suites)
-
-    def render_study(self, study: Study) -> bytes:
-        suites = (_suite(f"{study.name}.{point.name}", point.arms, point.results) for point in study.points)
-        return _document(study.name, *suites)
+        return _document(summary.name, *suites)
 
 
 def _document(name: str, *suites: ElementTree.Element) -> bytes:

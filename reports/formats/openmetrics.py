@@ -86,17 +86,14 @@ class OpenmetricsReport(Report):
     file_name = "comparison.prom"
     is_customary = False
 
-    def render(self, comparison: Comparison | Study) -> bytes:
+    def render(self, summary: Comparison | Study) -> bytes:
         """The families one after another; all samples of one stand together."""
         families: dict[Gauge, list[str]] = {}
-        for gauge, labels, value in figures(comparison):
-            shown = ",".join(f'{name}="{_escaped(text)}"' for name, text in {"plan": comparison.name, **labels}.items())
+        for gauge, labels, value in figures(summary):
+            shown = ",".join(f'{name}="{_escaped(text)}"' for name, text in {"plan": summary.name, **labels}.items())
             families.setdefault(gauge, []).append(f"ringside_{gauge.name}{{{shown}}} {value!r}")
         lines = [line for gauge, samples in families.items() for line in (*_described(gauge), *samples)]
         return "\n".join([*lines, "# EOF\n"]).encode()
-
-    def render_study(self, study: Study) -> bytes:
-        return self.render(study)
 
 
 def figures(summary: Comparison | Study) -> Iterator[tuple[Gauge, Labels, float]]:
@@ -138,17 +135,14 @@ class BencherReport(Report):
     file_name = "bencher.json"
     is_customary = False
 
-    def render(self, comparison: Comparison | Study) -> bytes:
+    def render(self, summary: Comparison | Study) -> bytes:
         found: dict[str, dict[str, dict[str, float]]] = {}
-        for place, measure, estimate in throughputs(comparison):
-            measures = found.setdefault(f"{in_report(comparison.name)}/{place}", {})
+        for place, measure, estimate in throughputs(summary):
+            measures = found.setdefault(f"{in_report(summary.name)}/{place}", {})
             if estimate is not None:
                 bounds = {"value": estimate.value, "lower_value": estimate.ci_low, "upper_value": estimate.ci_high}
                 measures[measure] = {name: value for name, value in bounds.items() if value is not None and isfinite(value)}
         return (json.dumps(found, indent=1) + "\n").encode()
-
-    def render_study(self, study: Study) -> bytes:
-        return self.render(study)
 
 
 class OtavaReport(Report):
@@ -160,14 +154,11 @@ class OtavaReport(Report):
     file_name = "otava.csv"
     is_customary = False
 
-    def render(self, comparison: Comparison | Study) -> bytes:
-        row: dict[str, str | float | None] = {"time": comparison.created_at, "comparison": in_report(comparison.comparison_id)}
-        for place, measure, estimate in throughputs(comparison):
+    def render(self, summary: Comparison | Study) -> bytes:
+        row: dict[str, str | float | None] = {"time": summary.created_at, "comparison": in_report(summary.comparison_id)}
+        for place, measure, estimate in throughputs(summary):
             row[f"{place}/{measure}"] = None if estimate is None else estimate.value
         return csv_bytes(row, [row])
-
-    def render_study(self, study: Study) -> bytes:
-        return self.render(study)
 
 
 def throughputs(summary: Comparison | Study) -> Iterator[tuple[str, str, Estimate | None]]:

@@ -77,11 +77,8 @@ class Tracker(Report):
             f"'{self.requirement or self.package}', or leave the report out of the plan's 'reports'"
         )
 
-    def render(self, comparison: Comparison) -> bytes:
-        return self.told(tracked_run(comparison, HtmlReport().render(comparison)))
-
-    def render_study(self, study: Study) -> bytes:
-        return self.told(tracked_run(study, HtmlReport().render_study(study)))
+    def render(self, summary: Comparison | Study) -> bytes:
+        return self.told(tracked_run(summary, HtmlReport().render(summary)))
 
     def told(self, run: TrackedRun) -> bytes:
         """Tell the program; returns the file. A failure is a ``ReportError`` that says what to do."""

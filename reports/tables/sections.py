@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from reports.schema import Comparison
+from reports.study_schema import Study
 from reports.tables.machine_tables import machine_caption, machine_table, resource_caption, resource_table
 from reports.tables.rank_tables import link_caption, link_table, rank_caption, rank_table
 from reports.tables.script_tables import differences_table, equality_table, phases_table
+from reports.tables.study_tables import study_link_caption, study_link_table
 from reports.tables.table import Table
 from reports.tables.terms_table import (
     TIMINGS,
@@ -96,6 +98,13 @@ def sections(comparison: Comparison) -> list[Section]:
     made.append(Section("timings", "Where the seconds of a launch go", timing_table(comparison), TIMINGS))
     made.insert(0, Section("against", f"Against {against.comparison_id}" if against else "", against_table(comparison), said))
     return [section for section in made if section.table.rows]
+
+
+def study_sections(study: Study) -> list[Section]:
+    """Those of a study's arms at all points together, that have rows."""
+    links = Section("links", "Bytes per link", study_link_table(study), study_link_caption(study))
+    resources = Section("resources", "", resource_table(study), resource_caption(study))
+    return [section for section in (links, resources) if section.table.rows]
 
 
 def _exchange_caption(comparison: Comparison) -> str:

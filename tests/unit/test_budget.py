@@ -9,6 +9,7 @@ import pytest
 
 from measurement.plans.plan import Measurement
 from reports import write_reports
+from reports.formats.texts import method
 from reports.launch_budget import choose_length, cost_of
 from reports.statistics.budget import (
     FEWEST_ROUNDS,
@@ -21,7 +22,6 @@ from reports.statistics.budget import (
     spread_of,
 )
 from reports.statistics.intervals import launch_ratios
-from reports.wording.method import method
 from runners.driver.rounds import RoundLimit
 from tests.kit.budgets import REGIMES, SCALES, fixed, interval_of, launch, on_a_budget, tables
 from tests.kit.ratios import log_width

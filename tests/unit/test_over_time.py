@@ -35,7 +35,7 @@ def study(folder, comparison):
 
 def bencher(summary):
     """What Bencher's schema (https://bencher.dev/docs/reference/bencher-metric-format) allows, and nothing else."""
-    found = json.loads(make_report("bencher").content_of(summary))
+    found = json.loads(make_report("bencher").render(summary))
     for benchmark, measures in found.items():
         assert 0 < len(benchmark) <= 1024
         for measure, metric in measures.items():
@@ -46,7 +46,7 @@ def bencher(summary):
 
 
 def otava(summary):
-    header, *rows = csv.reader(io.StringIO(make_report("otava").content_of(summary).decode(), newline=""))
+    header, *rows = csv.reader(io.StringIO(make_report("otava").render(summary).decode(), newline=""))
     (row,) = rows
     assert len(set(header)) == len(header) == len(row)
     return dict(zip(header, row, strict=True))

@@ -21,8 +21,8 @@ from reports.charts.comparison_charts import charts
 from reports.charts.timeline import MAX_POINTS, pair_stride
 from reports.formats.html import FILES as FILES_BESIDE
 from reports.formats.html import HtmlReport, script_json
-from reports.formats.markdown import escape
 from reports.formats.terminal import comparison_lines
+from reports.formats.texts import escape
 from reports.schema import Comparison
 from tests.kit.results_factory import FORMATS, Truth, make_plan, write_results
 
@@ -68,10 +68,10 @@ def test_a_report_keeps_its_contract(name, comparison):
     assert isinstance(report, Report)
     assert Path(report.file_name).name == report.file_name
     first = report.render(comparison)
-    assert isinstance(first, bytes)
+    assert isinstance(first, bytes) or (name, first) == ("curves", None), "only a training has curves"
     assert first == type(report)().render(comparison)
     shown = [arm.name for arm in comparison.arms if report.is_customary or arm.role == "candidate"]
-    assert all(name in first.decode() for name in shown if report.has_content(comparison))
+    assert first is None or all(name in first.decode() for name in shown)
 
 
 @pytest.mark.slow

@@ -82,7 +82,7 @@ def test_gauges_are_read_by_prometheus_own_parsers(folder):
     study = study_of(plan, {"two": comparison, "four": None}, comparison_id="study")
     points = [
         sample.labels["point"]
-        for family in openmetrics(make_report("openmetrics").render_study(study).decode())
+        for family in openmetrics(make_report("openmetrics").render(study).decode())
         for sample in family.samples
         if "arm" in sample.labels
     ]

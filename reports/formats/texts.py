@@ -1,0 +1,55 @@
+"""Texts in Markdown from templates, and of them how it was measured and what the figures mean."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from measurement.errors import in_report
+from reports.conclusions import disturbances
+from reports.conclusions.step_terms import LIMIT
+from reports.conclusions.training_results import FEWEST
+from reports.conclusions.verdict import LOAD_POWER
+from reports.schema import Comparison
+from reports.statistics.budget import PILOTS
+from reports.statistics.intervals import TRIM
+from reports.study_schema import Study
+from reports.wording import formatting
+from reports.wording.first_screen import MOST_LINES
+
+SPECIAL = str.maketrans({char: f"\\{char}" for char in "\\`*_[]<>|#&~$"})
+
+
+def method(shown: Comparison | Study) -> list[str]:
+    """The method section of a report, one paragraph an entry."""
+    constants = {"pilots": PILOTS, "trim": TRIM, "limit": LIMIT, "load_power": LOAD_POWER, "fewest_seeds": FEWEST}
+    template = "study_method.md.j2" if isinstance(shown, Study) else "method.md.j2"
+    paragraphs = re.split(r"\n\s*\n", render_text(template, c=shown, d=disturbances, **constants).strip())
+    return [paragraph.replace("\n", " ") for paragraph in paragraphs]
+
+
+def render_text(template: str, **shown: Any) -> str:
+    """A template filled. What comes from users and programs it passes through its filter ``md``, which is ``escape``."""
+    return _texts().get_template(template).render(q=formatting, most_lines=MOST_LINES, **shown)
+
+
+@cache
+def _texts() -> Environment:
+    texts = Environment(
+        loader=PackageLoader("reports.formats"),
+        autoescape=False,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    texts.filters["md"] = escape
+    return texts
+
+
+def escape(text: object) -> str:
+    """Text that Markdown shows as it is, on one line."""
+    flat = " ".join(in_report(str(text)).split()).translate(SPECIAL)
+    return flat.replace("://", ":\\/\\/")
