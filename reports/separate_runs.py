@@ -128,7 +128,7 @@ def _launches(by_arm: Mapping[str, Sequence[Run]], *, trains: bool) -> dict[tupl
             other = found.setdefault((arm, launch), run)
             if other is not run:
                 raise PlanError(
-                    f"'{other.name}' and '{run.name}' trained {arm} with the same seed {run.plan.seed}; give each a --seed of its "
+                    f"'{other.name}' and '{run.name}' trained {arm} with the same seed {run.plan.seed}; give each a seed of its "
                     "own, the same ones in every arm, or leave one out"
                 )
     return found

@@ -195,7 +195,7 @@ def page_fault_lines(arms: Sequence[ArmSummary], *, freed_memory: str) -> list[s
     return [
         f"Page faults per step, by launch, since malloc returns freed memory to the kernel: {told}. They cost time, and make "
         "launches differ. Trainings that keep freed memory (MALLOC_MMAP_MAX_=0, MALLOC_TRIM_THRESHOLD_=1099511627776) may be "
-        "faster and vary less; 'freed_memory: keep' in the plan, or without a plan --freed-memory keep, compares those"
+        "faster and vary less; 'freed_memory: keep' in the plan, or --set freed_memory=keep, compares those"
     ]
 
 

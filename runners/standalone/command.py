@@ -22,14 +22,7 @@ from runners.planning.arm_checks import libraries_of
 from runners.planning.arms import require_given, require_gpu_here
 from runners.processes.readable_output import make_output_readable
 from runners.rank.resources import take_resources, threads_of
-from runners.standalone.flags import (
-    FLAGS,
-    RunOptions,
-    TrainingOptions,
-    plan_content,
-    require_own_local_rank,
-    settings,
-)
+from runners.standalone.flags import FLAGS, RunOptions, plan_content, require_own_local_rank, settings
 from runners.standalone.run import StandaloneRun
 from workloads import REGISTRY
 
@@ -37,10 +30,6 @@ MAY_BE_HOROVODRUN = (horovodrun.VARIABLES.name, mpirun.VARIABLES.name)
 """Over MPI its ranks are mpirun's."""
 MODULES = {"ddp": "runners.ddp", "horovod": "runners.hvd"}
 """How people start a rank, by its backend."""
-MEASUREMENT = {"mode": "separate", "launches": 1, "control": False, "freeze": False}
-"""Settings of a plan that standalone runs have no choice in."""
-LOCAL_EVERY = 4
-"""After so many blocks comes one without exchange, as by default in plans."""
 
 
 def epilog(backend: str) -> str:
@@ -69,15 +58,12 @@ def measure(backend: str, given: Given) -> None:
         make_output_readable()
     require_own_local_rank(options.local_rank, world)
     threads = content["threads"] = threads_of(world, asked=content.get("threads"), environment=os.environ)
-    local_every = 0 if options.no_local or content["training"] else LOCAL_EVERY
-    content["measurement"] |= {**MEASUREMENT, "local_every": local_every, "parity_steps": max(1, options.parity_steps)}
     plan = resolve_plan(options.backend or backend, content, values_of(given, Arm), world)
     folder = ResultsFolder(options.output or default_folder(f"{plan.baseline}-{folder_name(plan.workload)}"))
     if world.rank == 0 and (folder.plan_path.exists() or any(folder.root.glob("launch-*"))):
         raise PlanError(f"'{folder.root}' holds a run already; give another folder with -o, one for each run, or remove it")
     take_resources(world, threads=threads, device=plan.device, affinity=plan.affinity, freed_memory=plan.freed_memory)
-    training = TrainingOptions(**values_of(given, TrainingOptions))
-    StandaloneRun(plan=plan, world=world, options=options, training=training, folder=folder).run()
+    StandaloneRun(plan=plan, world=world, options=options, folder=folder).run()
 
 
 def _join_pods(world: World, module: str) -> None:
@@ -95,16 +81,16 @@ def resolve_plan(backend: str, content: Mapping[str, Any], arm: Mapping[str, Any
         PlanError: the launcher does not give what the backend needs, or the backend cannot do what is asked.
     """
     name, options = folder_name(backend), settings(arm.get("options"), "--option")
-    chosen = make_backend(backend, transport=arm.get("transport"), options=options, micro_steps=content.get("micro_steps", 1))
+    own = Arm(backend=backend, transport=arm.get("transport"), options=options)
+    ranks = {"name": name, "world_size": world.world_size, "baseline": name, "arms": {name: own}}
+    plan = check_plan({**content, **ranks}, source="command line")
+    chosen = make_backend(backend, transport=own.transport, options=options, micro_steps=plan.micro_steps)
     if chosen.transport is None and world.launcher == "srun" and HOROVOD in chosen.needs():
         # Horovod would look for variables of horovodrun's or mpirun's
         chosen.transport = "mpi" if MPI in world.gives else "gloo"
+        plan = plan.model_copy(update={"arms": {name: own.model_copy(update={"transport": chosen.transport})}})
     if world.world_size > 1:
         require_given(world.gives, chosen, launcher=world.launcher, reference=backend)
-    arms = {name: {"backend": backend, "transport": chosen.transport, "options": options}}
-    plan = check_plan(
-        {**content, "name": name, "world_size": world.world_size, "baseline": name, "arms": arms}, source="command line"
-    )
     require_gpu_here(plan.device, chosen.transport)
     if world.rank == 0:
         found = disturbances(os.environ, chosen.steered_by | libraries_of(plan.device))

@@ -1,25 +1,21 @@
-"""The flags of a standalone run in one table, and how they go together. A new flag is one line here."""
+"""The flags of a standalone run in one table, and the plan that they ask for. A new flag is one line here."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
-from measurement.errors import PlanError
-from measurement.plans.options import checked
+from measurement.errors import PlanError, quoted
 from measurement.plans.plan import Arm, Measurement, Plan
-from measurement.plans.plan_file import parse_yaml
-from measurement.plans.settings import LossScale, Section, SpeedSettings, TrainingSettings
+from measurement.plans.plan_file import overridden, parse_yaml
+from measurement.plans.settings import Section, TrainingSettings
 from measurement.world import World
 from runners.flags import Flag, Given, values_of
-from workloads import workload_class
-from workloads.data.data_files import FetchOptions
-from workloads.data.input import InputOptions
-from workloads.supervised import SGDOptions
 
 
 class RunOptions(Section):
@@ -27,10 +23,10 @@ class RunOptions(Section):
 
     backend: str | None = None
     """Use another backend: single, dp, naive, fsdp2, or your own by module:Class or path/to/file.py:Class."""
-    parity_steps: int = Field(default=3, ge=0)
-    """Optimizer steps of the parity gate. 0: no gate."""
-    no_local: bool = False
-    """Leave out blocks without gradient exchange. The report then cannot say why."""
+    settings: tuple[str, ...] = ()
+    """Set another key of a plan, such as precision=amp-bf16, threads=2 or training.warmup_epochs=5. May be repeated."""
+    print_every: int | None = Field(default=None, ge=1)
+    """Print a line every so many steps."""
     tensorboard: Path | None = None
     """Write TensorBoard's event files into this folder."""
     timeout: float = Field(default=300.0, ge=1)
@@ -41,65 +37,39 @@ class RunOptions(Section):
     """Results folder, a new one. [results/BACKEND-WORKLOAD-TIME]"""
 
 
-class TrainingOptions(Section):
-    """What a standalone training is asked besides the rules that all arms train by."""
-
-    print_every: int | None = Field(default=None, ge=1)
-    """Print a line every so many steps."""
-
-
-MEASURING, TRAINING, DATA, LAUNCH = "Measuring", "Training", "Data", "Launch"
-_plan, _measurement, _speed = (partial(Flag, MEASURING, model) for model in (Plan, Measurement, SpeedSettings))
-_training, _trainer = (partial(Flag, TRAINING, model, is_optional=True) for model in (TrainingSettings, TrainingOptions))
-_data, _optimizer = partial(Flag, DATA, FetchOptions, default=None), partial(Flag, TRAINING, SGDOptions, default=None)
-_launch, _run = partial(Flag, LAUNCH, Plan), partial(Flag, LAUNCH, RunOptions)
-
-WORKLOAD = Flag(DATA, Plan, "workload", default="digits")
-WORKLOAD_OPTION = Flag(
-    DATA, Plan, "workload_options", ("--workload-option",), help="Option of the workload. May be repeated.", metavar="KEY=VALUE"
+MEASURING, TRAINING, LAUNCH = "Measuring", "Training", "Launch"
+_measurement, _run = partial(Flag, MEASURING, Measurement), partial(Flag, LAUNCH, RunOptions)
+_pairs = partial(Flag, metavar="KEY=VALUE")
+WORKLOAD_OPTION = _pairs(
+    MEASURING, Plan, "workload_options", ("--workload-option",), help="Option of the workload. May be repeated."
 )
+SETTINGS = _pairs(MEASURING, RunOptions, "settings", ("--set",))
+PRINT_EVERY = Flag(TRAINING, RunOptions, "print_every")
 FLAGS: Sequence[Flag] = (
-    _plan("local_batch_size"),
-    _plan("micro_steps", help="Backward passes accumulated into one optimizer step."),
+    Flag(MEASURING, Plan, "workload", default="digits"),
+    WORKLOAD_OPTION,
+    Flag(MEASURING, Plan, "local_batch_size"),
     _measurement("rounds", ("--blocks",), default=10, help="Blocks to measure."),
     _measurement("block_steps", default=20, help="Timed steps in each block."),
     _measurement("warmup_steps", default=10, help="Untimed steps before the first block."),
-    Flag(MEASURING, RunOptions, "parity_steps"),
-    Flag(MEASURING, RunOptions, "no_local"),
-    _plan("precision"),
-    Flag(MEASURING, LossScale, "initial", ("--loss-scale",), help="Loss scale of amp-fp16 at the start."),
-    Flag(MEASURING, LossScale, "growth_interval", ("--loss-scale-growth-interval",)),
-    _plan("max_gradient_norm"),
-    *map(_speed, SpeedSettings.model_fields),
+    SETTINGS,
     Flag(MEASURING, RunOptions, "output", ("-o", "--output")),
-    _training("epochs", help="Train for so many epochs, instead of measuring blocks."),
-    _training("target_accuracy", help="Held-out top-1 accuracy at which to stop."),
-    _training("learning_rate_scaling"),
-    _training("warmup_epochs"),
-    _training("decay_epochs", help="Epochs after which the learning rate falls to a tenth, each time."),
-    _optimizer("learning_rate", ("--learning-rate", "--lr")),
-    *map(_optimizer, ("momentum", "weight_decay", "label_smoothing")),
-    *map(_trainer, TrainingOptions.model_fields),
+    Flag(TRAINING, TrainingSettings, "epochs", default=None, help="Train for so many epochs, instead of measuring blocks."),
+    PRINT_EVERY,
     Flag(TRAINING, RunOptions, "tensorboard"),
-    WORKLOAD,
-    WORKLOAD_OPTION,
-    _data("data_dir"),
-    _data("download", help="Download missing data into --data-dir."),
-    _data("pretrained"),
-    _data("new_head", help="Leave out weights of --pretrained for another number of classes."),
-    _data("loader_workers", ("--workers",)),
-    Flag(DATA, Plan, "seed", help="Seed of the weights and the batches."),
     _run("backend"),
-    Flag(LAUNCH, Arm, "options", ("--option",), help="Option of the backend. May be repeated.", metavar="KEY=VALUE"),
+    _pairs(LAUNCH, Arm, "options", ("--option",), help="Option of the backend. May be repeated."),
     Flag(LAUNCH, Arm, "transport"),
-    _launch("threads", help="Threads of each rank. Default: OMP_NUM_THREADS, or a share of the cores."),
-    _launch("affinity"),
-    _launch("freed_memory"),
-    _launch("device"),
     _run("timeout"),
     _run("local_rank", ("--local-rank", "--local_rank"), is_hidden=True),
 )
-SECTIONS: Mapping[str, type[BaseModel]] = {"measurement": Measurement, "speed": SpeedSettings, "loss_scale": LossScale}
+SETTABLE = (
+    *("seed", "threads", "affinity", "freed_memory", "device", "micro_steps", "precision", "loss_scale.*", "max_gradient_norm"),
+    *("speed.*", "training.*", "measurement.local_every", "measurement.parity_steps"),
+)
+"""Keys of a plan that ``--set`` may name: the launcher and the other flags say the others, or a standalone run has none."""
+FIXED = {"mode": "separate", "launches": 1, "control": False, "freeze": False}
+"""Keys of a plan's ``measurement`` that standalone runs have no choice in."""
 
 
 def settings(given: Sequence[str] | None, flag: str) -> dict[str, Any]:
@@ -112,58 +82,29 @@ def settings(given: Sequence[str] | None, flag: str) -> dict[str, Any]:
 
 
 def plan_content(given: Given) -> dict[str, Any]:
-    """Return what the flags say of a plan; what a standalone run must not or may leave out is as it has it.
+    """Return what the flags say of a plan.
 
     Raises:
         PlanError: a value that is not accepted, or flags that do not go together.
     """
-    content = values_of(given, Plan)
-    norm = content.get("max_gradient_norm")
-    if norm is not None and not norm > 0:
-        raise PlanError(f"--max-gradient-norm {norm:g} is not greater than 0; leave it out to clip nothing")
-    training = read_training(given)
-    return {
-        **content,
-        **{section: values_of(given, model) for section, model in SECTIONS.items()},
-        "workload_options": workload_options(given),
-        "training": training.model_dump() if training else None,
+    asked = [str(setting) for setting in given.get(SETTINGS, ())]
+    for setting in asked:
+        key = setting.partition("=")[0].strip()
+        if not any(fnmatch(key, known) for known in SETTABLE):
+            raise PlanError(f"--set {quoted(key)} is not for a standalone run; it sets {', '.join(SETTABLE)}")
+    content = {
+        **values_of(given, Plan),
+        "workload_options": settings(given.get(WORKLOAD_OPTION), WORKLOAD_OPTION.name),
+        "measurement": values_of(given, Measurement) | FIXED,
+        "training": values_of(given, TrainingSettings),
     }
-
-
-def read_training(given: Given) -> TrainingSettings | None:
-    """Read ``--epochs`` and the flags that need it; None: throughput is to be measured.
-
-    Raises:
-        PlanError: a flag without ``--epochs``, or a value that is not accepted.
-    """
-    asked = values_of(given, TrainingSettings)
-    epochs = asked.pop("epochs", None)
-    named = [flag.name for flag in given if flag.model in (TrainingSettings, TrainingOptions) and flag.field != "epochs"]
-    if epochs is None:
-        if named:
-            raise PlanError(f"{named[0]} is for training to the end; say --epochs N with it, or leave it out to measure throughput")
-        return None
-    content = {"epochs": epochs, **asked, "stop_at_target": "target_accuracy" in asked}
-    return checked(TrainingSettings, content, source="training")
-
-
-def workload_options(given: Given) -> dict[str, Any]:
-    """Return the workload's options, those included that have flags of their own.
-
-    Raises:
-        PlanError: the workload has no such option, or it is given twice.
-    """
-    workload, options = values_of(given, Plan)["workload"], settings(given.get(WORKLOAD_OPTION), WORKLOAD_OPTION.name)
-    own = {flag: value for flag, value in given.items() if issubclass(flag.model, InputOptions)}
-    model = workload_class(workload)[0].Options
-    known, takes_more = model.model_fields if own else {}, model.model_config.get("extra") == "allow"
-    for flag in own:
-        if flag.field not in known and not takes_more:
-            listed = ", ".join(sorted(known)) or "none"
-            raise PlanError(f"{flag.name}: workload '{workload}' has no option '{flag.field}' (it has: {listed}); leave it out")
-        if flag.field in options:
-            raise PlanError(f"{flag.name} and --workload-option {flag.field} are both given; leave one out")
-    return {**options, **{flag.field: str(one) if isinstance(one, Path) else one for flag, one in own.items()}}
+    training = overridden(content, asked)["training"]
+    if "epochs" in training:
+        return content | {"measurement": content["measurement"] | {"local_every": 0}}
+    needing = next((f"--set training.{key}" for key in training), PRINT_EVERY.name if PRINT_EVERY in given else None)
+    if needing:
+        raise PlanError(f"{needing} is for training to the end; say --epochs N with it, or leave it out to measure throughput")
+    return content | {"training": None}
 
 
 def require_own_local_rank(given: int | None, world: World) -> None:

@@ -23,7 +23,7 @@ from runners.protocol.lost_peers import CAUSE_FIRST_S, mentions_lost_peer
 from runners.protocol.messages import CheckReport, ParityReport, flops_of
 from runners.rank.engine import Engine, start_engine
 from runners.rank.remote_error import report_error
-from runners.standalone.flags import RunOptions, TrainingOptions
+from runners.standalone.flags import RunOptions
 from runners.standalone.joint_start import joint_start
 from runners.standalone.partial_results import PartialResults
 from runners.standalone.rendezvous import rendezvous_store
@@ -44,7 +44,6 @@ class StandaloneRun:
     world: World
     """As the launcher has it; once the engine stands, as the library has it."""
     options: RunOptions
-    training: TrainingOptions
     folder: ResultsFolder
     store: Store | None = field(default=None, init=False)
     """Where the ranks met. Rank 0 may serve it, so it lasts as long as the run: others may still be starting."""
@@ -73,7 +72,7 @@ class StandaloneRun:
         partial_results = PartialResults(self.folder, self.plan, rank=self.world.rank)
         try:
             events = self._open_events(engine)
-            training = TrainingRun(engine, self.training, say=self._say, events=events) if engine.job.training else None
+            training = TrainingRun(engine, self.options, say=self._say, events=events) if engine.job.training else None
             record = self._new_record(engine)
             self._take_gate(engine, record, before=True)
             record.start_s = time.monotonic() - began
@@ -133,16 +132,16 @@ class StandaloneRun:
         return record
 
     def _take_gate(self, engine: Engine, record: LaunchRecord, *, before: bool) -> None:
-        """Take the parity gate if it is due: before a training or a micro-benchmark, or after blocks.
+        """Take the parity gate where it is due: before a training or a micro-benchmark, or after blocks.
 
         As under a driver, see ``runners.driver.gates``. A micro-benchmark's gate also tells what the backend offers.
 
         Raises:
             ParityError: on every rank, where it is not passed.
         """
-        steps = self.options.parity_steps
-        if before != engine.gate_comes_first or not (steps or record.cases):
+        if before != engine.gate_comes_first:
             return
+        steps = self.plan.measurement.parity_steps
         reports = engine.backend.all_gather_object(engine.run_gate(steps=steps, counts_flops=True), ParityReport | CheckReport)
         record.flops = flops_of(reports)
         record.parity, record.not_offered = judge_gate(reports, steps=steps)

@@ -14,7 +14,7 @@ from runners.protocol.messages import EpochCommand, EpochReport, combine
 from runners.rank.engine import Engine
 from runners.rank.epochs import EpochProgress
 from runners.rank.trainer import DATA_WAIT
-from runners.standalone.flags import TrainingOptions
+from runners.standalone.flags import RunOptions
 from runners.standalone.throughput import require_together
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ Say = Callable[[str], None]
 class TrainingRun:
     """One rank of a standalone training. Its methods are collective."""
 
-    def __init__(self, engine: Engine, options: TrainingOptions, *, say: Say, events: TensorboardLog | None = None) -> None:
+    def __init__(self, engine: Engine, options: RunOptions, *, say: Say, events: TensorboardLog | None = None) -> None:
         """``events`` are rank 0's."""
         assert engine.epochs is not None and engine.job.training is not None
         self._engine, self._training, self._runner = engine, engine.job.training, engine.epochs

@@ -50,7 +50,8 @@ def test_every_number_of_workers_is_measured_on_ranks_that_load_at_the_same_time
 def test_a_rank_that_somebody_started_loads_too(tmp_path):
     options = write_data("mnist", tmp_path / "data")
     asked = ["--workload", "loaders", "--workload-option", "workload=mnist", "--workload-option", "workers=[0, 1]"]
-    blocks = ["--blocks", "1", "--block-steps", "2", "--local-batch-size", "4", "--data-dir", options["data_dir"]]
+    blocks = ["--blocks", "1", "--block-steps", "2", "--local-batch-size", "4"]
+    blocks += ["--workload-option", f"data_dir={options['data_dir']}"]
     done = run(*warm("-m", "runners.ddp"), *asked, *blocks, "-o", tmp_path / "out")
     assert done.returncode == 0, done.stdout + done.stderr
     assert all(words in done.stdout for words in ("samples/s", "0 workers", "1 worker"))
@@ -81,7 +82,7 @@ def test_a_damaged_image_ends_the_rank_whose_loader_process_meets_it_with_one_li
     options, path = damaged_images(tmp_path / "data")
     given = [part for name, value in {**options, "loader_workers": 1}.items() for part in ("--workload-option", f"{name}={value}")]
     logs = ["--log-dir", tmp_path / "logs", "--redirects", "3"]
-    asked = ["-m", "runners.ddp", "--workload", "imagenet", *given, "--local-batch-size", "4", "--parity-steps", "0"]
+    asked = ["-m", "runners.ddp", "--workload", "imagenet", *given, "--local-batch-size", "4"]
     done = run(*TORCHRUN, *logs, *asked, "-o", tmp_path / "out")
     assert done.returncode != 0
     said = [log.read_text() for log in (tmp_path / "logs").rglob("stderr.log")]

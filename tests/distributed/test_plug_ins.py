@@ -118,7 +118,7 @@ def test_a_backend_by_path_stands_alone_with_readmes_model(readme):
     ranks = ("torchrun", "--standalone", "--nproc-per-node", "2", "-m", "runners.ddp", "--backend", "flat.py:Flat")
     ranks += ("--workload", "spirals.py:Spirals", "--workload-option", "loader_workers=1")
     short = ("--blocks", "2", "--block-steps", "2", "--warmup-steps", "1", "--local-batch-size", "8", "-o", "alone")
-    short += ("--max-gradient-norm", "1.0")  # clipping comes between exchange and step
+    short += ("--set", "max_gradient_norm=1.0")  # clipping comes between exchange and step
     done = command(sys.executable, "-m", "torch.distributed.run", *ranks[1:], *short, cwd=readme)
     assert done.returncode == 0, done.stderr
     record = read_record(readme / "alone" / "launch-000" / "Flat" / "record.json")

@@ -18,7 +18,7 @@ from measurement.records.results import ResultsFolder
 from reports.schema import Comparison
 from runners.standalone.command import command_line
 from tests.conftest import REPOSITORY, needs_horovod, ringside_here, run_here
-from tests.kit.commands import HOROVODRUN_HVD, MPIRUN, SHORT, TORCHRUN_DDP, run, warm
+from tests.kit.commands import HOROVODRUN_HVD, MPIRUN, NO_LOCAL, SHORT, TORCHRUN_DDP, run, warm
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def run_once(tmp_path_factory):
         key = (*command, runner)
         if key not in done:
             folder = tmp_path_factory.mktemp("run") / "run"
-            done[key] = run(*command, "-m", *f"runners.{runner}".split(), *SHORT, "--threads", "1", "-o", folder), folder
+            done[key] = run(*command, "-m", *f"runners.{runner}".split(), *SHORT, "--set", "threads=1", "-o", folder), folder
         return done[key]
 
     return run_it
@@ -87,7 +87,7 @@ def test_two_runs_that_a_user_started_make_a_report(run_once, tmp_path):
 @pytest.mark.costly
 def test_one_rank_has_the_same_share_of_the_host_under_every_launcher(tmp_path):
     """torchrun sets OMP_NUM_THREADS=1, and mpirun binds a rank to one core."""
-    asked = ["-m", "runners.ddp", *SHORT, "--parity-steps", "0", "--no-local", "--freed-memory", "keep"]
+    asked = ["-m", "runners.ddp", *SHORT, *NO_LOCAL, "--set", "freed_memory=keep"]
     commands = {
         "torchrun": ["torchrun", "--standalone", "--nproc-per-node", "1", *asked],
         "mpirun": ["mpirun", "-np", "1", "python", *asked],
@@ -145,7 +145,7 @@ def test_an_address_in_use_names_who_uses_it():
 def test_the_launcher_of_old_tutorials(tmp_path):
     """torch.distributed.launch appends --local-rank to the arguments."""
     launch = ["python", "-m", "torch.distributed.launch", "--standalone", "--nproc-per-node", "1"]
-    done = run(*launch, "-m", "runners.ddp", *SHORT, "--no-local", "-o", tmp_path)
+    done = run(*launch, "-m", "runners.ddp", *SHORT, *NO_LOCAL, "-o", tmp_path)
     assert done.returncode == 0, done.stderr
     (record,) = ResultsFolder(tmp_path).records()
     assert len(record.ranks) == 1
@@ -169,7 +169,7 @@ def test_uneven_ranks_on_two_hosts(tmp_path):
 def test_the_pods_of_a_trainjob_are_one_world(tmp_path):
     """Each runs plain python, by the variables of Kubeflow Trainer."""
     shared = {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "1", "PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": str(free_port())}
-    command = ["python", "-m", "runners.ddp", *SHORT, "--threads", "1", "-o", tmp_path / "run"]
+    command = ["python", "-m", "runners.ddp", *SHORT, "--set", "threads=1", "-o", tmp_path / "run"]
     with ThreadPoolExecutor() as pool:
         pods = [*pool.map(lambda number: run(*command, **shared, PET_NODE_RANK=number), ("0", "1"))]
     assert [pod.returncode for pod in pods] == [0, 0], pods
@@ -211,7 +211,13 @@ def test_torchrun_cannot_start_horovod():
         (["--option", "bucket_cap=1"], "did you mean 'bucket_cap_mb'?"),
         (["--transport", "nccl"], "needs a GPU"),
         (["--local-rank", "1"], "--local-rank 1, but this process is local rank 0 of 1"),
-        (["--affinity", "close"], "--affinity 'close' is not known; use spread or none"),
+        (["--set", "affinity=close"], "affinity = 'close': Input should be 'spread' or 'none'"),
+        (["--set", "hosts=a:1"], "--set 'hosts' is not for a standalone run; it sets seed, threads, "),
+        (["--set", "training.warmup_epochs=1"], "--set training.warmup_epochs is for training to the end; say --epochs N"),
+        (["--print-every", "5"], "--print-every is for training to the end; say --epochs N"),
+        (["--epochs", "2", "--set", "training.learning_rate_scaling=linaer"], "training.learning_rate_scaling = 'linaer'"),
+        (["--set", "max_gradient_norm=0"], "max_gradient_norm = 0"),
+        (["--workload-option", "data_dir=d"], "data_dir"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(monkeypatch, arguments, message):
@@ -224,6 +230,6 @@ def test_bad_input_is_one_line_and_exit_code_2(monkeypatch, arguments, message):
 
 
 def test_bad_input_ends_the_process_with_exit_code_2():
-    done = run("python", "-m", "runners.ddp", *SHORT, "--device", "tpu")
+    done = run("python", "-m", "runners.ddp", *SHORT, "--set", "device=tpu")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "ringside: --device 'tpu' is not known; use auto, cpu or cuda\n"
+    assert done.stderr == "ringside: plan 'command line': device = 'tpu': Input should be 'auto', 'cpu' or 'cuda'\n"

@@ -13,7 +13,7 @@ import pytest
 from measurement.addresses import free_port
 from measurement.records.results import ResultsFolder
 from tests.conftest import REPOSITORY, drawn, needs_horovod, ringside_here, wait_until, write_plan
-from tests.kit.commands import environment
+from tests.kit.commands import NO_LOCAL, environment
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 PLUGIN = Path(__file__).parent / "plugins" / "fails_later.py"
@@ -24,7 +24,7 @@ LAUNCHERS = {
     "mpirun": ["mpirun", "-np", "2", "--oversubscribe", "python", "-m"],
     "horovodrun": ["horovodrun", "--gloo", "-np", "2", "-H", "localhost:2", "python", "-m"],
 }
-STEPS = ["--transport", "gloo", "--local-batch-size", "16", "--block-steps", "3", "--warmup-steps", "1", "--no-local"]
+STEPS = ["--transport", "gloo", "--local-batch-size", "16", "--block-steps", "3", "--warmup-steps", "1", *NO_LOCAL]
 SHORT_MPI = [
     "--local-batch-size",
     "16",
@@ -34,9 +34,7 @@ SHORT_MPI = [
     "3",
     "--warmup-steps",
     "1",
-    "--no-local",
-    "--parity-steps",
-    "0",
+    *NO_LOCAL,
 ]
 ENDS_S = 150
 CELLS = [

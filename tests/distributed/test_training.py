@@ -28,8 +28,8 @@ RUNNERS = {
 
 
 def train(runner, folder, *more):
-    arguments = ["--workload", training.WORKLOAD, "--local-batch-size", "8", "--epochs", "3", "--threads", "1"]
-    arguments += ["--parity-steps", "0", "--learning-rate-scaling", "linear", "--warmup-epochs", "1.5", "-o", folder]
+    arguments = ["--workload", training.WORKLOAD, "--local-batch-size", "8", "--epochs", "3", "--set", "threads=1"]
+    arguments += ["--set", "training.learning_rate_scaling=linear", "--set", "training.warmup_epochs=1.5", "-o", folder]
     launcher = [*MPIRUN, "-m"] if runner == "hvd" else warm(*SPAWN)
     return run(*launcher, *RUNNERS[runner], *arguments, *more)
 

@@ -42,6 +42,8 @@ TORCHRUN_DDP = (["torchrun", "--standalone", "--nproc-per-node", "2"], "ddp")
 HOROVODRUN_HVD = (["horovodrun", "--gloo", *HOROVODRUN], "hvd")
 SHORT = ["--local-batch-size", "16", "--blocks", "4", "--block-steps", "3", "--warmup-steps", "1"]
 """Arguments of a runner that is over in seconds."""
+NO_LOCAL = ["--set", "measurement.local_every=0"]
+"""No blocks without exchange: a runner is over sooner."""
 
 
 def git(folder, *arguments):

@@ -11,7 +11,7 @@ from measurement.errors import PlanError
 from measurement.records.results import ResultsFolder
 from runners.planning.workload import resolve_workload
 from tests.conftest import HAS_HOROVOD, TINY
-from tests.kit.commands import run
+from tests.kit.commands import NO_LOCAL, run
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 LOUD = "raise SystemExit('a file of the user was imported in the place of a package')\n"
@@ -47,7 +47,7 @@ class Own(SGDTrained):
 '''
 STANDALONE = (
     *("--workload", "workloads.py:Own", "--local-batch-size", "4", "--blocks", "2", "--block-steps", "3", "--warmup-steps", "1"),
-    *("--no-local", "-o", "out"),
+    *(*NO_LOCAL, "-o", "out"),
 )
 
 
@@ -91,13 +91,13 @@ def test_a_standalone_run_in_a_folder_with_the_other_five(folder):
 @pytest.mark.costly
 def test_the_command_of_its_own_name_and_loaders_by_spawn_in_a_folder_with_all_six(folder):
     """Processes by spawn import the script that was started, and then a class in a file whose name is taken."""
-    spawn = ("--workers", "1", "--workload-option", "loader_start_method=spawn", "--parity-steps", "0")
+    spawn = ("--workload-option", "loader_workers=1", "--workload-option", "loader_start_method=spawn")
     done = run("ringside-ddp", *STANDALONE, *spawn, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(ResultsFolder(folder / "out").records()) == 1
 
 
-@pytest.mark.parametrize("command", ["ringside compare plan.yaml", "ringside-ddp --no-local"])
+@pytest.mark.parametrize("command", ["ringside compare plan.yaml", "ringside-ddp"])
 def test_runners_on_pythonpath_is_named(folder, command):
     done = run(*command.split(), cwd=folder.parent, PYTHONPATH=str(folder))
     assert (done.returncode, done.stdout) == (2, "")

@@ -20,7 +20,7 @@ from runners.protocol.messages import EpochCommand, EpochReport, Job, combine
 from runners.rank.engine import start_engine
 from runners.rank.learning_rate import LearningRates, learning_rate_factor
 from runners.rank.precision import StepPrecision
-from runners.standalone.flags import FLAGS, WORKLOAD, WORKLOAD_OPTION, read_training, workload_options
+from runners.standalone.flags import FLAGS, plan_content
 from tests.conftest import REPOSITORY
 from tests.kit.dataset_files import write_data
 from workloads.data.input import Augmented, Input, InputOptions
@@ -214,40 +214,12 @@ def test_a_micro_benchmark_trains_nothing(changes):
         start_engine(job, World())
 
 
-FLAG_OF = {flag.name: flag for flag in FLAGS}
-
-
-def training_of(epochs, values):
-    """What flags by name, those that were given, ask for."""
-    return read_training({FLAG_OF[name]: value for name, value in {"--epochs": epochs, **values}.items() if value is not None})
-
-
-def options_of(workload, options, values):
-    own = [f"{name}={value}" for name, value in options.items()]
-    return workload_options({WORKLOAD: workload, WORKLOAD_OPTION: own, **{FLAG_OF[name]: value for name, value in values.items()}})
-
-
 def test_flags_ask_for_training():
-    given = {"--target-accuracy": 0.9, "--warmup-epochs": 1.0, "--print-every": 5}
-    training = training_of(5, given)
-    assert training == TrainingSettings(epochs=5, target_accuracy=0.9, warmup_epochs=1.0, stop_at_target=True)
-    assert training_of(None, {}) is None
-    assert options_of("mnist", {"learning_rate": 1}, {"--workers": 2}) == {"learning_rate": 1, "loader_workers": 2}
-
-
-@pytest.mark.parametrize(
-    ("refused", "message"),
-    [
-        (lambda: training_of(None, {"--warmup-epochs": 1.0}), "--warmup-epochs is for training to the end; say --epochs N"),
-        (lambda: training_of(0, {}), "training: epochs = 0"),
-        (lambda: training_of(None, {"--print-every": 5}), "--print-every is for training to the end; say --epochs N"),
-        (lambda: training_of(2, {"--learning-rate-scaling": "linaer"}), "learning_rate_scaling = 'linaer'"),
-        (lambda: options_of("digits", {}, {"--data-dir": "d"}), "--data-dir: workload 'digits' has no option 'data_dir'"),
-        (lambda: options_of("mnist", {"data_dir": "e"}, {"--data-dir": "d"}), "are both given; leave one out"),
-    ],
-)
-def test_flags_that_do_not_fit_are_refused(refused, message):
-    with pytest.raises(PlanError) as error:
-        refused()
-    assert message in str(error.value)
-    assert "\n" not in str(error.value)
+    by_name = {flag.name: flag for flag in FLAGS}
+    settings = ["training.target_accuracy=0.9", "training.warmup_epochs=1.0", "training.stop_at_target=true"]
+    given = {"--workload": "mnist", "--epochs": 5, "--set": settings, "--workload-option": ["loader_workers=2"]}
+    content = plan_content({by_name[name]: value for name, value in given.items()})
+    assert content["training"] == {"epochs": 5, "target_accuracy": 0.9, "warmup_epochs": 1.0, "stop_at_target": True}
+    assert content["workload_options"] == {"loader_workers": 2}
+    assert content["measurement"]["local_every"] == 0, "a training has no blocks without exchange"
+    assert plan_content({by_name["--workload"]: "mnist"})["training"] is None
