@@ -38,14 +38,10 @@ class Flag:
     """Ellipsis: the field's. None: there is none."""
     help: str = ""
     """Empty: the docstring of the field."""
-    is_optional: bool = False
-    """Show the default, but do not pass it: the reader has to know whether the flag was given."""
     is_hidden: bool = False
     """Leave it out of ``--help``."""
     is_argument: bool = False
     """Give it without a name: an argument, not an option."""
-    stands_for: Any = None
-    """The value of the field where the flag, which then takes none, is given. None: it takes a value, or is true."""
     metavar: str | None = None
 
     @property
@@ -56,15 +52,14 @@ class Flag:
     def parameter(self) -> inspect.Parameter:
         """Return the flag as an argument of a function that typer reads."""
         found = self.model.model_fields[self.field]
-        kind = bool if self.stands_for is not None else _type(found)
+        kind = _type(found)
         default = found.get_default() if self.default is ... else self.default
         text = self.help or " ".join((found.description or "").replace("``", "").replace("None:", "Default:").split())
         if kind is bool:
             default = False
         elif self.is_argument and found.is_required():
             default = ...
-        elif kind == list[str] or self.is_optional or default is None:
-            text += f" [{default}]" if self.is_optional and default is not None and not found.is_required() else ""
+        elif kind == list[str] or default is None:
             kind, default = kind | None, None
         how: dict[str, Any] = {"help": text, "rich_help_panel": self.panel, "hidden": self.is_hidden, **_bounds(found, kind)}
         how["metavar"] = self.metavar or (f"{{{','.join(self._words())}}}" if self._words() else None)
@@ -80,7 +75,7 @@ class Flag:
 
     def _words(self) -> tuple[str, ...]:
         annotation = self.model.model_fields[self.field].annotation
-        return get_args(annotation) if get_origin(annotation) is Literal and self.stands_for is None else ()
+        return get_args(annotation) if get_origin(annotation) is Literal else ()
 
 
 def _identifier(name: str) -> str:
@@ -111,7 +106,7 @@ def command(run: Callable[[Given], None], flags: Sequence[Flag], *, text: str) -
 
     def called(**values: Any) -> None:
         known = {flag: values[name] for name, flag in by_name.items()}
-        given = {flag: flag.stands_for or value for flag, value in known.items() if value is not None and value is not False}
+        given = {flag: value for flag, value in known.items() if value is not None and value is not False}
         for flag, value in given.items():
             flag.require_known(value)
         run(given)
@@ -148,7 +143,7 @@ def words_of(name: str, given: Given, folder: Path) -> list[str]:
     arguments = [str(value) for flag, value in given.items() if flag.is_argument]
     words = ["ringside", name, *arguments, "-o", str(folder)]
     for flag, value in given.items():
-        if value is True or flag.stands_for is not None:
+        if value is True:
             words.append(flag.name)
         elif not flag.is_argument and flag.field != "output":
             words += [word for one in (value if isinstance(value, list) else [value]) for word in (flag.name, str(one))]
