@@ -104,8 +104,7 @@ def _place(given: Path, engine: Engine, *, nodes: int | None, settings: Sequence
     from measurement.plans.plan_file import read_content
     from measurement.plans.points import world_size_at
     from runners.hosts.batch_jobs import JOB_IDS, KUBERNETES
-    from runners.hosts.command_hosts import has_commands, hosts_of_commands
-    from runners.hosts.placement import planned_hosts
+    from runners.hosts.placement import has_commands, hosts_of_commands, planned_hosts
     from runners.planning.plan_reading import find_plan, read_plan
 
     content = read_content(find_plan(given), overrides=settings)

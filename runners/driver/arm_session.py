@@ -1,25 +1,26 @@
-"""One arm in one launch, seen from the driver: start it, exchange commands for replies, freeze, thaw, end."""
+"""One arm in one launch, seen from the driver: start it, exchange commands for replies, freeze, thaw, end; and its record."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic
 
 from measurement.errors import LaunchError
 from measurement.records.host_use import HostCounters, HostUse
+from measurement.records.record import LaunchRecord, RankReport
 from runners.driver.arm_channel import ArmChannel, Expected, raise_if
 from runners.driver.arm_processes import ArmProcesses
-from runners.driver.diagnosis import Diagnosis
+from runners.driver.diagnosis import ArmFailed, Diagnosis
 from runners.driver.endpoint import PADDING, DriverEndpoint, build_launch_job
 from runners.planning.arm_checks import disturbances_of
 from runners.planning.arms import ArmSetup, LaunchedArm
 from runners.processes.remote_results import log_name
-from runners.protocol.messages import Command, FinishCommand, FinishedReply, Job, StartCommand, StartedReply
+from runners.protocol.messages import Command, FinishCommand, FinishedReply, Job, ParityReport, StartCommand, StartedReply
 
 EXIT_TIMEOUT_S = 30.0
 SUPERVISOR_TIMEOUT_S = 10.0
@@ -192,3 +193,64 @@ class ArmSession:
             }
             for command in self.commands
         ]
+
+
+Say = Callable[[str], None]
+
+
+@dataclass(kw_only=True)
+class ArmLaunch:
+    """An arm in one launch: its session and the record that is being filled."""
+
+    session: ArmSession
+    job: Job
+    record: LaunchRecord
+    say: Say
+    ready: list[RankReport] = field(default_factory=list)
+    """What its ranks reported when they had started, before the first step: all arms compare at this moment, see ``conditions``."""
+    gate: ParityReport | None = None
+    """What its rank 0 found in the parity gate; None: not taken, or a micro-benchmark."""
+    has_local_steps: bool = True
+    """See ``Backend.has_local_steps``."""
+
+    @property
+    def is_floor(self) -> bool:
+        """Whether it is the arm without any library, whose blocks are all without exchange and which is compared with none."""
+        return self.record.role == "floor"
+
+    @property
+    def conditions(self) -> LaunchRecord:
+        """The record with the ranks as they started: DDP, for one, rebuilds its buckets in an arm's first steps."""
+        return self.record.model_copy(update={"ranks": self.ready})
+
+    @property
+    def is_running(self) -> bool:
+        """Whether this arm is still to be measured."""
+        return self.record.status == "ok" and not self.session.exit_codes
+
+    def refuse(self, rehearsal: LaunchRecord) -> None:
+        """Do not start this arm: it failed in the rehearsal, as this record of it says."""
+        self.record.status, self.record.error, self.record.parity = rehearsal.status, rehearsal.error, rehearsal.parity
+
+    def run_unless_failed(self, act: Callable[[ArmLaunch], None]) -> None:
+        """Call ``act`` on an arm that still runs. Its failure ends this arm and no other."""
+        if not self.is_running:
+            return
+        try:
+            act(self)
+        except ArmFailed as failed:
+            self.fail(failed)
+
+    def fail(self, failed: ArmFailed) -> None:
+        """Record the failure and end the arm: it is not timed any further in this launch."""
+        self.record.status, self.record.error = failed.status, failed.failure
+        failure = failed.failure
+        self.session.end()
+        self.say("\n".join([f"{self.session.name} {failed.status}: {failure.message}", *failure.excerpt]))
+        if failure.excerpt and failure.ranks:
+            self.say(f"the rank's whole log: {self.session.log_of(failure.ranks[0])}")
+
+
+def merge_reports(new: RankReport, old: RankReport) -> RankReport:
+    """A rank's last report, with model and optimizer of its first: the last knows the rebuilt buckets, but may have no model."""
+    return new.model_copy(update={"optimizer": new.optimizer or old.optimizer, "model": new.model or old.model})

@@ -16,10 +16,9 @@ from functools import partial
 from measurement.conditions.fairness import own_work, unasked_differences, work_differences
 from measurement.plans.plan import Measurement
 from measurement.records.record import LaunchRecord
-from runners.driver.arm_launch import ArmLaunch, Say
+from runners.driver.arm_session import ArmLaunch, Say
 from runners.driver.diagnosis import ArmFailed
-from runners.protocol.drift import drift_between
-from runners.protocol.gate_verdict import NOT_REPEATABLE, judge_gate
+from runners.protocol.gate_verdict import NOT_REPEATABLE, drift_between, judge_gate
 from runners.protocol.messages import DriftReport, GateCommand, GateReply, ParityReport, flops_of
 from runners.protocol.same_work import compare_calls, compare_state, drops_step_hooks
 

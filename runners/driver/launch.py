@@ -18,8 +18,7 @@ from measurement.plans.plan import Plan
 from measurement.plans.settings import EpochRecord
 from measurement.records.record import BlockRecord, Case, LaunchRecord
 from measurement.records.results import ResultsFolder
-from runners.driver.arm_launch import ArmLaunch, merge_reports
-from runners.driver.arm_session import ArmSession
+from runners.driver.arm_session import ArmLaunch, ArmSession, merge_reports
 from runners.driver.endpoint import MOST_PADDING, DriverEndpoint
 from runners.driver.gates import compare_conditions, require_together, run_gates
 from runners.driver.progress import LaunchProgress

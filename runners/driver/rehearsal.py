@@ -27,7 +27,7 @@ from measurement.plans.plan import Arm, Plan
 from measurement.records.record import LaunchRecord
 from measurement.records.results import TRACES_FILE, ResultsFolder, write_result
 from measurement.records.trace import ArmTrace, NcclChoices, Traces
-from runners.driver.arm_launch import ArmLaunch
+from runners.driver.arm_session import ArmLaunch
 from runners.driver.endpoint import open_endpoint
 from runners.driver.launch import Launch
 from runners.driver.progress import LaunchProgress

@@ -19,12 +19,11 @@ from measurement.plans.plan import Plan
 from measurement.plans.settings import EpochRecord, TrainingSettings
 from measurement.records.record import BlockKind, BlockRecord, ranks_of
 from reports.statistics.budget import FEWEST_ROUNDS, Cost, pilot
-from runners.driver.arm_launch import ArmLaunch
-from runners.driver.arm_session import Exchange
+from runners.driver.arm_session import ArmLaunch, Exchange
 from runners.driver.diagnosis import ArmFailed
 from runners.driver.gates import require_together
 from runners.driver.progress import LaunchProgress
-from runners.protocol.drift import drift_between
+from runners.protocol.gate_verdict import drift_between
 from runners.protocol.messages import BlockCommand, BlockReply, EpochCommand, EpochReport, combine
 
 PROBE_STEPS = 4

@@ -1,96 +1,40 @@
 """The driver's side of the supervisors' connections: messages to and from ranks, and words that stop, continue and kill them.
 
-There is one connection for each host of an arm, by its first supervisor (``host_relay`` has the other side).
+There is one connection for each host of an arm, by its first supervisor (``host_relay`` has the other side). Each says first who it
+is, with the proof that it belongs to the comparison; see ``rank_supervisor.greet``.
 """
 
 from __future__ import annotations
 
 import contextlib
-import math
+import hmac
+import secrets
 import select
 import socket
 import threading
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
 
 from pydantic import ValidationError
 
+from measurement.addresses import listen, with_port
 from measurement.errors import LaunchError
 from measurement.records.host_use import HostCounters
 from runners.probe.ringside_probe.channel import seal, unseal
-from runners.probe.ringside_probe.supervision.frames import AT_ONCE, SAY, Frames, messages_in, pack, say
+from runners.probe.ringside_probe.supervision.frames import pack, say
 from runners.probe.ringside_probe.supervision.host_relay import FOLLOWER_S, LATEST
-from runners.probe.ringside_probe.supervision.rank_supervisor import COUNTERS, FAILED, GONE, JOINED, REFUSED
-from runners.processes.greeting_server import GreetingServer
+from runners.probe.ringside_probe.supervision.rank_supervisor import COUNTERS, FAILED, keep_alive, prove, receive_line
+from runners.processes.supervised_arm import HostConnection, SupervisedArm, SupervisedRank
 
 ACKNOWLEDGE_TIMEOUT_S = FOLLOWER_S + 5
-FEW = 1 / 16
-"""Share of an arm's hosts: where fewer have said something, the driver waits for more. To wake costs it more than to read."""
-GATHER_S = 0.002
-"""How long it waits for them."""
-
-
-@dataclass(kw_only=True)
-class SupervisedRank:
-    """One rank as its supervisor knows it."""
-
-    rank: int
-    world_size: int
-    """As the process counts it, which may be another than the plan has."""
-    host: str
-    pid: int
-    clock_behind_s: float
-    """What the driver's clock showed more than its host's when it reported, the time that took included."""
-    is_gone: bool = False
-    gone_at_s: float = math.inf
-    """When its process ended, seconds since the epoch by its host's clock; infinite if its supervisor did not report it."""
-
-
-@dataclass(kw_only=True, eq=False)
-class HostConnection:
-    """The connection to a host's first supervisor."""
-
-    host: str
-    connection: socket.socket
-    ranks: list[SupervisedRank]
-    """The arm's ranks that it speaks for."""
-    answers: list[str] = field(default_factory=list)
-    """Lines that answer words, and were not taken yet."""
-    is_closed: bool = False
-    frames: Frames = field(default_factory=Frames, repr=False)
-
-
-@dataclass(eq=False)
-class SupervisedArm:
-    """One arm in one launch."""
-
-    hosts: dict[int, HostConnection] = field(default_factory=dict)
-    """By the descriptor of the connection."""
-    ranks: dict[int, SupervisedRank] = field(default_factory=dict)
-    """All that have reported, by rank."""
-    refused: list[SupervisedRank] = field(default_factory=list)
-    """Processes that took themselves for a rank that was there already, such as several that are each rank 0 of 1."""
-    messages: dict[str, bytes] = field(default_factory=dict)
-    """From ranks, by their place, not taken yet, and still sealed."""
-    latest: dict[str, bytes] = field(default_factory=dict)
-    """The last ones to ranks, by their place."""
-    listening: select.epoll = field(default_factory=select.epoll)
-    """Tells which hosts have said something, however many there are."""
-
-    @property
-    def open_hosts(self) -> list[HostConnection]:
-        """Those that are connected."""
-        return [host for host in list(self.hosts.values()) if not host.is_closed]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Answer:
-    """What a host answered to a word."""
-
-    host: HostConnection
-    text: str
+GREETING_TIMEOUT_S = 5.0
+MOST_GREETINGS = 128
+"""Connections that have not said yet who they are; others are closed at once, and come again."""
+REFUSED_S = 5.0
+"""How long one that was let go counts among them."""
+FULL_S = 0.05
+"""How long the driver then accepts nobody. Both keep who floods it from taking a core of the measured ranks."""
 
 
 class SupervisorServer:
@@ -104,23 +48,26 @@ class SupervisorServer:
         """How often an arm was started anew in a launch; none: never."""
         self._lock = threading.Lock()
         """Held while an arm gets a host or a message to hand on, so that no host misses one."""
-        self._server = GreetingServer(address=address, key=key, name="ringside-supervisors", welcome=self._welcome)
+        self._address = address
+        self._greetings = threading.BoundedSemaphore(MOST_GREETINGS)
+        self._server = listen(address)
+        threading.Thread(target=self._accept, name="ringside-supervisors", daemon=True).start()
 
     @property
     def address(self) -> str:
         """``host:port`` for the supervisors to connect to."""
-        return self._server.address
+        return with_port(self._address, self._server.getsockname()[1])
 
     def of(self, arm: str, launch: int) -> dict[int, SupervisedRank]:
         """Return the ranks of an arm whose supervisors have connected, by rank. Does not wait."""
         known = self._arm(arm, launch)
-        _hear_all(known, timeout_s=0)
+        known.hear_all(timeout_s=0)
         return dict(known.ranks)
 
     def refused(self, arm: str, launch: int) -> list[SupervisedRank]:
         """Return the processes that took themselves for a rank that was there already. Does not wait."""
         known = self._arm(arm, launch)
-        _hear_all(known, timeout_s=0)
+        known.hear_all(timeout_s=0)
         return list(known.refused)
 
     def set(self, arm: str, launch: int, place: str, text: str) -> None:
@@ -131,8 +78,7 @@ class SupervisorServer:
             while len(known.latest) > LATEST:
                 del known.latest[next(iter(known.latest))]
             for host in known.open_hosts:
-                with contextlib.suppress(OSError):  # it has closed: the reply that is waited for tells
-                    host.connection.sendall(say(place, sealed))
+                host.send(say(place, sealed))
 
     def take(self, arm: str, launch: int, places: Collection[str], timeout: timedelta) -> dict[str, bytes]:
         """Wait until there is a message of ranks in any of these places; return what is there, by place. It is kept no longer.
@@ -143,7 +89,7 @@ class SupervisorServer:
         known, deadline = self._arm(arm, launch), time.monotonic() + timeout.total_seconds()
         while not (found := {place: known.messages.pop(place) for place in list(known.messages) if place in places}):
             left_s = deadline - time.monotonic()
-            if not _hear_all(known, timeout_s=left_s) and left_s <= 0:  # without patience, too, what has come is heard
+            if not known.hear_all(timeout_s=left_s) and left_s <= 0:  # without patience, too, what has come is heard
                 break
         try:
             return {place: unseal(self._key, place, sealed) for place, sealed in found.items()}
@@ -163,13 +109,13 @@ class SupervisorServer:
             LaunchError: a supervisor does not answer in time, or says that it could not.
         """
         counters: dict[str, HostCounters] = {}
-        for answer in self._ask(arm, launch, words):
-            if answer.text.startswith(COUNTERS):
+        for host, answer in self._ask(arm, launch, words):
+            if answer.startswith(COUNTERS):
                 with contextlib.suppress(ValidationError):
-                    counters.setdefault(answer.host.host, HostCounters.model_validate_json(answer.text.removeprefix(COUNTERS)))
-            elif answer.text.startswith(FAILED) and not answer.text.startswith(f"{FAILED} {COUNTERS}"):
-                rank, _, why = answer.text.removeprefix(f"{FAILED} ").partition(" ")[2].partition(" ")
-                raise LaunchError(f"rank {rank} on {answer.host.host}: {why}")
+                    counters.setdefault(host, HostCounters.model_validate_json(answer.removeprefix(COUNTERS)))
+            elif answer.startswith(FAILED) and not answer.startswith(f"{FAILED} {COUNTERS}"):
+                rank, _, why = answer.removeprefix(f"{FAILED} ").partition(" ")[2].partition(" ")
+                raise LaunchError(f"rank {rank} on {host}: {why}")
         return counters
 
     def gone(self, arm: str, launch: int) -> dict[int, float]:
@@ -199,6 +145,8 @@ class SupervisorServer:
 
     def close(self) -> None:
         """Close everything."""
+        with contextlib.suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
         for arm, launch in list(self._arms):
             self.release(arm, launch)
@@ -208,24 +156,56 @@ class SupervisorServer:
         with self._lock:
             return self._arms.get((arm, launch)) or SupervisedArm()
 
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._server.accept()
+            except OSError:
+                return
+            if self._greetings.acquire(blocking=False):
+                threading.Thread(target=self._greet, args=(connection,), daemon=True).start()
+            else:
+                connection.close()
+                time.sleep(FULL_S)
+
+    def _greet(self, connection: socket.socket) -> None:
+        """Hear who it is; one that cannot prove it, is not welcome or takes its time is let go."""
+        closing = threading.Timer(GREETING_TIMEOUT_S, _shut, [connection])
+        closing.start()
+        try:
+            challenge = secrets.token_hex(16)
+            connection.sendall(f"{challenge}\n".encode())
+            *who, proof = receive_line(connection, most=1024).split()
+            if not hmac.compare_digest(proof.encode(), prove(self._key, challenge, *who).encode()):
+                raise ConnectionError("it does not have the key")
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            keep_alive(connection)
+            self._welcome(connection, who)
+        except (OSError, ValueError):
+            connection.close()
+            closing.cancel()
+            time.sleep(REFUSED_S)
+        finally:
+            closing.cancel()
+            self._greetings.release()
+
     def _welcome(self, connection: socket.socket, who: Sequence[str]) -> None:
         """Take in a host's first supervisor, and give it what waits for its ranks; a rank's second is let go."""
         arm, launch, start, rank, world_size, host, pid, at_s = who
-        one = _supervised(host, rank, world_size, pid, at_s)
+        one = SupervisedRank.reported(host, rank, world_size, pid, at_s)
         with self._lock:
             if int(start) != self._starts.get((arm, int(launch)), 0):
                 raise ConnectionError("it is of another start")
             known = self._arms.setdefault((arm, int(launch)), SupervisedArm())
-            if known.ranks.setdefault(one.rank, one) is not one:
-                known.refused.append(one)
+            if not known.take_in(one):
                 raise ConnectionError("its rank has a supervisor")
             for place, sealed in known.latest.items():
                 connection.sendall(say(place, sealed))
             known.hosts[connection.fileno()] = HostConnection(host=host, connection=connection, ranks=[one])
             known.listening.register(connection, select.EPOLLIN)
 
-    def _ask(self, arm: str, launch: int, words: Sequence[str]) -> list[Answer]:
-        """Send words to all hosts of an arm and wait for the answers of those that do not go meanwhile.
+    def _ask(self, arm: str, launch: int, words: Sequence[str]) -> list[tuple[str, str]]:
+        """Send words to all hosts of an arm; returns the answers of those that do not go meanwhile, each after its host.
 
         Raises:
             LaunchError: one does not answer in time.
@@ -233,15 +213,14 @@ class SupervisorServer:
         known, deadline = self._arm(arm, launch), time.monotonic() + ACKNOWLEDGE_TIMEOUT_S
         hosts, said = known.open_hosts, b"".join(map(pack, words))
         for host in hosts:
-            with contextlib.suppress(OSError):  # it has closed: the answer that is waited for tells
-                host.connection.send(said, socket.MSG_DONTWAIT)
-        answers: list[Answer] = []
+            host.send(said, socket.MSG_DONTWAIT)
+        answers: list[tuple[str, str]] = []
         spoke, missing = hosts, {host: list(words) for host in hosts}
         while missing:
             for host in spoke:
                 left = missing.get(host, [])
-                while left and (text := _take_answer(host, left[0])) is not None:
-                    answers.append(Answer(host=host, text=text))
+                while left and (text := host.take_answer(left[0])) is not None:
+                    answers.append((host.host, text))
                     del left[0]
                 if host in missing and (not left or host.is_closed):
                     del missing[host]
@@ -249,68 +228,11 @@ class SupervisorServer:
             if missing and left_s < 0:
                 rank, name, word = min((host.ranks[0].rank, host.host, left[0]) for host, left in missing.items())
                 raise LaunchError(f"rank {rank} on {name} was not told to {word}: its supervisor does not answer")
-            spoke = _hear_all(known, timeout_s=left_s) if missing else []
+            spoke = known.hear_all(timeout_s=left_s) if missing else []
         return answers
 
 
-def _hear_all(known: SupervisedArm, *, timeout_s: float) -> list[HostConnection]:
-    """Take in what the hosts of an arm have said, and wait until one says something. Returns those that did."""
-    ready = known.listening.poll(max(0.0, timeout_s))
-    if 0 < len(ready) < FEW * len(known.hosts) and timeout_s > GATHER_S:
-        time.sleep(GATHER_S)
-        ready = known.listening.poll(0)
-    spoke = [known.hosts[descriptor] for descriptor, _ in ready]
-    for host in spoke:
-        _hear(host, known)
-    return spoke
-
-
-def _hear(host: HostConnection, known: SupervisedArm) -> None:
-    """Take in what a host has said: messages, answers, ranks that have come or gone, or the end of the connection."""
-    try:
-        received = host.connection.recv(AT_ONCE, socket.MSG_DONTWAIT)
-        frames = host.frames.add(received)
-    except OSError:  # the kernel gave it up, or it does not speak as supervisors do
-        received, frames = b"", []
-    for line, message in frames:
-        _take_in(host, known, line, message)
-    if not received:
-        host.is_closed = True
-        known.listening.unregister(host.connection)
-        for one in host.ranks:
-            one.is_gone = True
-
-
-def _take_in(host: HostConnection, known: SupervisedArm, line: str, message: bytes) -> None:
-    verb, _, rest = line.partition(" ")
-    if verb == SAY:
-        known.messages.update(messages_in(line, message))
-    elif verb == JOINED:
-        one = _supervised(host.host, *rest.split())
-        if known.ranks.setdefault(one.rank, one) is one:
-            host.ranks.append(one)
-        else:
-            known.refused.append(one)
-    elif verb == REFUSED:
-        known.refused.append(_supervised(host.host, *rest.split()))
-    elif verb == GONE:
-        rank, at_s = rest.split()
-        for one in host.ranks:
-            if one.rank == int(rank):
-                one.is_gone, one.gone_at_s = True, float(at_s)
-    else:
-        host.answers.append(line)
-
-
-def _supervised(host: str, rank: str, world_size: str, pid: str, at_s: str) -> SupervisedRank:
-    behind_s = time.time() - float(at_s)
-    return SupervisedRank(rank=int(rank), world_size=int(world_size), host=host, pid=int(pid), clock_behind_s=behind_s)
-
-
-def _take_answer(host: HostConnection, word: str) -> str | None:
-    """Take the answer to a word, and all before it; None if there is none yet."""
-    for number, line in enumerate(host.answers):
-        if line == word or line.startswith((f"{word} ", f"{FAILED} {word} ")):
-            del host.answers[: number + 1]
-            return line
-    return None
+def _shut(connection: socket.socket) -> None:
+    """End whoever waits for this connection's other side."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)

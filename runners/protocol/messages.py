@@ -136,7 +136,7 @@ Sketches = dict[str, Sketch]
 
 
 class DriftReport(Message):
-    """What must be alike on all ranks after steps that they took together; see ``runners.protocol.drift``."""
+    """What must be alike on all ranks after steps that they took together; see ``runners.protocol.gate_verdict``."""
 
     hyperparameters: dict[str, list[float]]
     """The numbers in the optimizer's parameter groups, by name."""

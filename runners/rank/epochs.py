@@ -7,13 +7,16 @@ and then its own again: evaluating does not change the training. The evaluation 
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
 
 from measurement.errors import PlanError
 from measurement.plans.settings import TrainingSettings
@@ -21,11 +24,63 @@ from measurement.probes.step_timer import StepTimer
 from measurement.records.record import RankSteps
 from runners.planning.workload import steps_per_epoch
 from runners.protocol.messages import EpochCommand, EpochReport
-from runners.protocol.tensor_bytes import read_tensors, write_tensors
-from runners.rank.learning_rate import LearningRates
 from runners.rank.trainer import StepOutputs, Trainer, synchronize_ranks
 from workloads.base import EvaluationSums, shard_sums
 from workloads.optimizers import seed_generators
+
+REFERENCE_BATCH = 256
+"""Samples for which rates of ``learning_rate_scaling: per-256`` are meant."""
+
+
+def learning_rate_factor(
+    training: TrainingSettings, *, step: int, steps_per_epoch: int, scale: int, global_batch_size: int = REFERENCE_BATCH
+) -> float:
+    """Return the factor of the workload's learning rate.
+
+    ``step`` counts optimizer steps before this one since the training began; ``scale`` is the global batch over the local one.
+    """
+    target = {"linear": scale, "per-256": global_batch_size / REFERENCE_BATCH, "none": 1}[training.learning_rate_scaling]
+    decay = training.decay_factor ** (step // steps_per_epoch // training.decay_epochs)
+    warmup_steps = training.warmup_epochs * steps_per_epoch
+    progress = min(1.0, step / warmup_steps) if warmup_steps else 1.0
+    return target * (1 / target + (1 - 1 / target) * progress) * decay
+
+
+class LearningRates:
+    """Sets an optimizer's learning rates step by step. The ratio between parameter groups stays.
+
+    With ``beside_schedule`` the workload has a schedule of its own: a rate in force is multiplied by what the rules' factor has
+    changed by, and is otherwise left alone. One that sets rates anew each step, as ``LambdaLR`` does, undoes the rules.
+    """
+
+    def __init__(
+        self,
+        training: TrainingSettings,
+        optimizer: Optimizer,
+        *,
+        steps_per_epoch: int,
+        scale: int,
+        global_batch_size: int = REFERENCE_BATCH,
+        beside_schedule: bool = False,
+    ) -> None:
+        self._factor = partial(
+            learning_rate_factor, training, steps_per_epoch=steps_per_epoch, scale=scale, global_batch_size=global_batch_size
+        )
+        self._beside_schedule = beside_schedule
+        self._built_with = [float(group["lr"]) for group in optimizer.param_groups]
+
+    def set(self, optimizer: Optimizer, *, step: int) -> float:
+        """Set the rates of a step on the optimizer that will take it; returns that of the first parameter group."""
+        factor = self._factor(step=step)
+        if self._beside_schedule:
+            change = factor / (self._factor(step=step - 1) if step else 1.0)
+            for group in optimizer.param_groups:
+                group["lr"] = group["lr"] * change if change != 1.0 else group["lr"]
+            return float(optimizer.param_groups[0]["lr"])
+        for group, rate in zip(optimizer.param_groups, self._built_with, strict=True):
+            group["lr"] = rate * factor
+        return self._built_with[0] * factor
+
 
 RATES_TOLD = 32
 """Learning rates of an epoch by which ranks are compared, about."""
@@ -163,7 +218,10 @@ class EpochRunner:
     @contextmanager
     def _rank_0s_buffers(self, buffers: dict[str, Tensor]) -> Iterator[None]:
         own = {name: buffer.detach().cpu().clone() for name, buffer in buffers.items()}
-        put(read_tensors(self.trainer.backend.broadcast_bytes(write_tensors(own))), buffers)
+        content = io.BytesIO()
+        torch.save(own, content)
+        sent = self.trainer.backend.broadcast_bytes(content.getvalue())
+        put(torch.load(io.BytesIO(sent), map_location="cpu", weights_only=True), buffers)
         try:
             yield
         finally:

@@ -28,7 +28,7 @@ from measurement.world import World
 from runners.probe.ringside_probe.machine.core_use import read_threads, threads_between
 from runners.probe.ringside_probe.machine.library_threads import own_threads
 from runners.probe.ringside_probe.reading.values import hyperparameters, some_elements
-from runners.protocol.drift import LEARNING_RATE
+from runners.protocol.gate_verdict import LEARNING_RATE
 from runners.protocol.messages import DriftReport
 from runners.rank.batches import Batches
 from runners.rank.precision import StepPrecision

@@ -12,7 +12,7 @@ import psutil
 
 from runners.launchers.command_lines import PYTHON_NAME, WITHOUT_PROBE
 from runners.processes.run_processes import run_processes_left
-from runners.processes.supervisor_server import SupervisedRank
+from runners.processes.supervised_arm import SupervisedRank
 from runners.scripts.script_setup import PROBE
 
 LIBRARIES = ("libtorch", "libtorch_cpu", "libtorch_python")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from measurement.errors import ParityError
 from measurement.plans.plan import Measurement
 from measurement.records.record import BlockKind, BlockRecord, LaunchRecord, ranks_of
-from runners.protocol.drift import drift_between
+from runners.protocol.gate_verdict import drift_between
 from runners.protocol.messages import BlockCommand, DriftReport
 from runners.rank.engine import Engine
 

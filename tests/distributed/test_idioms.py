@@ -8,8 +8,7 @@ import pytest
 import yaml
 
 from measurement.records.results import ResultsFolder
-from runners.protocol.drift import drift_between
-from runners.protocol.gate_verdict import judge_parity
+from runners.protocol.gate_verdict import drift_between, judge_parity
 from runners.protocol.messages import DriftReport, ParityReport
 from runners.protocol.same_work import compare_calls, compare_state
 from tests.conftest import FORKED, HAS_HOROVOD, TINY, needs_horovod, ringside_here

@@ -20,7 +20,7 @@ from runners.launchers import HERE, HostSlots
 from runners.launchers.carried_variables import carrying, on_hosts, seeded
 from runners.launchers.command_lines import VALUES, blocking_flag, ranks_of, read_command
 from runners.planning.plan_reading import read_plan
-from runners.processes.supervisor_server import SupervisedRank
+from runners.processes.supervised_arm import SupervisedRank
 from runners.scripts.arrival import SeenPython, first_traceback, hint_of, look_at, why_others, why_silent
 from runners.scripts.script_setup import FOR_LAUNCHERS, PROBE_FOLDER, ScriptStart, resolve_scripts
 from tests.conftest import BIN, needs_horovod, ringside_here

@@ -7,8 +7,7 @@ import pytest
 from measurement.plans.plan import Measurement
 from measurement.records.record import Failure, LaunchRecord
 from runners.driver import gates
-from runners.driver.arm_launch import ArmLaunch
-from runners.driver.arm_session import Exchange
+from runners.driver.arm_session import ArmLaunch, Exchange
 from runners.driver.gates import none_can_pass, run_gates
 from runners.protocol.gate_verdict import NOT_REPEATABLE
 from runners.protocol.messages import GateReply, ParityReport

@@ -8,8 +8,7 @@ import pytest
 
 from measurement.plans.plan_file import check_plan
 from measurement.records.record import LaunchRecord, RankSteps
-from runners.driver.arm_launch import ArmLaunch
-from runners.driver.arm_session import Exchange
+from runners.driver.arm_session import ArmLaunch, Exchange
 from runners.driver.progress import LaunchProgress
 from runners.driver.rounds import SLOWEST_BLOCK, Rounds
 

@@ -13,9 +13,8 @@ from measurement.errors import LaunchError
 from runners.probe.ringside_probe.channel import Channel, command_key, reply_key, seal
 from runners.probe.ringside_probe.supervision.frames import say
 from runners.probe.ringside_probe.supervision.rank_supervisor import greet, prove, receive_line
-from runners.processes import greeting_server, supervisor_server
-from runners.processes.greeting_server import MOST_GREETINGS
-from runners.processes.supervisor_server import SupervisorServer
+from runners.processes import supervised_arm, supervisor_server
+from runners.processes.supervisor_server import MOST_GREETINGS, SupervisorServer
 from tests.conftest import wait_until
 
 KEY = "the comparison's"
@@ -47,7 +46,7 @@ def channel_of(connection, rank=0):
 @pytest.mark.parametrize("said", [b"", b"half a li", b"arm 0 0 vm 1 " + b"0" * 64 + b"\n", b"\xff\n", bytes(5000)])
 def test_a_stranger_is_let_go_and_a_supervisor_is_served_after_it(supervisors, said, monkeypatch):
     """A connection that closed before its line was whole kept a thread of the driver busy for ever."""
-    monkeypatch.setattr(greeting_server, "REFUSED_S", 0.2)
+    monkeypatch.setattr(supervisor_server, "REFUSED_S", 0.2)
     before = set(threading.enumerate())
     host, _, port = supervisors.address.rpartition(":")
     for _ in range(3):
@@ -104,7 +103,7 @@ def test_an_answer_that_was_heard_on_another_connection_proves_nothing(superviso
 
 @pytest.mark.slow
 def test_strangers_that_say_nothing_do_not_keep_a_supervisor_out(supervisors, monkeypatch):
-    monkeypatch.setattr(greeting_server, "GREETING_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(supervisor_server, "GREETING_TIMEOUT_S", 0.5)
     before = threading.active_count()
     host, _, port = supervisors.address.rpartition(":")
     strangers = [socket.create_connection((host, int(port)), timeout=10) for _ in range(300)]
@@ -218,7 +217,7 @@ def take(supervisors, *places, s=20):
 @pytest.mark.slow
 def test_many_hosts_that_speak_one_after_another_are_heard_with_few_wakes(supervisors, monkeypatch):
     """The driver woke for each of a thousand ranks' hosts, which took it longer than what they said."""
-    monkeypatch.setattr(supervisor_server, "GATHER_S", 0.2)
+    monkeypatch.setattr(supervised_arm, "GATHER_S", 0.2)
     connections = [connect(supervisors, rank) for rank in range(34)]
     places = {f"reply/{rank}" for rank in range(34)}
     connections[0].sendall(say("reply/0", seal(KEY, "reply/0", "done")))

@@ -18,7 +18,7 @@ from measurement.world import World
 from runners.planning.workload import resolve_workload, steps_per_epoch
 from runners.protocol.messages import EpochCommand, EpochReport, Job, combine
 from runners.rank.engine import start_engine
-from runners.rank.learning_rate import LearningRates, learning_rate_factor
+from runners.rank.epochs import LearningRates, learning_rate_factor
 from runners.rank.precision import StepPrecision
 from runners.standalone.flags import FLAGS, plan_content
 from tests.conftest import REPOSITORY
