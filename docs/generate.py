@@ -21,7 +21,7 @@ from backends import REGISTRY as BACKENDS
 from backends import backend_class
 from measurement.conditions.disturbing_variables import TABLE
 from measurement.plans.plan import Arm, Measurement, Plan, Point, ScriptSettings
-from measurement.plans.settings import LossScale, SpeedSettings, TrainingSettings
+from measurement.plans.settings import SpeedSettings, TrainingSettings
 from runners.cli import app as ringside
 from runners.spawn import _arguments as spawn_arguments
 from runners.standalone.command import command_line, epilog
@@ -37,7 +37,6 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "`training`": TrainingSettings,
     "`points.NAME`": Point,
     "`speed`": SpeedSettings,
-    "`loss_scale`": LossScale,
 }
 REACHES = {"horovod": "Horovod", "torch.distributed": "DDP, FSDP2, naive", "cuda": "ranks on GPUs", "any": "all ranks"}
 VARIABLES = """# Variables left in the shell

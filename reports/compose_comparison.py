@@ -79,7 +79,7 @@ def compare(
     _check(plan, records, manifest)
     ordered, unit = sorted(records, key=lambda record: record.launch), sample_unit(records)
     share = error_share(manifest.looks if manifest else [], until_decided=plan.measurement.until_decided)
-    differences = configuration_of(ordered, allow=plan.scripts.allow) or own_work_differences(ordered, allow=plan.allow)
+    differences = configuration_of(ordered, allow=plan.allow) or own_work_differences(ordered, allow=plan.allow)
     unlike = unlike_work(differences, baseline=plan.baseline)
     counted = steps.by_iteration() if unit == ITERATIONS else steps
     evidence = Evidence.gather(plan, records, counted, host_use=host_use, error_share=share, unlike_work=unlike)
@@ -121,7 +121,7 @@ def _traces(
 
 def _results(evidence: Evidence, arms: Sequence[ArmSummary]) -> list[RatioSummary]:
     """All ratios, each with the cause that has a name and what weakens its verdict."""
-    allow = "scripts.allow, --allow" if evidence.plan.are_scripts else "allow, in the plan"
+    allow = "allow, --allow" if evidence.plan.are_scripts else "allow, in the plan"
     found, by_name = [], {arm.name: arm for arm in arms}
     for result in summarise_ratios(evidence, arms):
         is_unlike = result.withheld_by == "work"

@@ -122,7 +122,7 @@ class ConfigurationDifference(Stored):
     changes_work: bool = False
     """Whether a step, or an epoch, is then another amount of work."""
     allowed: bool = False
-    """Whether the plan allows this difference in work (``scripts.allow``)."""
+    """Whether the plan allows this difference in work (``allow``)."""
     severity: Severity = "training"
     sentence: str
     """What it means, without a full stop."""

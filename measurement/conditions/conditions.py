@@ -72,7 +72,6 @@ CONDITIONS = (
     Condition(field="workload", source="plan", runs=True),
     Condition(field="workload_options", source="plan", runs=True),
     Condition(field="precision", source="plan", runs=True),
-    Condition(field="loss_scale", source="plan", runs=True),
     Condition(field="max_gradient_norm", source="plan", runs=True),
     Condition(field="speed", source="plan", runs=True),
     Condition(field="training", source="plan", runs=True),

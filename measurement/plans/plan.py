@@ -15,7 +15,7 @@ import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from measurement.errors import quoted, unknown_name
-from measurement.plans.settings import Input, LossScale, Precision, Section, SpeedSettings, TrainingSettings
+from measurement.plans.settings import Input, Precision, Section, SpeedSettings, TrainingSettings
 
 ARM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 MOST_RANKS, MOST_RANKS_HERE = 1 << 16, 1 << 10
@@ -156,8 +156,6 @@ NOT_WITHOUT_COMMAND = {
 class ScriptSettings(Section):
     """How arms by command are held against each other."""
 
-    compared_steps: int = Field(default=5, ge=1, le=100)
-    """First steps of each script, untimed, in which its settings, gradients and parameters are read."""
     seed_flag: str | None = None
     """Flag by which the scripts take a seed, such as ``--seed``. Each launch then has a seed of its own, the same in all arms."""
     same_start: bool = False
@@ -166,8 +164,6 @@ class ScriptSettings(Section):
     """Say where the first batches differ. Neither script is changed."""
     loss_margin: float = Field(default=0.02, gt=0, lt=1)
     """A loss that is higher by less than this share counts as no worse."""
-    allow: list[str] = []
-    """Differences in work that do not withhold the verdict: names of fields, or ``all``."""
 
 
 def _as_words(value: Any) -> Any:
@@ -221,8 +217,6 @@ class Measurement(Section):
     """Untimed steps at the start of each block."""
     local_every: int = Field(default=4, ge=0)
     """Every this many rounds, each arm also runs a block without gradient exchange. 0: never; the report then cannot say why."""
-    parity_steps: int = Field(default=3, ge=1)
-    """Optimizer steps after which all ranks' parameters must agree."""
     control: bool = True
     """Run a second copy of the baseline (an A/A control). It must turn out equal."""
     floor: bool = True
@@ -282,10 +276,6 @@ class Point(Section):
     """Hosts at this point, such as ``host1:2,host2:2``. In a file, ``hostfile: PATH`` may stand in its place."""
     local_batch_size: int | None = Field(default=None, ge=1)
     """Samples per rank and micro-step at this point."""
-    threads: int | None = Field(default=None, ge=1)
-    """OMP_NUM_THREADS of every rank at this point."""
-    affinity: Literal["spread", "none"] | None = None
-    """Whether ranks are pinned to cores at this point, as in the plan's ``affinity``."""
 
 
 FOR_HOSTS = ("network_interface", "driver_address")
@@ -309,9 +299,8 @@ class Plan(Section):
     micro_steps: int = Field(default=1, ge=1)
     """Backward passes accumulated into one optimizer step, in every arm alike."""
     precision: Precision = "fp32"
-    """``amp-fp16`` and ``amp-bf16`` are PyTorch's automatic mixed precision; ``amp-fp16`` also scales the loss."""
-    loss_scale: LossScale = LossScale()
-    """How ``amp-fp16`` scales the loss."""
+    """``amp-fp16`` and ``amp-bf16`` are PyTorch's automatic mixed precision; ``amp-fp16`` also scales the loss, as
+    ``torch.amp.GradScaler`` does by default."""
     max_gradient_norm: float | None = Field(default=None, gt=0)
     """Clip gradients to this L2 norm over all parameters, after the exchange."""
     speed: SpeedSettings = SpeedSettings()
@@ -357,8 +346,8 @@ class Plan(Section):
     arms: dict[str, Arm] = Field(min_length=1)
     """What is compared, by names of your choice. In a file, an option whose value is a list makes an arm of each value."""
     allow: list[str] = []
-    """Where arms have a workload, options, a commit or a Python of their own: differences in their work that do not withhold the
-    verdict. Names such as ``model.parameters`` or ``optimizer``, or ``all``."""
+    """Where arms are commands, or have a workload, options, a commit or a Python of their own: differences in their work that do
+    not withhold the verdict. Names such as ``model.parameters`` or ``optimizer``, or ``all``."""
     left_out: dict[str, str] = {}
     """Written by ``ringside compare --available``: arms that the machine could not run, with what it lacks."""
     measurement: Measurement = Measurement()
@@ -450,14 +439,10 @@ class Plan(Section):
                     raise ValueError(f"measurement.{setting} means nothing for arms by command; leave it out")
         elif self.scripts != ScriptSettings():
             raise ValueError("scripts is for arms by command; leave it out")
-        if self.allow and not self.has_own_work:
-            raise ValueError("allow is for arms with a workload, options, a commit or a Python of their own; leave it out")
-        return self
-
-    @model_validator(mode="after")
-    def _has_a_loss_to_scale(self) -> Plan:
-        if self.loss_scale != LossScale() and self.precision != "amp-fp16":
-            raise ValueError(f"loss_scale is for precision amp-fp16, and precision is {self.precision}; leave one of them out")
+        if self.allow and not (self.are_scripts or self.has_own_work):
+            raise ValueError(
+                "allow is for arms by command, or with a workload, options, a commit or a Python of their own; leave it out"
+            )
         return self
 
     @model_validator(mode="after")

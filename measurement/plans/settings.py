@@ -30,19 +30,6 @@ class Section(PlanOptions):
     model_config = ConfigDict(allow_inf_nan=False)
 
 
-class LossScale(Section):
-    """How ``amp-fp16`` scales its loss: as ``torch.amp.GradScaler`` does, with its names and defaults."""
-
-    initial: float = Field(default=2.0**16, gt=0)
-    """Scale at the start. If gradients overflow, first steps are skipped until the scale is low enough."""
-    growth_factor: float = Field(default=2.0, gt=1)
-    """Factor of growth after ``growth_interval`` steps without overflow."""
-    backoff_factor: float = Field(default=0.5, gt=0, lt=1)
-    """Factor by which each overflow lowers the scale."""
-    growth_interval: int = Field(default=2000, ge=1)
-    """Optimizer steps without overflow until the scale grows."""
-
-
 class TrainingSettings(Section):
     """A plan's section: every arm trains for so many epochs, under the same rules, once for each launch's seed.
 

@@ -96,6 +96,10 @@ class RankReport(Written):
     """Whether the library steps by an optimizer of its own (``Prepared.owns_step``), so that no floor can be held against it."""
 
 
+GATE_STEPS = 3
+"""Optimizer steps of the parity gate, after which all ranks' parameters must agree."""
+
+
 class ParityResult(Written):
     """What the parity gate found for one launch of an arm."""
 
@@ -105,7 +109,7 @@ class ParityResult(Written):
     gradient_error: float | None = None
     """Largest relative L2 error of a synchronised gradient against the float64 mean; None: not checked (see ``notes``)."""
     parameter_spread: float | None = None
-    """Largest relative L2 distance between two ranks' parameters after ``parity_steps`` optimizer steps."""
+    """Largest relative L2 distance between two ranks' parameters after ``GATE_STEPS`` optimizer steps."""
     tolerance: float | None = None
     notes: list[str] = []
     samples_digest: str | None = None

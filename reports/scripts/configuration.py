@@ -152,7 +152,7 @@ def _reported(record: LaunchRecord, field: str) -> Any:
     return value.get(part) if isinstance(value, dict) else value if value is not None else getattr(record, whole, None)
 
 
-def work_note(differences: Sequence[ConfigurationDifference], *, allow: str = "scripts.allow, --allow") -> str:
+def work_note(differences: Sequence[ConfigurationDifference], *, allow: str = "allow, --allow") -> str:
     """Why there is no verdict, and what to do. ``allow``: where it is allowed."""
     fields = list(dict.fromkeys(one.field for one in differences))
     said = ", ".join(fields[:MOST_FIELDS]) + (f" and {len(fields) - MOST_FIELDS} more" if len(fields) > MOST_FIELDS else "")

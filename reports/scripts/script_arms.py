@@ -162,7 +162,7 @@ def script_notes(records: Sequence[LaunchRecord], differences: Sequence[Configur
         )
     allowed = [one.field for one in differences if one.allowed]
     if allowed:
-        notes.append(f"Work differs, and is allowed to (scripts.allow): {', '.join(allowed[:MOST_ALLOWED])}")
+        notes.append(f"Work differs, and is allowed to: {', '.join(allowed[:MOST_ALLOWED])}")
     unseen: dict[str, list[str]] = {}
     for arm, report in reports:
         for note in report.notes:

@@ -39,7 +39,7 @@ def run_gates(
         if first.record.world_size == arm.record.world_size:
             try:
                 with _judging():
-                    _compare_work(first, arm, steps=measurement.parity_steps)
+                    _compare_work(first, arm)
             except ArmFailed as failed:
                 arm.fail(failed)
 
@@ -86,12 +86,12 @@ def compare_conditions(arms: Sequence[ArmLaunch]) -> None:
 
 
 def _pass_gate(arm: ArmLaunch, *, measurement: Measurement, after_blocks: bool) -> None:
-    command = GateCommand(steps=measurement.parity_steps, after_blocks=after_blocks, counts_flops=arm.record.launch == 0)
+    command = GateCommand(after_blocks=after_blocks, counts_flops=arm.record.launch == 0)
     done = arm.session.exchange(command, GateReply, timeout_s=GATE_RUNS * measurement.block_timeout_s)
     reports = [reply.report for reply in done.replies]
     arm.record.flops = flops_of(reports)
     with _judging():
-        arm.record.parity, arm.record.not_offered = judge_gate(reports, steps=measurement.parity_steps)
+        arm.record.parity, arm.record.not_offered = judge_gate(reports)
     arm.gate = reports[0] if isinstance(reports[0], ParityReport) else None
     if not arm.record.parity.passed:
         raise ArmFailed("; ".join(arm.record.parity.failures), status="wrong")
@@ -116,7 +116,7 @@ def _is_worse_reference(arm: ArmLaunch) -> tuple[bool, bool]:
     return parity is not None and drops_step_hooks(parity.calls), arm.record.role != "baseline"
 
 
-def _compare_work(first: ArmLaunch, arm: ArmLaunch, *, steps: int) -> None:
+def _compare_work(first: ArmLaunch, arm: ArmLaunch) -> None:
     """Fail an arm that took other samples, called other things or came to something else in the gate than one of as many ranks.
 
     Of an arm with work of its own that is noted, and no failure.
@@ -132,8 +132,8 @@ def _compare_work(first: ArmLaunch, arm: ArmLaunch, *, steps: int) -> None:
     if found.samples_digest != known.samples_digest:
         failures["samples"] = [f"consumed other samples than {name} (digest {found.samples_digest} against {known.samples_digest})"]
     elif first.gate and arm.gate:
-        failures["calls"] = compare_calls(known.calls, found.calls, first_arm=name, steps=steps)
-        state = compare_state(first.gate, arm.gate, first_arm=name, steps=steps)
+        failures["calls"] = compare_calls(known.calls, found.calls, first_arm=name)
+        state = compare_state(first.gate, arm.gate, first_arm=name)
         failures["state"] = state.failures
         found.compared_with, found.state_distance = name, state.distance
         found.notes += [note for note in state.notes if note not in found.notes]

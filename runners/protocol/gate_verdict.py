@@ -10,7 +10,7 @@ import numpy as np
 
 from backends.base import EXACT
 from measurement.errors import joined, shortened
-from measurement.records.record import ParityResult
+from measurement.records.record import GATE_STEPS, ParityResult
 from runners.protocol.messages import CheckReport, DriftReport, ParityReport, Sketches
 
 TOLERANCE = 1e-3
@@ -70,12 +70,12 @@ REPEATABLE_SO = (
 )
 
 
-def judge_gate(reports: Sequence[ParityReport | CheckReport], *, steps: int) -> tuple[ParityResult, dict[str, str]]:
+def judge_gate(reports: Sequence[ParityReport | CheckReport]) -> tuple[ParityResult, dict[str, str]]:
     """Judge all ranks' reports, by rank: the verdict, and why cases of a micro-benchmark are not offered, by their name."""
     checks = [report for report in reports if isinstance(report, CheckReport)]
     if checks:
         return judge_checks(checks), checks[0].not_offered
-    return judge_parity([report for report in reports if isinstance(report, ParityReport)], steps=steps), {}
+    return judge_parity([report for report in reports if isinstance(report, ParityReport)]), {}
 
 
 def _shown(failures: list[str]) -> list[str]:
@@ -93,7 +93,7 @@ def judge_checks(reports: Sequence[CheckReport]) -> ParityResult:
     )
 
 
-def judge_parity(reports: list[ParityReport], *, steps: int) -> ParityResult:
+def judge_parity(reports: list[ParityReport]) -> ParityResult:
     """Judge the parity of an arm; reports by rank."""
     first = reports[0]
     failures = _same_samples(reports)
@@ -127,7 +127,7 @@ def judge_parity(reports: list[ParityReport], *, steps: int) -> ParityResult:
     if drifted:
         failures.insert(0, drifted)
     else:
-        failures += [f"rank {r}: '{name}' is {e:.2g} (relative) from rank 0's after {steps} steps" for r, name, e in apart]
+        failures += [f"rank {r}: '{name}' is {e:.2g} (relative) from rank 0's after {GATE_STEPS} steps" for r, name, e in apart]
     return ParityResult(
         passed=not failures,
         failures=_shown(failures),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from measurement.plans.settings import EpochRecord, Input, LossScale, Precision, SpeedSettings, TrainingSettings
+from measurement.plans.settings import EpochRecord, Input, Precision, SpeedSettings, TrainingSettings
 from measurement.records.packed_floats import Sketch
 from measurement.records.record import BlockKind, BlockRecord, FlopCount, LaunchRecord, RankReport, RankSteps, ranks_of
 from measurement.records.script_report import ScriptReport
@@ -41,7 +41,6 @@ class Job(Message):
     seed: int
     device: Literal["auto", "cpu", "cuda"] = "auto"
     precision: Precision = "fp32"
-    loss_scale: LossScale = LossScale()
     max_gradient_norm: float | None = None
     speed: SpeedSettings = SpeedSettings()
     training: TrainingSettings | None = None
@@ -98,10 +97,9 @@ class EpochCommand(Message):
 
 
 class GateCommand(Message):
-    """Take the parity gate: so many optimizer steps, or, in a micro-benchmark, every case once."""
+    """Take the parity gate: ``GATE_STEPS`` optimizer steps, or, in a micro-benchmark, every case once."""
 
     do: Literal["gate"] = "gate"
-    steps: int
     after_blocks: bool
     """Whether the last report is due before it, while the model that was measured is there."""
     counts_flops: bool = False

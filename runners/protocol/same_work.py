@@ -1,10 +1,10 @@
 """Judges whether two arms of as many ranks did the same work in the gate's steps. Pure.
 
 Arms begin with the same parameters and take the same batches, so what they come to differs by rounding alone (sums in another
-order). It may be apart by ``steps`` × ``SAFETY`` × the rounding of one step, relative to what the steps changed. The rounding of
-one step is ``ROUNDING`` × the gradient's tolerance, or what each rank 0 found by trying where that is more
+order). It may be apart by ``GATE_STEPS`` × ``SAFETY`` × the rounding of one step, relative to what the steps changed. The rounding
+of one step is ``ROUNDING`` × the gradient's tolerance, or what each rank 0 found by trying where that is more
 (``ParityReport.rounding``). Besides, each step rounds the tensor itself, which counts where steps hardly change it, as in a warm-up
-of the learning rate: ``EPSILON`` × the square root of ``steps``, relative to the tensor.
+of the learning rate: ``EPSILON`` × the square root of ``GATE_STEPS``, relative to the tensor.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from measurement.errors import shortened
+from measurement.records.record import GATE_STEPS
 from runners.protocol.gate_verdict import NEGLIGIBLE_SHARE, gradient_tolerances
 from runners.protocol.messages import ParityReport
 
@@ -49,7 +50,7 @@ class _Tensor:
     size: int
 
 
-def compare_calls(first: Sequence[dict[str, int]], calls: Sequence[dict[str, int]], *, first_arm: str, steps: int) -> list[str]:
+def compare_calls(first: Sequence[dict[str, int]], calls: Sequence[dict[str, int]], *, first_arm: str) -> list[str]:
     """Compare how often two arms called what, by rank.
 
     Returns:
@@ -61,7 +62,7 @@ def compare_calls(first: Sequence[dict[str, int]], calls: Sequence[dict[str, int
             times, wanted_times = found[kind], wanted[kind]
             if times != wanted_times:
                 it = "them" if kind.endswith("hooks") else "it"
-                line = f"rank {rank} runs {kind} {times} times in {steps} steps, {first_arm} runs {it} {wanted_times} times"
+                line = f"rank {rank} runs {kind} {times} times in {GATE_STEPS} steps, {first_arm} runs {it} {wanted_times} times"
                 failures.setdefault(kind, line)
     return list(failures.values())
 
@@ -71,7 +72,7 @@ def drops_step_hooks(calls: Sequence[dict[str, int]]) -> bool:
     return any(times == 0 for counts in calls for kind, times in counts.items() if kind in STEP_HOOKS)
 
 
-def compare_state(first: ParityReport, other: ParityReport, *, first_arm: str, steps: int) -> StateComparison:
+def compare_state(first: ParityReport, other: ParityReport, *, first_arm: str) -> StateComparison:
     """Compare what two arms came to after the gate's steps, by the reports of their ranks 0."""
     if first.in_some_steps and first.steps_zeros != other.steps_zeros:
         names = shortened(first.in_some_steps)
@@ -98,28 +99,28 @@ def compare_state(first: ParityReport, other: ParityReport, *, first_arm: str, s
             apart = float(np.linalg.norm(others[kind][name].end - tensor.end))
             scale = max(float(np.linalg.norm(tensor.change)), floor * tensor.size**0.5)
             distance = 0.0 if apart == 0 else apart / scale if scale > 0 else float("inf")
-            itself = EPSILON * steps**0.5 * float(np.linalg.norm(tensor.end))
-            allowed = _tolerance(first, other, name, steps=steps) + (itself / scale if scale > 0 else 0.0)
+            itself = EPSILON * GATE_STEPS**0.5 * float(np.linalg.norm(tensor.end))
+            allowed = _tolerance(first, other, name) + (itself / scale if scale > 0 else 0.0)
             worst = max(worst, distance)
             if not distance <= allowed:
                 owner = name.partition(" of ")[2]
                 what = f"{kind} of '{owner}'" if owner else f"{kind} '{name}'"
-                what += f" is {distance:.2g} from {first_arm}'s after {steps} steps"
+                what += f" is {distance:.2g} from {first_arm}'s after {GATE_STEPS} steps"
                 beyond.append(
                     (bool(owner), -distance / allowed, f"{what}, relative to what they changed (tolerance {allowed:.2g})")
                 )
     if not (first.is_exact and other.is_exact):
         reason = "not held against it: options of one ask for other gradients, or for less exact ones"
-        return StateComparison(distance=worst, notes=[f"after {steps} steps {worst:.2g} from {first_arm}'s state; {reason}"])
+        return StateComparison(distance=worst, notes=[f"after {GATE_STEPS} steps {worst:.2g} from {first_arm}'s state; {reason}"])
     failures = [line for _, _, line in sorted(beyond)]
     more = [f"and {len(failures) - MAX_TENSORS} more tensors"] if len(failures) > MAX_TENSORS else []
     return StateComparison(distance=worst, failures=failures[:MAX_TENSORS] + more, notes=notes)
 
 
-def _tolerance(first: ParityReport, other: ParityReport, name: str, *, steps: int) -> float:
+def _tolerance(first: ParityReport, other: ParityReport, name: str) -> float:
     gradients = [*gradient_tolerances(first).values(), *gradient_tolerances(other).values()]
     rounding = ROUNDING * max(gradients, default=max(first.gradient_tolerance, other.gradient_tolerance))
-    return steps * SAFETY * max(rounding, first.rounding.get(name, 0.0), other.rounding.get(name, 0.0))
+    return GATE_STEPS * SAFETY * max(rounding, first.rounding.get(name, 0.0), other.rounding.get(name, 0.0))
 
 
 def _state(report: ParityReport) -> dict[str, dict[str, _Tensor]]:

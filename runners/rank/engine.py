@@ -121,11 +121,11 @@ class Engine:
         steps.core_use = CoreUse(**use) if use else None
         return steps
 
-    def run_gate(self, *, steps: int, counts_flops: bool = False) -> ParityReport | CheckReport:
-        """Take the gate: ``steps`` optimizer steps, or every case once. Rank 0 then counts FLOPs, if asked. Collective."""
+    def run_gate(self, *, counts_flops: bool = False) -> ParityReport | CheckReport:
+        """Take the gate: ``GATE_STEPS`` optimizer steps, or every case once. Rank 0 then counts FLOPs, if asked. Collective."""
         if isinstance(self.runner, MicroBenchmarkRunner):
             return self.runner.run_gate()
-        report = run_gate(self.runner, steps=steps)
+        report = run_gate(self.runner)
         report.flops = own_flops(self.runner) if counts_flops and self.world.rank == 0 else None
         return report
 
@@ -220,9 +220,7 @@ def _build(
     job: Job, setup: WorkloadSetup, backend: Backend, world: World, device: torch.device, threads_before: frozenset[int]
 ) -> Trainer:
     """Make the workload and its trainer. Not collective."""
-    step_precision = StepPrecision(
-        precision=job.precision, max_gradient_norm=job.max_gradient_norm, device=device, loss_scale=job.loss_scale
-    )
+    step_precision = StepPrecision(precision=job.precision, max_gradient_norm=job.max_gradient_norm, device=device)
     return Trainer(
         workload=setup.build(local_batch_size=job.local_batch_size, seed=job.seed),
         backend=backend,

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from backends.base import EXACT, Prepared
 from measurement.errors import PlanError
 from measurement.probes.flops import count_flops
-from measurement.records.record import FlopCount
+from measurement.records.record import GATE_STEPS, FlopCount
 from measurement.users_code import place_of_definition
 from runners.protocol.gate_verdict import NOT_REPEATABLE, REPEATABLE_SO
 from runners.protocol.messages import Sketches
@@ -81,11 +81,11 @@ class OwnSteps:
         self._rank = trainer.world.rank
         self._loss, self._drew = 0.0, False
 
-    def take(self, *, steps: int) -> OwnStep:
+    def take(self) -> OwnStep:
         """Take it twice: rank 0 with parameters that are off by ``NUDGE``; the others, and a rank alone, as it was. Collective.
 
         Where gradients are nothing but rounding, as for a bias before a batch norm, nudged ones are others, and an optimizer that
-        divides by their size, as Adam does, makes whole steps of them. Rank 0 of more than two takes all ``steps`` so, since later
+        divides by their size, as Adam does, makes whole steps of them. Rank 0 of more than two takes all steps so, since later
         ones may make far more of a rounding, as with batch norm over few values. The sum over two ranks has one order.
 
         Raises:
@@ -104,7 +104,7 @@ class OwnSteps:
             where = f" ({place})" if place else ""
             raise PlanError(f"{NOT_REPEATABLE}: {seen}, from the same parameters, batch and seeds; {REPEATABLE_SO}{where}")
         if self._rank == 0:
-            self._find_rounding(found, alone, steps=steps if self._trainer.world.world_size > 2 else 1)
+            self._find_rounding(found, alone, steps=GATE_STEPS if self._trainer.world.world_size > 2 else 1)
         return found
 
     def _repeated(self, gradients: Sketches) -> str | None:

@@ -31,6 +31,7 @@ from torch.optim import Optimizer
 from backends.base import EXACT, Prepared
 from measurement.errors import PlanError
 from measurement.probes.step_timer import StepTimer
+from measurement.records.record import GATE_STEPS
 from runners.probe.ringside_probe.reading.values import hyperparameters
 from runners.protocol.messages import DriftReport, ParityReport, Sketches
 from runners.protocol.sketches import sketch_states, sketch_tensors
@@ -45,17 +46,17 @@ SCALE = 2.0**8
 """Loss scale of fp16 in the gate: low, so that the first step is not skipped for an overflow."""
 
 
-def run_gate(trainer: Trainer, *, steps: int) -> ParityReport:
-    """Take ``steps`` real steps and report what this rank saw. Collective; leaves nothing built."""
+def run_gate(trainer: Trainer) -> ParityReport:
+    """Take ``GATE_STEPS`` real steps and report what this rank saw. Collective; leaves nothing built."""
     trainer.release()
     gate = trainer.twin()
     try:
-        return _take_steps(gate, steps=steps)
+        return _take_steps(gate)
     finally:
         gate.release()
 
 
-def _take_steps(trainer: Trainer, *, steps: int) -> ParityReport:
+def _take_steps(trainer: Trainer) -> ParityReport:
     digest = _Digest()
     model = _model_of_this_rank(trainer)
     wanted, others = sketch_states(model.state_dict())
@@ -73,14 +74,14 @@ def _take_steps(trainer: Trainer, *, steps: int) -> ParityReport:
     parameters = joined.full_parameters()
     started, _ = sketch_states(parameters)
     finite = [name for name, parameter in model.named_parameters() if name in parameters and is_finite(parameters[name])]
-    alone = OwnSteps(trainer, parameters).take(steps=steps)
+    alone = OwnSteps(trainer, parameters).take()
     batches = digest.batches(Batches(trainer.workload, trainer.world, trainer.device, seed=trainer.seed))
     counter.watch_prepared(joined)
     skipped = SkippedParameters(joined)
     with _eager_draws() if trainer.speed.compile and alone.draws else nullcontext():
-        synced = _steps(trainer, batches, reader, skipped, steps=steps)
+        synced = _steps(trainer, batches, reader, skipped)
     calls, ended = counter.counts(), joined.full_parameters()
-    _require_convergence({name: ended[name] for name in finite if name in ended}, synced, steps=steps)
+    _require_convergence({name: ended[name] for name in finite if name in ended}, synced)
     state = _whole_optimizer_state(trainer)
     return ParityReport(
         started=started,
@@ -107,13 +108,11 @@ def _take_steps(trainer: Trainer, *, steps: int) -> ParityReport:
     )
 
 
-def _steps(
-    trainer: Trainer, batches: Iterator[Any], reader: _GradientReader, skipped: SkippedParameters, *, steps: int
-) -> Sketches:
+def _steps(trainer: Trainer, batches: Iterator[Any], reader: _GradientReader, skipped: SkippedParameters) -> Sketches:
     """Take the steps; the gradients that the first one exchanged, which is not clipped."""
     joined, precision, timer, synced = trainer.joined, trainer.step_precision, StepTimer(trainer.device), {}
     max_gradient_norm = precision.max_gradient_norm
-    for step in range(steps):
+    for step in range(GATE_STEPS):
         seed_generators(trainer.seed + trainer.world.rank)
         is_first = step == 0
         joined.keeps_gradients, precision.max_gradient_norm = is_first, None if is_first else max_gradient_norm
@@ -202,15 +201,15 @@ class _GradientReader:
         return found
 
 
-def _require_convergence(ended: Mapping[str, Tensor], synced: Sketches, *, steps: int) -> None:
+def _require_convergence(ended: Mapping[str, Tensor], synced: Sketches) -> None:
     """Refuse a training whose parameters are no longer finite though its first gradients were, with a ``PlanError``."""
     if not all(math.isfinite(value) for values in synced.values() for value in values):
         return
     for name, tensor in ended.items():
         if not is_finite(tensor):
             raise PlanError(
-                f"'{name}' is not finite after {steps} steps, though the first step's gradients were: the training diverges; lower "
-                "the learning rate, or clip gradients with max_gradient_norm"
+                f"'{name}' is not finite after {GATE_STEPS} steps, though the first step's gradients were: the training diverges; "
+                "lower the learning rate, or clip gradients with max_gradient_norm"
             )
 
 

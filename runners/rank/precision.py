@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,9 +18,11 @@ from torch import Tensor, nn
 
 from backends.base import Prepared
 from measurement.errors import PlanError
-from measurement.plans.settings import LossScale, Precision
+from measurement.plans.settings import Precision
 
 DTYPES = {"amp-fp16": torch.float16, "amp-bf16": torch.bfloat16}
+INITIAL_SCALE = 2.0**16
+"""The loss scale at which ``torch.amp.GradScaler`` begins."""
 GRADIENT_ERRORS = {"fp32": 0.0, "amp-fp16": 2e-3, "amp-bf16": 2e-2}
 """Relative L2 error by which two computations of the same gradient may differ, rounded to 11 (fp16) or 8 (bf16) bits."""
 
@@ -40,23 +42,13 @@ class StepPrecision:
     precision: Precision
     max_gradient_norm: float | None
     device: torch.device
-    loss_scale: LossScale = field(default_factory=LossScale)
-    """How ``amp-fp16`` scales its loss."""
 
     def __post_init__(self) -> None:
         self.start()
 
-    def start(self, *, initial_scale: float | None = None) -> None:
-        """Make a new scaler that begins at a scale, for the first steps of a training; None: where ``loss_scale`` says."""
-        asked = self.loss_scale
-        self.scaler = torch.amp.GradScaler(
-            self.device.type,
-            init_scale=initial_scale or asked.initial,
-            growth_factor=asked.growth_factor,
-            backoff_factor=asked.backoff_factor,
-            growth_interval=asked.growth_interval,
-            enabled=self.precision == "amp-fp16",
-        )
+    def start(self, *, initial_scale: float = INITIAL_SCALE) -> None:
+        """Make a new scaler that begins at a scale, for the first steps of a training."""
+        self.scaler = torch.amp.GradScaler(self.device.type, init_scale=initial_scale, enabled=self.precision == "amp-fp16")
 
     @contextmanager
     def local(self) -> Iterator[None]:
@@ -70,7 +62,7 @@ class StepPrecision:
     def skipped_since(self, scale: float) -> int:
         """How many steps have been skipped, because gradients overflowed, since the scaler was at ``scale``: each lowered it.
 
-        Exact unless the scale has grown meanwhile, as it does after 2000 steps without overflow (``LossScale.growth_interval``).
+        Exact unless the scale has grown meanwhile, as it does after 2000 steps without overflow.
         """
         if not self.scaler.is_enabled():
             return 0

@@ -186,7 +186,7 @@ class RankServer:
         match command:
             case GateCommand():
                 self.measured = self._report_finished() if command.after_blocks else None
-                return GateReply(report=engine.run_gate(steps=command.steps, counts_flops=command.counts_flops))
+                return GateReply(report=engine.run_gate(counts_flops=command.counts_flops))
             case BlockCommand():
                 return BlockReply(steps=engine.run_block(command))
             case EpochCommand():

@@ -213,7 +213,7 @@ class ScriptComparison(ComparisonRun):
             self.progress.show(shown(note))
         if len(records) < len(self.scripts):
             return
-        differences = configuration_differences(records, allow=self.plan.scripts.allow)
+        differences = configuration_differences(records, allow=self.plan.allow)
         told = repr([(one.field, one.sentence) for one in differences])
         if told != self._told and any(record.scripts for record in records):
             self._told = told

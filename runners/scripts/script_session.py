@@ -16,6 +16,7 @@ from runners.driver.arm_session import EXIT_TIMEOUT_S, ArmSession, Exchange
 from runners.driver.diagnosis import SETTLE_S, ArmFailed, Diagnosis
 from runners.driver.endpoint import DriverEndpoint
 from runners.planning.arms import LaunchedArm
+from runners.probe.ringside_probe.settings import COMPARED_STEPS
 from runners.protocol.messages import BlockCommand, BlockReply, Command, EndedReply, ErrorReply, Reply, StartCommand, StartedReply
 from runners.scripts.arrival import first_traceback, hint_of, look_at, why_others, why_silent
 from runners.scripts.script_setup import ScriptSetup, ScriptStart
@@ -180,8 +181,7 @@ class ScriptSession(ArmSession):
             replies = super().await_ready()
         except ScriptEnded as ended:
             raise self._diagnosis.failed(
-                f"the script ends {_after(ended)}, within the first steps, which are compared; give it more epochs, or set "
-                "scripts.compared_steps",
+                f"the script ends {_after(ended)}, within the first {COMPARED_STEPS} steps, which are compared; give it more steps",
                 excerpt=self._processes.last_words([]),
             ) from ended
         self._script.has_reported = True

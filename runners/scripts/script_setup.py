@@ -153,7 +153,6 @@ class ScriptSetup(LaunchedArm):
             start=start.start,
             python=sys.executable,
             ranks=self.plan.world_size,
-            compared_steps=self.plan.scripts.compared_steps,
             samples_per_step=arm.samples_per_step,
             iteration_ends=arm.iteration_ends,
             untimed=arm.untimed,

@@ -64,8 +64,8 @@ FLAGS: Sequence[Flag] = (
     _run("local_rank", ("--local-rank", "--local_rank"), is_hidden=True),
 )
 SETTABLE = (
-    *("seed", "threads", "affinity", "freed_memory", "device", "micro_steps", "precision", "loss_scale.*", "max_gradient_norm"),
-    *("speed.*", "training.*", "measurement.local_every", "measurement.parity_steps"),
+    *("seed", "threads", "affinity", "freed_memory", "device", "micro_steps", "precision", "max_gradient_norm"),
+    *("speed.*", "training.*", "measurement.local_every"),
 )
 """Keys of a plan that ``--set`` may name: the launcher and the other flags say the others, or a standalone run has none."""
 FIXED = {"mode": "separate", "launches": 1, "control": False, "freeze": False}

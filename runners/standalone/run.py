@@ -141,10 +141,9 @@ class StandaloneRun:
         """
         if before != engine.gate_comes_first:
             return
-        steps = self.plan.measurement.parity_steps
-        reports = engine.backend.all_gather_object(engine.run_gate(steps=steps, counts_flops=True), ParityReport | CheckReport)
+        reports = engine.backend.all_gather_object(engine.run_gate(counts_flops=True), ParityReport | CheckReport)
         record.flops = flops_of(reports)
-        record.parity, record.not_offered = judge_gate(reports, steps=steps)
+        record.parity, record.not_offered = judge_gate(reports)
         if not record.parity.passed:
             failures = "; ".join(record.parity.failures)
             raise ParityError(f"backend '{record.backend}' computes wrongly, so that no timing of it counts: {failures}")

@@ -119,7 +119,7 @@ def test_single_spawned_and_synthetic(tmp_path):
         local_batch_size=2,
         arms={"single": {"backend": "single", "launcher": FORKED}, "ddp": {"backend": "ddp", "launcher": "mpirun"}},
         baseline="single",
-        measurement={"rounds": 1, "block_steps": 1, "warmup_steps": 0, "local_every": 0, "parity_steps": 1},
+        measurement={"rounds": 1, "block_steps": 1, "warmup_steps": 0, "local_every": 0},
     )
     assert set(ran.statuses.values()) == {"ok"}
     one, other = (record.flops for record in ran.records.values())

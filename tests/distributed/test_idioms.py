@@ -80,11 +80,11 @@ EACH = [
 @pytest.mark.parametrize(("backend", "name"), EACH)
 def test_it_computes_what_it_should_and_the_same_as_ddp(taken, backend, name):
     reports = gates(taken[backend][name])
-    verdict = judge_parity(reports, steps=idioms.STEPS)
+    verdict = judge_parity(reports)
     assert verdict.passed, verdict.failures
     first = gates(taken["ddp"][name])
-    assert compare_calls([r.calls for r in first], [r.calls for r in reports], first_arm="ddp", steps=idioms.STEPS) == []
-    assert compare_state(first[0], reports[0], first_arm="ddp", steps=idioms.STEPS).failures == []
+    assert compare_calls([r.calls for r in first], [r.calls for r in reports], first_arm="ddp") == []
+    assert compare_state(first[0], reports[0], first_arm="ddp").failures == []
 
 
 def test_a_layer_that_some_steps_leave_out_is_a_note_where_libraries_differ(taken):
@@ -94,10 +94,10 @@ def test_a_layer_that_some_steps_leave_out_is_a_note_where_libraries_differ(take
     for backend in ("naive", *(["horovod"] if HAS_HOROVOD else [])):
         other = gates(taken[backend][SKIPPING])[0]
         assert (first.steps_zeros, other.steps_zeros) == (False, True)
-        found = compare_state(first, other, first_arm="ddp", steps=idioms.STEPS)
+        found = compare_state(first, other, first_arm="ddp")
         assert (found.failures, found.distance) == ([], None)
         assert found.notes[0].startswith("state not compared with ddp's: 'layer.bias', 'layer.weight' take part in some steps only")
-    same = compare_state(first, first, first_arm="ddp", steps=idioms.STEPS)
+    same = compare_state(first, first, first_arm="ddp")
     assert same.distance == 0
 
 
@@ -149,5 +149,5 @@ def test_unused_parameters_are_told_and_not_compared(taken):
     for backend in ("naive", *(["horovod"] if HAS_HOROVOD else [])):
         first, other = gates(taken["ddp"]["Unused"])[0], gates(taken[backend]["Unused"])[0]
         assert other.without_gradient == ["0.spare.weight", "0.spare.bias"]
-        notes = compare_state(first, other, first_arm="ddp", steps=idioms.STEPS).notes
+        notes = compare_state(first, other, first_arm="ddp").notes
         assert any("'0.spare.bias', '0.spare.weight' not compared with ddp's: no gradient" in note for note in notes)

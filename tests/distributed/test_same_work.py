@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from measurement.records.record import GATE_STEPS
 from tests.conftest import HAS_HOROVOD, HOROVOD, needs_horovod, no_process_stays
 from tests.kit.comparisons import compare
 
 pytestmark = [pytest.mark.costly("same work"), pytest.mark.usefixtures("no_processes_left")]
 UNEQUAL = Path(__file__).parent / "plugins" / "unequal.py"
-STEPS = 4
+STEPS = GATE_STEPS
 HOOKS = "the optimizer's step post-hooks"
 ARMS = {
     "ddp": "ddp",
@@ -28,7 +29,7 @@ def compared(tmp_path_factory):
     """The records of a comparison, by arm."""
     what = {"workload": f"{UNEQUAL}:Averaged", "workload_options": {"weight_decay": 0.01}, "baseline": "dropshooks"}
     with no_process_stays():
-        ran = compare(tmp_path_factory.mktemp("same-work"), arms=ARMS, **what, measurement={"parity_steps": STEPS}, code=1)
+        ran = compare(tmp_path_factory.mktemp("same-work"), arms=ARMS, **what, code=1)
     return ran.records
 
 

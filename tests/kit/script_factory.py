@@ -167,12 +167,12 @@ def sketch(tensor: np.ndarray) -> list[float]:
     return np.bincount(places, weights=signs * tensor, minlength=16).tolist()
 
 
-def script_plan(*names: str, scripts: Mapping[str, Any] | None = None, **measurement: Any) -> Plan:
+def script_plan(*names: str, scripts: Mapping[str, Any] | None = None, allow: Sequence[str] = (), **measurement: Any) -> Plan:
     """The arm ``old`` as the baseline, the named arms beside it; ``new`` where none is named."""
     arms = {name: {"command": f"torchrun --nproc-per-node 2 {name}.py"} for name in ("old", *(names or ("new",)))}
     settings = {"launches": 3, "rounds": 12, "block_steps": 5} | measurement
     content = {"name": "scripts", "world_size": 2, "baseline": "old", "arms": arms, "measurement": settings}
-    return Plan.model_validate(content | {"scripts": scripts or {}})
+    return Plan.model_validate(content | {"scripts": scripts or {}, "allow": list(allow)})
 
 
 def one_launch(plan: Plan, arms: Mapping[str, Script]) -> list[LaunchRecord]:

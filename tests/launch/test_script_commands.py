@@ -288,7 +288,7 @@ def test_bad_input_is_refused_with_what_to_do(tmp_path, arm, message):
         (["torchrun t.py", "torchrun t.py", "--assert-not-slower", "much"], "--assert-not-slower 'much' is no share"),
         (["torchrun t.py", "torchrun t.py", "--untimed", "all"], "--untimed 'all' is not known; use nothing or evaluation"),
         (["bash a.sh", "bash b.sh"], "ranks: 2 in the arm, or --ranks 2"),
-        (["torchrun t.py", "torchrun t.py", "--set", "scripts.compared_steps=0"], "compared_steps = 0"),
+        (["torchrun t.py", "torchrun t.py", "--set", "scripts.loss_margin=0"], "loss_margin = 0"),
         (["torchrun t.py", "torchrun t.py", "--minutes", "1", "--steps", "9"], "minutes and steps_per_launch are both given"),
     ],
 )

@@ -18,7 +18,7 @@ from backends import REGISTRY as BACKENDS
 from backends import backend_class
 from measurement.plans.plan import Arm, Measurement, Plan, Point, ScriptSettings
 from measurement.plans.plan_file import check_plan
-from measurement.plans.settings import LossScale, SpeedSettings, TrainingSettings
+from measurement.plans.settings import SpeedSettings, TrainingSettings
 from runners.planning.plan_reading import with_input_arms
 from tests.conftest import REPOSITORY, parsed
 from workloads import REGISTRY as WORKLOADS
@@ -37,7 +37,7 @@ MADE_WHILE_RUNNING = ("results/", "runs/")
 OPTIONS = {name: backend_class(name).Options for name in BACKENDS.table}
 OPTIONS |= {f"workload {name}": workload_class(name)[0].Options for name in WORKLOADS.table}
 MODELS = {
-    model.__name__: model for model in (Arm, LossScale, Measurement, Plan, Point, ScriptSettings, SpeedSettings, TrainingSettings)
+    model.__name__: model for model in (Arm, Measurement, Plan, Point, ScriptSettings, SpeedSettings, TrainingSettings)
 } | OPTIONS
 
 ROOMS = ("backends", "install", "measurement", "reports", "runners", "workloads")

@@ -81,13 +81,13 @@ def test_rank_0_counts_in_the_gate_and_what_breaks_then_fails_nothing(tmp_path):
     (tmp_path / "breaks.py").write_text(BREAKS)
     job = Job(arm="single", backend="single", workload="digits", local_batch_size=4, world_size=1, seed=1, device="cpu")
     engine = start_engine(job, World())
-    count = engine.run_gate(steps=1, counts_flops=True).flops
+    count = engine.run_gate(counts_flops=True).flops
     first, second, linear = (28 * 28 * 25 * 16, 14 * 14 * 25 * 16 * 32, 7 * 7 * 32 * 10)
     assert (count.samples, count.dtype, count.error) == (2, "float32", None)
     assert sum(count.by_operation.values()) == 2 * 2 * (2 * first + 3 * second + 3 * linear)
-    assert engine.run_gate(steps=1).flops is None, "once is enough"
+    assert engine.run_gate().flops is None, "once is enough"
     broken = start_engine(job.model_copy(update={"workload": f"{tmp_path / 'breaks.py'}:Breaks"}), World())
-    count = broken.run_gate(steps=1, counts_flops=True).flops
+    count = broken.run_gate(counts_flops=True).flops
     assert "TooClever: not under a dispatch mode" in count.error and "breaks.py" in count.error
 
 

@@ -121,14 +121,15 @@ def test_what_this_ringside_no_longer_has_is_read_over(tmp_path):
     """Stored plans and records hold every key of their day; one in a plan that somebody writes is refused."""
     folder, plan = ResultsFolder(tmp_path), check_plan(TINY, source="test")
     folder.write_plan(plan)
-    folder.write_launch(record())
+    kept = record()
+    folder.write_launch(kept)
     folder.plan_path.write_text(folder.plan_path.read_text().replace("measurement:\n", "gone: 1\nmeasurement:\n  gone: 2\n"))
     path = folder.launch_folder(0, "ddp") / "record.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "gone": 3}))
     folder.write_launch(record(launch=1))
     alone = folder.launch_folder(1, "ddp") / "record.json"
     alone.write_text(json.dumps({**json.loads(alone.read_text()), "alone": True}))
-    assert (folder.read_plan(), folder.records()) == (plan, [record()])
+    assert (folder.read_plan(), folder.records()) == (plan, [kept])
     with pytest.raises(PlanError, match="unknown option 'gone'"):
         check_plan(read_content(folder.plan_path), source="test")
 

@@ -53,7 +53,7 @@ def reports(world_size=3, synced=None, **changes):
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 8])
 def test_what_is_right_passes(world_size):
-    found = judge_parity(reports(world_size), steps=3)
+    found = judge_parity(reports(world_size))
     assert found.passed, found.failures
     assert found.gradient_error < 1e-6
     assert found.parameter_spread == 0
@@ -68,7 +68,7 @@ def test_what_is_right_passes(world_size):
     ],
 )
 def test_a_fault_of_one_rank_is_named(changes, message):
-    found = judge_parity(reports(**changes), steps=3)
+    found = judge_parity(reports(**changes))
     assert not found.passed
     assert any(message in failure for failure in found.failures), found.failures
 
@@ -86,7 +86,7 @@ def test_a_fault_of_one_rank_is_named(changes, message):
 )
 def test_wrong_gradients_are_caught(synced):
     sent = [ParityReport.model_validate_json(report.model_dump_json()) for report in reports(synced=synced)]
-    found = judge_parity(sent, steps=3)
+    found = judge_parity(sent)
     assert not found.passed
     assert "gradient of" in found.failures[0]
 
@@ -96,13 +96,13 @@ def test_a_sum_that_was_asked_for_passes_with_a_note():
         report.model_copy(update={"gradient_scale": 3.0})
         for report in reports(synced=lambda local, mean, rank: {name: 3 * value for name, value in mean.items()})
     ]
-    found = judge_parity(asked, steps=3)
+    found = judge_parity(asked)
     assert found.passed
     assert found.notes == ["gradients are 3 x the mean, as the options ask"]
 
 
 def test_many_faults_are_cut_short():
-    found = judge_parity(reports(world_size=8, synced=lambda local, mean, rank: local[rank]), steps=3)
+    found = judge_parity(reports(world_size=8, synced=lambda local, mean, rank: local[rank]))
     assert len(found.failures) == 9
     assert found.failures[-1].startswith("and ")
 
@@ -152,7 +152,7 @@ def test_what_is_not_finite_by_intent_is_told_from_what_is_not():
 
 def test_what_is_not_compared_is_said():
     told = [report.model_copy(update={"not_compared": ["'_extra_state' (dict)"], "samples": ""}) for report in reports()]
-    found = judge_parity(told, steps=3)
+    found = judge_parity(told)
     assert found.passed, "batches without tensors are not the same ones"
     assert found.notes == [
         "not compared, since it cannot be put in numbers: '_extra_state' (dict)",
@@ -165,19 +165,19 @@ def test_a_tolerance_follows_the_dtype(error, passes):
     """A bfloat16 has 8 bits."""
     made = reports(synced=lambda local, mean, rank: {**mean, "weight": mean["weight"] * (1 + error)})
     half = [report.model_copy(update={"tolerances": {"weight": tolerance_of(STATES["half"])}}) for report in made]
-    assert judge_parity(half, steps=3).passed == passes
-    assert not judge_parity(made, steps=3).passed
+    assert judge_parity(half).passed == passes
+    assert not judge_parity(made).passed
 
 
 def test_what_rounding_alone_makes_is_not_held_against_a_gradient():
     made = reports(synced=lambda local, mean, rank: {**mean, "bias": mean["bias"] * 1.5})
     size = float(np.linalg.norm(made[0].local["bias"]))
-    assert judge_parity([report.model_copy(update={"noise": {"bias": size}}) for report in made], steps=3).passed
-    assert not judge_parity([report.model_copy(update={"noise": {"bias": 1e-6 * size}}) for report in made], steps=3).passed
+    assert judge_parity([report.model_copy(update={"noise": {"bias": size}}) for report in made]).passed
+    assert not judge_parity([report.model_copy(update={"noise": {"bias": 1e-6 * size}}) for report in made]).passed
 
 
 def test_a_tensor_that_a_rank_does_not_report_is_wrong_and_no_exception():
-    found = judge_parity(reports(ended={name: sketch(value) for name, value in tensors(2).items() if name != "bias"}), steps=3)
+    found = judge_parity(reports(ended={name: sketch(value) for name, value in tensors(2).items() if name != "bias"}))
     assert any("rank 1: 'bias' is inf" in failure for failure in found.failures), found.failures
 
 

@@ -96,7 +96,6 @@ def test_shipped_plans_resolve(path, monkeypatch):
             {"container": {"prefix": "box"}, "workload": "", "arms": {"ddp": {"command": "torchrun train.py"}}},
             "put its prefix before python in each command",
         ),
-        ({"loss_scale": {"initial": 1024}}, "loss_scale is for precision amp-fp16, and precision is fp32"),
         ({"arms": {"ddp": {"backend": "ddp", "launcher": "horovodrun"}}}, "use 'torchrun', 'mpirun', 'spawn'"),
         (
             {"arms": {"ddp": {"backend": "naive", "transport": "mpi", "launcher": "torchrun"}}},

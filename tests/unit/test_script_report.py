@@ -134,9 +134,9 @@ def test_unlike_work_has_a_ratio_and_no_verdict_unless_it_is_allowed(tmp_path):
     assert found.findings[0].startswith("No verdict on new against old (ratio 1.09")
     assert "the two do different work (accumulation)" in found.findings[0]
     assert found.undecided == [] and result.because is None
-    allowed = conclude(folder_of(tmp_path / "allowed", {"new": new}, plan=script_plan(scripts={"allow": ["accumulation"]})))
+    allowed = conclude(folder_of(tmp_path / "allowed", {"new": new}, plan=script_plan(allow=["accumulation"])))
     assert allowed.result("new").verdict == "faster"
-    assert any(line == "Work differs, and is allowed to (scripts.allow): accumulation" for line in allowed.warnings)
+    assert any(line == "Work differs, and is allowed to: accumulation" for line in allowed.warnings)
 
 
 @pytest.mark.slow

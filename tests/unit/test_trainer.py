@@ -18,7 +18,7 @@ from backends.base import Prepared
 from backends.horovod.optimizer import HorovodPrepared
 from measurement.errors import PlanError
 from measurement.plans.plan import Measurement
-from measurement.plans.settings import LossScale, SpeedSettings
+from measurement.plans.settings import SpeedSettings
 from measurement.probes.step_timer import StepTimer
 from measurement.records.record import LaunchRecord
 from measurement.records.step_tables import steps_of
@@ -30,7 +30,7 @@ from runners.rank.batches import Batches
 from runners.rank.call_counts import BACKWARD, FORWARD, STEP
 from runners.rank.engine import settle_garbage, start_engine
 from runners.rank.parity import run_gate
-from runners.rank.precision import StepPrecision
+from runners.rank.precision import INITIAL_SCALE, StepPrecision
 from runners.rank.trainer import REPEATED
 from runners.standalone.throughput import measure
 from tests.conftest import REPOSITORY
@@ -146,7 +146,7 @@ def test_synthetic_input_is_the_first_batches_again_and_again(monkeypatch):
     assert loader() is None
     for batch, again in zip(trainer.batches, [*wanted[3:], *wanted], strict=False):  # 27 were used
         assert all(torch.equal(mine, theirs) for mine, theirs in zip(batch, again, strict=True))
-    ours, theirs = (run_gate(one, steps=1) for one in (trainer, real))
+    ours, theirs = (run_gate(one) for one in (trainer, real))
     assert ours.samples == theirs.samples
     assert [one.describe()["input"] for one in (real, trainer)] == ["real", "synthetic"]
     with pytest.raises(PlanError, match="a step of workload 'Uneven' changes its batch in place, which input: synthetic repeats"):
@@ -190,14 +190,14 @@ def test_what_is_not_finite_is_the_workloads_and_no_backends(name, message):
     job = Job(arm="single", backend="single", workload=f"{IDIOMS}:{name}", local_batch_size=4, world_size=1, seed=1, device="cpu")
     trainer = start_engine(job, World()).trainer
     with pytest.raises(PlanError) as caught:
-        run_gate(trainer, steps=3)
+        run_gate(trainer)
     assert message in str(caught.value)
 
 
 def test_a_step_that_is_another_one_each_time_is_the_workloads_failure():
     job = Job(arm="x", backend="single", workload=f"{EVERYDAY}:DrawsFromTheModule", local_batch_size=4, world_size=1, seed=1)
     with pytest.raises(PlanError, match="the workload's loss is not repeatable: rank 0 came to a loss of"):
-        run_gate(start_engine(job, World()).trainer, steps=3)
+        run_gate(start_engine(job, World()).trainer)
 
 
 @pytest.mark.slow
@@ -206,8 +206,8 @@ def test_a_compiled_models_calls_are_counted_and_its_dropout_is_the_references()
     """Drawn by Inductor itself, where it is not asked to draw as eager PyTorch does."""
     job = Job(arm="x", backend="single", workload=f"{EVERYDAY}:Augmented", local_batch_size=4, world_size=1, seed=1, device="cpu")
     trainer = start_engine(job.model_copy(update={"speed": SpeedSettings(compile=True)}), World()).trainer
-    report = run_gate(trainer, steps=3)
-    assert judge_parity([report], steps=3).failures == []
+    report = run_gate(trainer)
+    assert judge_parity([report]).failures == []
     assert {report.calls[kind] for kind in (FORWARD, BACKWARD, STEP)} == {3}
 
 
@@ -215,7 +215,7 @@ def test_the_gate_leaves_a_workload_as_it_was(engine):
     own = engine.trainer.workload
     seen = []
     own.compute_loss = lambda model, batch: seen.append(batch)
-    assert judge_parity([engine.run_gate(steps=2)], steps=2).passed
+    assert judge_parity([engine.run_gate()]).passed
     assert engine.trainer.workload is own
     assert not seen, "the gate's workload is another"
 
@@ -294,34 +294,28 @@ def test_under_horovod_too_a_workloads_own_optimizer_drops_them():
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_the_loss_scale_begins_backs_off_and_grows_as_asked():
-    asked = LossScale(initial=2.0**20, backoff_factor=0.125, growth_factor=4.0, growth_interval=3)
-    precision = StepPrecision(precision="amp-fp16", max_gradient_norm=None, device=torch.device("cpu"), loss_scale=asked)
+def test_each_overflow_halves_the_loss_scale():
+    precision = StepPrecision(precision="amp-fp16", max_gradient_norm=None, device=torch.device("cpu"))
     parameter = torch.nn.Parameter(torch.ones(1))
     prepared = Prepared(torch.nn.ParameterList([parameter]), torch.optim.SGD([parameter], lr=0.0))
     for gradient in (math.inf, math.inf, 1.0):
         prepared.zero_grad()
         precision.backward(prepared, parameter * gradient)
         precision.step(prepared)
-    assert precision.skipped_since(2.0**20) == 2
-    assert precision.scaler.get_scale() == 2.0**14
-    for _ in range(2):
-        prepared.zero_grad()
-        precision.backward(prepared, parameter * 1.0)
-        precision.step(prepared)
-    assert precision.scaler.get_scale() == 2.0**16, "after three steps without overflow"
+    assert precision.skipped_since(INITIAL_SCALE) == 2
+    assert precision.scaler.get_scale() == INITIAL_SCALE / 4 == 2.0**14
 
 
 def test_steps_without_exchange_leave_the_loss_scale_as_it_was(steep_engine):
     """Each rank may find another one in them, and gradients of different scales have no mean."""
     trainer = steep_engine.trainer
     trainer.run_block(steps=4, warmup_steps=0, local=True)
-    assert trainer.step_precision.scaler.get_scale() == LossScale().initial
+    assert trainer.step_precision.scaler.get_scale() == INITIAL_SCALE
 
 
 def test_the_gates_low_loss_scale_is_not_carried_over(steep_engine):
-    steep_engine.run_gate(steps=2)
-    assert steep_engine.trainer.step_precision.scaler.get_scale() == LossScale().initial
+    steep_engine.run_gate()
+    assert steep_engine.trainer.step_precision.scaler.get_scale() == INITIAL_SCALE
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from .reading import reports
 from .reading.first_steps import FirstSteps
 from .recorder import Recorder
 from .reporting import flat, say
-from .settings import RANK_VARIABLE, Settings
+from .settings import COMPARED_STEPS, RANK_VARIABLE, Settings
 from .supervision import rank_supervisor
 
 
@@ -78,7 +78,7 @@ class Rank:
             key = file.read()
         self.channel = Channel(supervisor, key=key, arm=settings.arm, launch=settings.launch, rank=place.rank)
         endings.watch(self.channel, self.recorder)
-        self.recorder.left, self.recorder.at_boundary = settings.compared_steps, uncompiled(self._start)
+        self.recorder.left, self.recorder.at_boundary = COMPARED_STEPS, uncompiled(self._start)
 
     def _start(self) -> None:
         """Report after the compared steps, and go on as the driver says."""

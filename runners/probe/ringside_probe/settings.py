@@ -11,6 +11,9 @@ VARIABLE = "RINGSIDE_PROBE"
 RANK_VARIABLE = "RINGSIDE_PROBE_RANK"
 """Set in a rank to its process id, so that the probe does nothing in what it starts."""
 
+COMPARED_STEPS = 5
+"""First steps of each script, untimed, in which its settings, gradients and parameters are read."""
+
 
 class Settings(NamedTuple):
     """As the driver wrote them."""
@@ -22,7 +25,6 @@ class Settings(NamedTuple):
     start: int = 0
     python: str = ""
     ranks: int = 0
-    compared_steps: int = 5
     samples_per_step: int | None = None
     iteration_ends: str | int | None = None
     untimed: str = "nothing"

@@ -25,7 +25,6 @@ from tests.conftest import REPOSITORY
 from tests.kit.ranks import own_world
 
 OUTSIDE = REPOSITORY / "tests" / "outside"
-STEPS = 4
 MICRO_STEPS = {"Uneven": 2, "Finite": 2, "everyday:Augmented": 2}
 BACKEND_OPTIONS = {name: {"ddp": {"find_unused_parameters": True}} for name in ("Unused", "LayerDrop")}
 
@@ -46,7 +45,7 @@ def take(engine, name: str, backend_name: str) -> dict[str, object]:
         seed=1,
         step_precision=StepPrecision(precision="fp32", max_gradient_norm=None, device=cpu),
     )
-    gate = run_gate(trainer, steps=STEPS)
+    gate = run_gate(trainer)
     blocks = [trainer.run_block(steps=3, warmup_steps=1, local=False) for _ in range(2)]
     found = {"gate": gate.model_dump(), "samples": [block.samples for block in blocks], "restarts": [b.restarts for b in blocks]}
     found["drift"] = trainer.drift().model_dump()

@@ -24,7 +24,6 @@ from tests.kit.ranks import own_world
 from tests.outside.everyday import Complex, Half
 from tests.outside.idioms import Plain, Recommender
 
-STEPS = 3
 CPU = torch.device("cpu")
 
 
@@ -135,7 +134,7 @@ def take(engine, workload_class, prepared_class):
         seed=1,
         step_precision=StepPrecision(precision="fp32", max_gradient_norm=None, device=CPU),
     )
-    return run_gate(trainer, steps=STEPS).model_dump()
+    return run_gate(trainer).model_dump()
 
 
 def main(folder: str) -> None:

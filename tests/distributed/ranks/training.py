@@ -80,7 +80,7 @@ def clipped(engine) -> list[float]:
 
 def trained(engine) -> dict[str, object]:
     """The gate's verdict, and the losses of an epoch and of a local block after it."""
-    gate, _ = judge_gate(engine.backend.all_gather_object(engine.run_gate(steps=2), ParityReport | CheckReport), steps=2)
+    gate, _ = judge_gate(engine.backend.all_gather_object(engine.run_gate(), ParityReport | CheckReport))
     report = engine.run_epoch(EpochCommand(turn=0, epoch=0))
     engine.trainer.run_block(steps=1, warmup_steps=0, local=engine.backend.has_local_steps)
     return {"gate": gate.failures, "losses": report.losses}
