@@ -9,6 +9,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from measurement.errors import in_report
+from measurement.records.record import GATE_STEPS
 from reports.conclusions import disturbances
 from reports.conclusions.step_terms import LIMIT
 from reports.conclusions.training_results import FEWEST
@@ -25,7 +26,14 @@ SPECIAL = str.maketrans({char: f"\\{char}" for char in "\\`*_[]<>|#&~$"})
 
 def method(shown: Comparison | Study) -> list[str]:
     """The method section of a report, one paragraph an entry."""
-    constants = {"pilots": PILOTS, "trim": TRIM, "limit": LIMIT, "load_power": LOAD_POWER, "fewest_seeds": FEWEST}
+    constants = {
+        "gate_steps": GATE_STEPS,
+        "pilots": PILOTS,
+        "trim": TRIM,
+        "limit": LIMIT,
+        "load_power": LOAD_POWER,
+        "fewest_seeds": FEWEST,
+    }
     template = "study_method.md.j2" if isinstance(shown, Study) else "method.md.j2"
     paragraphs = re.split(r"\n\s*\n", render_text(template, c=shown, d=disturbances, **constants).strip())
     return [paragraph.replace("\n", " ") for paragraph in paragraphs]
