@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from runners.doctor import gpus, machine, plug_ins, slurm, software
+from runners.doctor import machine, software
 from runners.doctor.software import Finding, Status
 
 __all__ = ["Finding", "diagnose", "print_findings"]
@@ -20,13 +20,10 @@ TOPICS: tuple[Callable[[], Iterable[Finding]], ...] = (
     software.torch_findings,
     software.horovod_findings,
     software.mpi_findings,
-    plug_ins.plug_in_findings,
     machine.launcher_findings,
-    gpus.gpu_findings,
+    machine.gpu_findings,
     machine.host_findings,
-    slurm.slurm_findings,
-    machine.build_findings,
-    machine.test_findings,
+    machine.slurm_findings,
 )
 STYLES: Mapping[Status, str] = {"ok": "green", "warning": "yellow", "missing": "red"}
 

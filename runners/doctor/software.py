@@ -28,10 +28,8 @@ import json, warnings
 warnings.simplefilter("ignore")
 import torch, torch.distributed as dist
 print(json.dumps({
-    "version": torch.__version__, "cuda": torch.version.cuda, "available": dist.is_available(),
-    "gloo": dist.is_gloo_available(), "nccl": dist.is_nccl_available(),
-    "nccl_version": ".".join(map(str, torch.cuda.nccl.version())) if dist.is_nccl_available() else None,
-    "has_gpu": torch.cuda.is_available(),
+    "version": torch.__version__, "cuda": torch.version.cuda, "gloo": dist.is_gloo_available(),
+    "nccl": ".".join(map(str, torch.cuda.nccl.version())) if dist.is_nccl_available() else None,
 }))
 """
 
@@ -40,9 +38,7 @@ import json, warnings
 warnings.simplefilter("ignore")
 import horovod, horovod.torch as hvd
 print(json.dumps({
-    "version": horovod.__version__, "mpi": bool(hvd.mpi_built()), "gloo": bool(hvd.gloo_built()),
-    "nccl": int(hvd.nccl_built()), "cuda": bool(hvd.cuda_built()), "ddl": bool(hvd.ddl_built()),
-    "ccl": bool(hvd.ccl_built()),
+    "version": horovod.__version__, "mpi": bool(hvd.mpi_built()), "gloo": bool(hvd.gloo_built()), "nccl": int(hvd.nccl_built()),
 }))
 """
 
@@ -78,18 +74,11 @@ def finding(topic: str, name: str, detail: str, remedy: str = "", *, status: Sta
 
 
 def python_findings() -> list[Finding]:
-    """The interpreter, modules that would hide ours from it, and the packages that ringside itself computes with."""
+    """The interpreter, and modules that would hide ours from it."""
     python = finding("python", "python", f"{sys.version.split()[0]} ({sys.executable})")
     clash = next(iter({**clashes(Path.cwd()), **on_python_path(os.environ)}.values()), None)
     where = f"'{clash}' has the name of a package of ringside's" if clash else "no module here has that of a package of ringside's"
-    names = finding("python", "names", where, "rename it, or start from another folder" if clash else "")
-    return [python, names, *(package_finding("python", name) for name in ("numpy", "pandas", "scipy", "pyarrow"))]
-
-
-def package_finding(topic: str, package: str) -> Finding:
-    """Whether a distribution is installed, and which version."""
-    version = installed_version(package)
-    return finding(topic, package, version or "not installed", "" if version else SETUP, status="missing")
+    return [python, finding("python", "names", where, "rename it, or start from another folder" if clash else "")]
 
 
 def torch_findings() -> list[Finding]:
@@ -97,18 +86,20 @@ def torch_findings() -> list[Finding]:
     answer = probe(TORCH_PROBE)
     if isinstance(answer, str):
         return [finding("torch", "torch", answer, SETUP, status="missing")]
-    cuda = f", CUDA {answer['cuda']}" if answer["cuda"] else ", CPU only"
-    nccl = f"NCCL {answer['nccl_version']}{'' if answer['has_gpu'] else '; no GPU to use it on'}"
-    absent = "not in this build of torch"
+    cuda = f"CUDA {answer['cuda']}" if answer["cuda"] else "CPU only"
+    vision, absent = installed_version("torchvision"), "not in this build of torch"
     return [
-        finding("torch", "torch", f"{answer['version']}{cuda}"),
-        package_finding("torch", "torchvision"),
-        finding("torch", "transport gloo", "CPU")
-        if answer["gloo"]
-        else finding("torch", "transport gloo", absent, f"reinstall torch: make clean, then {SETUP}"),
-        finding("torch", "transport nccl", nccl)
-        if answer["nccl"]
-        else finding("torch", "transport nccl", absent, "needed on GPUs only: install a CUDA build of torch"),
+        finding("torch", "torch", f"{answer['version']}, {cuda}"),
+        finding("torch", "torchvision", vision or "not installed", "" if vision else SETUP, status="missing"),
+        finding(
+            "torch", "transport gloo", "CPU" if answer["gloo"] else absent, "" if answer["gloo"] else f"make clean, then {SETUP}"
+        ),
+        finding(
+            "torch",
+            "transport nccl",
+            f"NCCL {answer['nccl']}" if answer["nccl"] else absent,
+            "" if answer["nccl"] else "needed on GPUs only: install a CUDA build of torch",
+        ),
     ]
 
 
@@ -144,11 +135,7 @@ def mpi_findings() -> list[Finding]:
     answer = probe(MPI_PROBE)
     if isinstance(answer, str):
         return [finding("mpi", "mpi4py", answer, SETUP, status="missing")]
-    return [
-        finding("mpi", "mpi4py", answer["version"]),
-        finding("mpi", "library", answer["library"]),
-        finding("mpi", "transport mpi", "for torch.distributed, through mpi4py"),
-    ]
+    return [finding("mpi", "mpi4py", answer["version"]), finding("mpi", "transport mpi", f"through mpi4py, {answer['library']}")]
 
 
 def program_finding(topic: str, name: str, remedy: str, *, version: str = "", status: Status = "missing") -> Finding:

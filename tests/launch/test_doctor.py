@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from install import cache
-from runners.doctor import machine, slurm, software
+from runners.doctor import machine, software
 from runners.doctor.command import Finding, diagnose, print_findings
 from runners.processes import local
 
@@ -33,7 +33,7 @@ def test_every_gap_has_a_remedy_and_nothing_else_has(found: list[Finding]) -> No
 def test_each_topic_is_looked_at_once_and_in_one_piece(found: list[Finding]) -> None:
     topics = [finding.topic for finding in found]
     in_one_piece = list(dict.fromkeys(topics))
-    assert in_one_piece == ["python", "torch", "horovod", "mpi", "plug-ins", "launchers", "gpu", "host", "build", "tests"]
+    assert in_one_piece == ["python", "torch", "horovod", "mpi", "launchers", "gpu", "host"]
     assert topics == sorted(topics, key=in_one_piece.index)
 
 
@@ -98,10 +98,6 @@ def test_programs_are_found_without_an_activated_environment(monkeypatch: pytest
     assert local.find_program("no-such-program") is None
 
 
-def test_memory_is_a_plausible_number_of_bytes() -> None:
-    assert 2**28 < machine.memory_limit_bytes() < 2**50
-
-
 def test_importing_the_doctor_does_not_import_torch() -> None:
     script = "import sys, runners.doctor.command; sys.exit('torch' in sys.modules or 'horovod' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
@@ -129,22 +125,19 @@ JOB = {"SLURM_JOB_ID": "5", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NOD
     ("changes", "answers", "name"),
     [
         ({}, {"scontrol": "JobId=5 OverSubscribe=OK"}, "nodes"),
-        ({"SLURM_JOB_CPUS_PER_NODE": "4,8"}, {}, "kinds of node"),
-        ({}, {"sinfo": "4 cores, 100 MB, (null), a\n8 cores, 100 MB, (null), b\n"}, "kinds of node"),
         ({"SLURM_CPUS_PER_TASK": "4"}, {}, "cores per task"),
         ({"SLURM_GPUS_PER_TASK": "1"}, {}, "GPUs per task"),
-        ({"SLURM_EXPORT_ENV": "NONE"}, {}, "environment"),
         ({}, {"sh": "MPI plugin types are...\nnone\npmi2\n"}, "srun and MPI"),
         ({"SLURM_TASKS_PER_NODE": "2"}, {}, "job"),
     ],
 )
 def test_what_a_job_lacks_is_told_with_its_remedy(changes, answers, name) -> None:
     """What Slurm's programs print, as ``tests/cluster/test_slurm.py`` has it from them."""
-    usual = {"scontrol": "JobId=5 OverSubscribe=NO", "sinfo": "4 cores, 100 MB, (null), a\n", "sh": "none\npmix_v4\npmix\n"}
-    found = slurm.findings_of(JOB | changes, lambda argv: (usual | answers)[argv[0]])
+    usual = {"scontrol": "JobId=5 OverSubscribe=NO", "sh": "none\npmix_v4\npmix\n"}
+    found = machine.slurm_findings(JOB | changes, lambda argv: (usual | answers)[argv[0]])
     assert [finding.name for finding in found if finding.status != "ok"] == [name]
     assert all(finding.remedy for finding in found if finding.status != "ok")
 
 
 def test_outside_of_a_job_nothing_is_told_of_slurm() -> None:
-    assert slurm.findings_of({}, lambda argv: None) == []
+    assert machine.slurm_findings({}, lambda argv: None) == []
