@@ -1,23 +1,24 @@
 """Sketches: what ranks exchange in the place of tensors, in float64.
 
-They are count sketches (Charikar, Chen and Farach-Colton, ICALP 2002), in which each element goes with a random sign into one of
-64 places. A sketch is linear, so the mean of sketches is the sketch of the mean, and E|sketch(x)|² = |x|²; the size of an error is
+They are count sketches (Charikar, Chen and Farach-Colton, ICALP 2002) of 64 places, as ``ringside_probe.reading.sketches`` makes
+them. A sketch is linear, so the mean of sketches is the sketch of the mean, and E|sketch(x)|² = |x|²; the size of an error is
 told within about 20%. Tensors of up to 64 elements are their own. A complex element counts as two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from runners.probe.ringside_probe.reading.sketches import CHUNK, folded, shift_of, signs_on
 from runners.protocol.messages import Sketches
 from workloads.tensors import coalesced
 
 SKETCH_SIZE = 64
-CHUNK = 1 << 18
 MOST_DENSE = 1 << 24
 """Elements of a sparse matrix that is sketched as a dense one."""
 STAND_INS = {"nan": 0.7548776662466927, "posinf": 1.3247179572447460, "neginf": -1.4655712318767680}
@@ -43,18 +44,14 @@ def sketch_states(state: Mapping[str, Any]) -> tuple[Sketches, list[str]]:
 
 @torch.no_grad()
 def sketch(tensor: Tensor, *, is_state: bool = False) -> list[float]:
-    """float64 [SKETCH_SIZE] with E|sketch|² = |tensor|². One random number for each element, at any size of the sketch."""
+    """float64 [SKETCH_SIZE] with E|sketch|² = |tensor|²."""
     found = real_elements(tensor)
     if found.layout is not torch.strided:
         return _sketch_of_sparse(found, is_state=is_state)
     flat = found.reshape(-1)
     if flat.numel() <= SKETCH_SIZE:
         return [*_numbers(flat, is_state=is_state).tolist(), *[0.0] * (SKETCH_SIZE - flat.numel())]
-    total = torch.zeros(SKETCH_SIZE, dtype=torch.float64, device=flat.device)
-    for begin, drawn in _drawn(flat.numel(), flat.device):
-        total += _summed(_numbers(flat[begin : begin + len(drawn)], is_state=is_state), drawn)
-    values: list[float] = total.tolist()
-    return values
+    return folded(flat, SKETCH_SIZE, partial(_numbers, is_state=is_state))
 
 
 def real_elements(tensor: Tensor) -> Tensor:
@@ -72,18 +69,6 @@ def _numbers(elements: Tensor, *, is_state: bool) -> Tensor:
     return elements.double().nan_to_num(**STAND_INS) if is_state else elements.double()
 
 
-def _drawn(elements: int, device: torch.device) -> Iterator[tuple[int, Tensor]]:
-    """Yield the random numbers of a tensor's elements, chunk by chunk, each with the number of its first element."""
-    generator = torch.Generator().manual_seed(elements)
-    for begin in range(0, elements, CHUNK):
-        yield begin, torch.randint(2 * SKETCH_SIZE, (min(CHUNK, elements - begin),), generator=generator).to(device)
-
-
-def _summed(elements: Tensor, drawn: Tensor) -> Tensor:
-    """float64 [SKETCH_SIZE]: each element with its sign in its place."""
-    return torch.bincount(drawn >> 1, weights=elements * (1 - 2 * (drawn & 1)), minlength=SKETCH_SIZE)
-
-
 def _sketch_of_sparse(tensor: Tensor, *, is_state: bool) -> list[float]:
     """Sketch a coalesced tensor. A large matrix is known by its values and their places: nobody averages adjacencies."""
     if tensor.sparse_dim() == 1 and tensor.numel() > SKETCH_SIZE:
@@ -97,11 +82,13 @@ def _sketch_of_rows(tensor: Tensor) -> list[float]:
     """Sketch a sparse gradient [rows, ...], coalesced, by its rows that are there; the whole may not fit into memory."""
     row = tensor.shape[1:].numel()
     places = (tensor.indices()[0][:, None] * row + torch.arange(row, device=tensor.device)).reshape(-1)
-    values = tensor.values().reshape(-1)
+    values = tensor.values().reshape(-1).double()
     total = torch.zeros(SKETCH_SIZE, dtype=torch.float64, device=tensor.device)
-    for begin, drawn in _drawn(tensor.numel(), tensor.device):
-        bounds = torch.tensor([begin, begin + len(drawn)], device=tensor.device)
+    for number in torch.div(places, CHUNK, rounding_mode="floor").unique().tolist():
+        bounds = torch.tensor([number * CHUNK, (number + 1) * CHUNK], device=tensor.device)
         first, last = torch.searchsorted(places, bounds).tolist()
-        total += _summed(values[first:last].double(), drawn[places[first:last] - begin])
+        inside, (shift, sign) = places[first:last] - number * CHUNK, shift_of(number)
+        signed = sign * signs_on(tensor.device)[shift + inside] * values[first:last]
+        total += torch.bincount(inside % SKETCH_SIZE, weights=signed, minlength=SKETCH_SIZE)
     found: list[float] = total.tolist()
     return found

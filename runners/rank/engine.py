@@ -28,7 +28,7 @@ from measurement.records.record import Case, CoreUse, RankReport, RankSteps
 from measurement.world import World
 from runners.planning.workload import WorkloadSetup, resolve_workload
 from runners.probe.ringside_probe.machine import core_use
-from runners.probe.ringside_probe.machine.library_threads import own_threads
+from runners.probe.ringside_probe.machine.core_use import own_threads
 from runners.protocol.messages import BlockCommand, CheckReport, DriftReport, EpochCommand, EpochReport, Job, ParityReport
 from runners.rank.epochs import EpochRunner
 from runners.rank.micro_benchmark_runner import MicroBenchmarkRunner

@@ -22,7 +22,7 @@ from measurement.conditions.disturbing_variables import KEEP_FREED_MEMORY
 from measurement.probes.fingerprint import usable_cores
 from measurement.probes.gpu_places import cores_near_gpus
 from measurement.world import World
-from runners.probe.ringside_probe.machine.library_threads import own_threads
+from runners.probe.ringside_probe.machine.core_use import own_threads
 from runners.probe.ringside_probe.supervision.rank_supervisor import state
 
 BINDING_LAUNCHERS = ("mpirun", "mpiexec", "orte", "prte")

@@ -25,8 +25,7 @@ from measurement.probes.step_timer import StepTimer
 from measurement.records.block_steps import PHASES
 from measurement.records.record import RankSteps, ThreadTimes
 from measurement.world import World
-from runners.probe.ringside_probe.machine.core_use import read_threads, threads_between
-from runners.probe.ringside_probe.machine.library_threads import own_threads
+from runners.probe.ringside_probe.machine.core_use import own_threads, read_threads, threads_between
 from runners.probe.ringside_probe.reading.values import hyperparameters, some_elements
 from runners.protocol.gate_verdict import LEARNING_RATE
 from runners.protocol.messages import DriftReport

@@ -9,18 +9,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from backends.base import WHILE_STOPPED_S
 from backends.torch_distributed import NCCL_WHILE_STOPPED
 from measurement.addresses import free_port
 from measurement.conditions.disturbing_variables import KEEP_FREED_MEMORY
+from measurement.environment import DISTURBING, PER_RANK, SECRET, STEERING
 from measurement.errors import PlanError, UnavailableError, about
 from measurement.plans.plan import Arm, Plan
 from measurement.probes.installed_mpi import OPEN_MPI, installed_mpi
 from measurement.world import ALLOW_ROOT
 from runners.driver.endpoint import PADDING, DriverEndpoint, free_port_on_first
 from runners.hosts.placement import Placement
-from runners.launchers import HERE, HostCommand, without_rank_variables
+from runners.launchers import HERE, HostCommand, known_rank_variables, without_rank_variables
 from runners.launchers.base import interface_environment
 from runners.launchers.carried_variables import carrying, on_hosts, seeded
 from runners.launchers.command_lines import (
@@ -156,6 +158,7 @@ class ScriptSetup(LaunchedArm):
             samples_per_step=arm.samples_per_step,
             iteration_ends=arm.iteration_ends,
             untimed=arm.untimed,
+            **lists_for_probe(),
             **start.state,
         )
 
@@ -180,6 +183,12 @@ class ScriptSetup(LaunchedArm):
         return {name: value for name, value in remote.forwarded_environment().items() if name not in OUR_PYTHON} | {
             "PATH": self.inherited["PATH"]
         }
+
+
+def lists_for_probe() -> dict[str, Any]:
+    """What the probe must know alike: the rank variables of launchers, and which variables ranks report."""
+    families = [[f.name, f.rank, f.world_size, f.local_rank, f.local_world_size, f.node_rank] for f in known_rank_variables()]
+    return {"families": families, "recorded": [*STEERING, *DISTURBING], "left_out": PER_RANK, "secret": SECRET.pattern}
 
 
 def resolve_scripts(plan: Plan) -> dict[str, ScriptSetup]:

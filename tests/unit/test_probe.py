@@ -17,14 +17,14 @@ import numpy as np
 import pytest
 import torch
 
-from measurement import environment
 from measurement.conditions.conditions import fingerprint
-from runners.launchers import horovodrun, mpirun, torchrun
-from runners.probe.ringside_probe import blocks, imports, loaders, losses, place, settings
+from measurement.environment import recorded_environment
+from runners.probe.ringside_probe import after_import, blocks, place, settings, watching
 from runners.probe.ringside_probe.machine import host
 from runners.probe.ringside_probe.reading import batches, models, sketches, values
 from runners.probe.ringside_probe.reading.first_steps import FirstSteps
 from runners.probe.ringside_probe.recorder import FOREIGN_STEPS, WITHOUT_BACKWARD, Recorder
+from runners.scripts.script_setup import lists_for_probe
 from tests.conftest import REPOSITORY
 
 PROBE = REPOSITORY / "runners" / "probe"
@@ -43,14 +43,14 @@ def test_it_is_python_3_8_and_imports_nothing_but_the_standard_library(path):
             assert is_late or name.partition(".")[0] in sys.stdlib_module_names
 
 
-def test_its_lists_are_those_of_ringside():
-    assert (host.STEERING, host.PER_RANK) == (environment.STEERING, environment.PER_RANK)
-    assert set(host.DISTURBING) == set(environment.DISTURBING)
-    assert host.SECRET.pattern == environment.SECRET.pattern
-    known = {family.launcher: family for family in place.FAMILIES}
-    for ours in (torchrun.VARIABLES, horovodrun.VARIABLES, mpirun.VARIABLES, mpirun.MPICH_VARIABLES):
-        own = known[ours.name]
-        assert own[1:] == (ours.rank, ours.world_size, ours.local_rank, ours.local_world_size, ours.node_rank)
+def test_it_records_the_variables_that_ringside_does_and_no_secrets(monkeypatch):
+    given = {"OMP_NUM_THREADS": "2", "HOROVOD_RANK": "1", "NCCL_SECRET": "s", "LD_PRELOAD": "x.so", "OTHER": "o"}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    found = host.steering(settings.decode(settings.encode(settings.decode(told(**lists_for_probe())))))
+    assert found == recorded_environment(os.environ)
+    assert given.keys() & found.keys() == {"OMP_NUM_THREADS", "LD_PRELOAD"}
+    assert host.steering(settings.decode(told())) == {}
 
 
 def test_its_fingerprint_is_that_of_ringside():
@@ -74,13 +74,13 @@ def test_its_fingerprint_is_that_of_ringside():
     ],
 )
 def test_a_process_without_a_library_is_known_by_its_launchers_variables(variables, expected):
-    assert place.place_of_variables(variables) == expected
+    assert place.place_of_variables(variables, lists_for_probe()["families"]) == expected
 
 
 def test_the_larger_world_of_two_libraries_counts(monkeypatch):
     monkeypatch.setattr(place, "_of_torch", lambda: (0, 1))
     monkeypatch.setattr(place, "_of_horovod", lambda: (1, 2, 1, 2))
-    assert place.find_place({}) == place.Place(1, 2, 1, 2, 0, "none")
+    assert place.find_place(settings.decode(told())) == place.Place(1, 2, 1, 2, 0, "none")
 
 
 def told(**changes):
@@ -89,7 +89,7 @@ def told(**changes):
 
 
 def test_settings_are_read_and_what_is_not_known_is_left_out():
-    found = settings.decode(told(ranks=2, later="x"))
+    found = settings.decode(told(ranks=2, later="x", **lists_for_probe()))
     assert found.ranks == 2 and settings.decode(settings.encode(found)) == found
 
 
@@ -127,10 +127,10 @@ def test_the_users_own_sitecustomize_runs_and_so_does_the_script(tmp_path, varia
 def test_files_that_are_opened_for_writing_are_heard_of_until_that_is_stopped(tmp_path):
     code = f"""if True:
     import os, sys, types
-    from ringside_probe.reading import written_files
+    from ringside_probe import watching
     os.chdir({str(tmp_path)!r})
     torch = types.SimpleNamespace(save=lambda obj, f: None)
-    stop = written_files.watch(torch, os.path.abspath("own"))
+    stop = watching.watch_files(torch, os.path.abspath("own"))
     torch.save(1, "first.pt")
     torch.save(obj=1, f="second.pt")
     torch.save(1, sys.stdout)
@@ -143,7 +143,7 @@ def test_files_that_are_opened_for_writing_are_heard_of_until_that_is_stopped(tm
     print(stop())
     open("late", "w")
     print(stop())
-    stop = written_files.watch(torch, None)
+    stop = watching.watch_files(torch, None)
     [open(str(number), "w") for number in range(99)]
     print(len(stop()))
     """
@@ -162,7 +162,7 @@ def test_something_is_done_once_a_module_was_imported(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "waited_for.py").write_text("value = 1\n")
     seen, finders = [], list(sys.meta_path)
-    imports.after_import({"waited_for": lambda: seen.append(sys.modules["waited_for"].value), "json": lambda: seen.append("json")})
+    after_import({"waited_for": lambda: seen.append(sys.modules["waited_for"].value), "json": lambda: seen.append("json")})
     assert seen == ["json"]
     importlib.import_module("waited_for")
     assert seen == ["json", 1]
@@ -173,7 +173,7 @@ def test_a_module_that_is_missing_is_waited_for(tmp_path, monkeypatch):
     seen = []
     with monkeypatch.context() as patch:
         patch.setattr(sys, "meta_path", list(sys.meta_path))
-        imports.after_import({"comes_later": lambda: seen.append(True)})
+        after_import({"comes_later": lambda: seen.append(True)})
         with pytest.raises(ModuleNotFoundError):
             importlib.import_module("comes_later")
         (tmp_path / "comes_later.py").write_text("")
@@ -478,7 +478,7 @@ def test_losses_are_means_by_step_and_those_that_were_changed_since_are_unknown(
     with torch.no_grad():
         loss.mul_(2)
     optimizer.step()
-    found = losses.means(steps.recorder.rows, losses.losses_of(steps.recorder))
+    found = values.means(steps.recorder.rows, values.losses_of(steps.recorder))
     assert found[0] == pytest.approx(2.0)
     assert [math.isnan(value) for value in found] == [False, True, True]
 
@@ -491,7 +491,7 @@ def test_gaps_are_long_and_unusual():
 
 def test_what_an_evaluation_waits_for_its_loader_is_no_wait_of_a_training():
     recorder = Recorder()
-    take = loaders.timed_next(lambda _: torch.zeros(4), recorder)
+    take = watching.timed_next(lambda _: torch.zeros(4), recorder)
     with torch.no_grad():
         take(None)
     assert (recorder.wait, recorder.drawn) == (0, [])

@@ -27,7 +27,7 @@ INNER_ROOMS = {
     "workloads/data": set(),
     "backends/mpi": set(),
     "backends/horovod": {"mpi"},
-    "runners/protocol": set(),
+    "runners/protocol": {"probe"},
     "runners/traces": {"protocol"},
     "runners/launchers": set(),
     "runners/processes": {"launchers", "probe", "protocol"},

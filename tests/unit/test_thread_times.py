@@ -16,7 +16,7 @@ from tests.conftest import REPOSITORY
 SHARED_CORE = """
 import hashlib, json, os, sys, threading, time
 from runners.probe.ringside_probe.machine.core_use import read_threads, threads_between
-from runners.probe.ringside_probe.machine.library_threads import own_threads
+from runners.probe.ringside_probe.machine.core_use import own_threads
 
 def compute(seconds):  # without the interpreter's lock
     until = time.monotonic() + seconds

@@ -9,13 +9,15 @@ compared (``reading``), then come ``blocks``. ``machine`` tells what else the pr
 
 from __future__ import annotations
 
+import sys
+from typing import Any, Callable
+
+from . import settings
+from .reporting import guarded
+
 
 def begin() -> None:
     """Wait for torch to be imported, unless this process was started by a rank."""
-    import sys
-
-    from . import imports, settings
-
     found = settings.read()
     if found is None:
         return
@@ -26,8 +28,55 @@ def begin() -> None:
         watching.watch_torch(found)
 
     def watch_horovod() -> None:
-        from .machine import library_threads
+        from .machine import core_use
 
-        library_threads.watch_horovod(sys.modules["horovod.common.basics"])
+        core_use.watch_horovod(sys.modules["horovod.common.basics"])
 
-    imports.after_import({"torch": watch, "horovod.common.basics": watch_horovod})
+    after_import({"torch": watch, "horovod.common.basics": watch_horovod})
+
+
+def after_import(wanted: dict[str, Callable[[], None]]) -> None:
+    """Call each function once its module has been imported, at once where it has been."""
+    waiting = {}
+    for name, then in wanted.items():
+        if name in sys.modules:
+            guarded(then)
+        else:
+            waiting[name] = then
+    if waiting:
+        sys.meta_path.insert(0, Finder(waiting))
+
+
+class Finder:
+    """Finds nothing itself. It has the others find, and sees to it that a function is called after the module was run."""
+
+    def __init__(self, waiting: dict[str, Callable[[], None]]) -> None:
+        self._waiting = waiting
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """As the import system calls it."""
+        if name not in self._waiting:
+            return None
+        for finder in [one for one in sys.meta_path if one is not self]:
+            find = getattr(finder, "find_spec", None)
+            spec = find(name, path, target) if find is not None else None
+            if spec is not None:
+                follow(spec, self._waiting.pop(name))
+                if not self._waiting:
+                    sys.meta_path.remove(self)
+                return spec
+        return None  # it is not there: a script may try again, with another path
+
+
+def follow(spec: Any, then: Callable[[], None]) -> None:
+    """Have a function called after a spec's module was run."""
+    loader = spec.loader
+    run = getattr(loader, "exec_module", None)
+    if run is None:
+        return
+
+    def exec_module(module: Any) -> None:
+        run(module)
+        guarded(then)
+
+    loader.exec_module = exec_module

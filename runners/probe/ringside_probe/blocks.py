@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any, Callable, Sequence
 
-from .compiling import uncompiled
-from .losses import losses_of, means
 from .machine import core_use
 from .reading import reports
 from .reading.script import Script
+from .reading.values import losses_of, means
 from .recorder import Recorder, Row
+from .reporting import uncompiled
 
 GAP_TIMES = 10
 GAP_S = 0.05

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, Mapping, NamedTuple
+from typing import Any, Mapping, NamedTuple, Sequence
+
+from .settings import Settings
 
 
 class Family(NamedTuple):
@@ -18,15 +20,6 @@ class Family(NamedTuple):
     node_rank: str | None = None
 
 
-FAMILIES = (
-    Family("torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
-    Family("horovodrun", "HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE", "HOROVOD_CROSS_RANK"),
-    Family("openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
-    Family("mpich", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-    Family("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE", "SLURM_NODEID"),
-)
-
-
 class Place(NamedTuple):
     """A rank's place among the others."""
 
@@ -38,9 +31,9 @@ class Place(NamedTuple):
     launcher: str = "none"
 
 
-def find_place(environment: Mapping[str, str] = os.environ) -> Place:
+def find_place(settings: Settings) -> Place:
     """This process's place, as its library counts it; the one with the larger world, where both are initialised."""
-    told = place_of_variables(environment)
+    told = place_of_variables(os.environ, settings.families)
     counted = max((one for one in (_of_torch(), _of_horovod()) if one is not None), key=lambda one: one[1], default=told[:2])
     if counted[:2] == told[:2]:
         return told
@@ -49,9 +42,10 @@ def find_place(environment: Mapping[str, str] = os.environ) -> Place:
     return Place(counted[0], counted[1], local[0], local[1], nodes, told.launcher)
 
 
-def place_of_variables(environment: Mapping[str, str]) -> Place:
+def place_of_variables(environment: Mapping[str, str], families: Sequence[Sequence[str | None]]) -> Place:
     """The place by the first launcher whose variables are all there; rank 0 of 1 without."""
-    for family in FAMILIES:
+    for names in families:
+        family = Family(*names)  # type: ignore[arg-type]  # a launcher has all names but the last
         rank, world_size = (_number(environment, name) for name in (family.rank, family.world_size))
         if rank is None or world_size is None:
             continue

@@ -11,14 +11,13 @@ import sys
 from collections import deque
 from typing import Any
 
-from . import blocks, compiling, endings
+from . import blocks, endings
 from .channel import Channel
-from .compiling import uncompiled
 from .place import Place, find_place
 from .reading import reports
 from .reading.first_steps import FirstSteps
 from .recorder import Recorder
-from .reporting import flat, say
+from .reporting import flat, never_compile, say, uncompiled
 from .settings import COMPARED_STEPS, RANK_VARIABLE, Settings
 from .supervision import rank_supervisor
 
@@ -58,9 +57,9 @@ class Rank:
 
     def _claim(self) -> None:
         """Become a rank: start the supervisor, connect, and count the steps that are compared."""
-        compiling.never_compile(*self.recorder.hot)
+        never_compile(*self.recorder.hot)
         endings.show_stack_on_signal()
-        settings, place = self.settings, find_place()
+        settings, place = self.settings, find_place(self.settings)
         self.place, self.first.script.world_size = place, place.world_size
         os.environ[RANK_VARIABLE] = str(os.getpid())
         python = settings.python if os.access(settings.python, os.X_OK) else sys.executable

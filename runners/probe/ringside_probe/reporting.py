@@ -1,9 +1,10 @@
-"""What is said where something goes wrong in the probe: one line on stderr. It never raises."""
+"""How the probe's functions are called: what goes wrong in them is one line on stderr, and torch.compile leaves them alone."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
+import types
 from typing import Any, Callable
 
 
@@ -26,3 +27,18 @@ def guarded(act: Callable[..., Any], *arguments: Any) -> Any:
     except Exception as error:  # noqa: BLE001 - the probe must not break a script
         say(f"the probe failed: {flat(error)}")
         return None
+
+
+def never_compile(*functions: Any) -> None:
+    """Have torch.compile leave these functions as they are; nothing where it was not imported."""
+    skip: Any = getattr(sys.modules.get("torch._dynamo.eval_frame"), "skip_code", None)
+    for function in functions if skip is not None else ():
+        code = getattr(function, "__code__", None)
+        if isinstance(code, types.CodeType):
+            skip(code)
+
+
+def uncompiled(act: Callable[..., Any]) -> Callable[..., Any]:
+    """A function for which, and for all that it calls, torch.compile does nothing."""
+    disable = getattr(sys.modules.get("torch._dynamo"), "disable", None)
+    return act if disable is None else disable(act)

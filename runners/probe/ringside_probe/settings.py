@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Sequence
 
 VARIABLE = "RINGSIDE_PROBE"
 RANK_VARIABLE = "RINGSIDE_PROBE_RANK"
@@ -30,6 +30,14 @@ class Settings(NamedTuple):
     untimed: str = "nothing"
     state_file: str | None = None
     state: str | None = None
+    families: Sequence[Sequence[str | None]] = ()
+    """Rank variables of each launcher, see ``place.Family``."""
+    recorded: Sequence[str] = ()
+    """Beginnings of variables that ranks report."""
+    left_out: Sequence[str] = ()
+    """Those of ``recorded`` that differ from rank to rank anyway."""
+    secret: str = ""
+    """What the names of secrets look like, as a regular expression."""
 
 
 def read() -> Settings | None:

@@ -1,4 +1,8 @@
-"""Puts the recorder into torch: optimizer steps, backward passes, first forward, GradScaler, autocast, evaluation where asked."""
+"""Puts the recorder into torch: optimizer steps, backward passes, first forward, GradScaler, autocast, loaders and their batches.
+
+Loader workers are left alone. Files below a script's folder that it opens for writing before it is timed are noted: each arm and
+each launch starts it again.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,20 @@ import functools
 import importlib
 import os
 import sys
+import weakref
 from time import perf_counter_ns
-from typing import Any
+from typing import Any, Callable
 
-from . import loaders, rank
-from .machine import library_threads
-from .reading import written_files
+from . import rank
+from .machine import core_use
+from .reading import batches
 from .reading.first_steps import FirstSteps
 from .recorder import Recorder
 from .reporting import guarded
 from .settings import Settings
+
+MOST_FILES = 20
+"""Files that are told."""
 
 
 def watch_torch(settings: Settings) -> rank.Rank:
@@ -28,12 +36,12 @@ def watch_torch(settings: Settings) -> rank.Rank:
     optimizer.register_optimizer_step_post_hook(recorder.post_hook)
     watch_backward(torch.autograd, recorder)
     watch_forward(torch.nn.Module, own.first)
-    guarded(loaders.watch, sys.modules.get("torch.utils.data.dataloader"), recorder)
+    guarded(watch_loaders, sys.modules.get("torch.utils.data.dataloader"), recorder)
     guarded(watch_scaler, torch, recorder)
     guarded(watch_autocast, torch, own.first)
-    own.first.stop_files = guarded(written_files.watch, torch, settings.state_file) or list
+    own.first.stop_files = guarded(watch_files, torch, settings.state_file) or list
     if hasattr(torch.distributed, "init_process_group"):
-        library_threads.watch_torch(torch.distributed)
+        core_use.watch_torch(torch.distributed)
     if settings.untimed == "evaluation":
         watch_evaluation(torch.nn.Module, recorder)
     os.register_at_fork(after_in_child=own.forget_after_fork)
@@ -161,3 +169,93 @@ def watch_evaluation(module: Any, recorder: Recorder) -> None:
                     state["since"] = perf_counter_ns()
 
     module.train = switched
+
+
+def watch_loaders(module: Any, recorder: Recorder) -> None:
+    """Time what loaders' iterators take for each batch, and count what they yield."""
+    if module is None:
+        return
+    begin = module._BaseDataLoaderIter.__init__
+
+    @functools.wraps(begin)
+    def __init__(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+        begin(self, loader, *args, **kwargs)
+        self._ringside_loader = weakref.ref(loader)
+        owner: Any = next(one for one in type(self).__mro__ if "__next__" in vars(one))
+        if not hasattr(vars(owner)["__next__"], "_ringside"):
+            owner.__next__ = timed_next(vars(owner)["__next__"], recorder)
+
+    module._BaseDataLoaderIter.__init__ = __init__
+    iterate = module.DataLoader.__iter__
+
+    @functools.wraps(iterate)
+    def __iter__(self: Any) -> Any:
+        began = perf_counter_ns()
+        try:
+            return iterate(self)
+        finally:
+            if not recorder.is_evaluating and sys.modules["torch"].is_grad_enabled():
+                recorder.wait += perf_counter_ns() - began
+
+    module.DataLoader.__iter__ = __iter__
+
+
+def timed_next(original: Any, recorder: Recorder) -> Any:
+    """A loader iterator's ``__next__`` that is timed. Those of an evaluation, without gradients, are not, nor are its batches."""
+    is_training = sys.modules["torch"].is_grad_enabled
+
+    @functools.wraps(original)
+    def __next__(self: Any) -> Any:
+        began = perf_counter_ns()
+        batch = original(self)
+        if not recorder.off and is_training():
+            if not recorder.is_evaluating:
+                recorder.wait += perf_counter_ns() - began
+            try:
+                recorder.drawn.append(batches.size_of(batch))
+                if recorder.on_batch is not None:
+                    recorder.on_batch(self, batch)
+            except Exception as error:  # noqa: BLE001 - the probe's edge
+                recorder.failed(error)
+        return batch
+
+    recorder.hot.append(__next__)
+    __next__._ringside = True  # type: ignore[attr-defined]
+    return __next__
+
+
+def watch_files(torch: Any, own: str | None) -> Callable[[], list[str]]:
+    """Hear of the files that Python opens, and of those that ``torch.save`` does. ``own``: how the probe's file begins.
+
+    Returns:
+        What ends it, and returns the files. An audit hook stays for the life of a process: it then returns at once.
+    """
+    found: set[str] = set()
+    folder, left_out = os.path.join(os.getcwd(), ""), ("/dev/", "/proc/", own or "/dev/")
+    is_over: list[bool] = []
+
+    def heard(event: str, arguments: Any) -> None:
+        """As Python calls it for each event. A closure, which costs less than a method; it must not raise."""
+        if is_over or event != "open":
+            return
+        try:
+            path = os.path.abspath(os.fsdecode(arguments[0])) if arguments[2] & os.O_ACCMODE and len(found) < MOST_FILES else ""
+            if path.startswith(folder) and not path.startswith(left_out) and "__pycache__" not in path:
+                found.add(path[len(folder) :])
+        except (TypeError, ValueError, OSError):  # it is no path, or there is no folder any more
+            pass
+
+    def stop() -> list[str]:
+        is_over.append(True)
+        return sorted(name.encode(errors="replace").decode() for name in found)  # one need not be UTF-8
+
+    save = torch.save
+
+    @functools.wraps(save)
+    def saved(*args: Any, **kwargs: Any) -> Any:  # it opens by C++
+        heard("open", (args[1] if len(args) > 1 else kwargs.get("f"), None, os.O_WRONLY))
+        return save(*args, **kwargs)
+
+    sys.addaudithook(heard)
+    torch.save = saved
+    return stop

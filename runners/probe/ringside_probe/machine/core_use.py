@@ -2,22 +2,22 @@
 
 /proc/stat counts in ticks of usually 10 ms, so a block of 0.3 s on two cores is known to about 3% of them, many blocks together far
 better. Time that a hypervisor gave to others (steal) is counted apart. Threads are the kernel's scheduler's,
-``/proc/<pid>/task/<tid>/schedstat`` (Documentation/scheduler/sched-stats.rst): nanoseconds on a CPU, and on a run queue.
+``/proc/<pid>/task/<tid>/schedstat`` (Documentation/scheduler/sched-stats.rst): nanoseconds on a CPU, and on a run queue. Those that
+appear while a communication library is set up are the library's.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import resource
 import socket
 import threading
 import time
-from functools import lru_cache
 from typing import Any, Callable, Dict, Iterator, Sequence, Tuple
 
 from ..supervision.rank_supervisor import children_from_tasks, stat
 from ..supervision.rank_supervisor import read as read_file
-from .library_threads import is_library, own_threads, thread_name
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 AUTOGRAD = "pt_autograd"
@@ -25,6 +25,54 @@ AUTOGRAD = "pt_autograd"
 
 ThreadReading = Dict[int, Tuple[int, int]]
 """Nanoseconds that a thread has run and waited for a core, by thread."""
+
+
+LIBRARY_NAMES = ("pt_gloo", "pt_nccl", "nccl", "pt_tcpstore", "gloo")
+"""Beginnings of names that torch and NCCL give to theirs."""
+_found: set[int] = set()
+
+
+def own_threads() -> list[int]:
+    """The ids of this process's threads; empty where there is no /proc."""
+    try:
+        return [int(name) for name in os.listdir("/proc/self/task")]
+    except OSError:
+        return []
+
+
+def is_library(thread: int) -> bool:
+    """Whether a thread is the library's."""
+    return thread in _found or thread_name(thread).startswith(LIBRARY_NAMES)
+
+
+def thread_name(thread: int) -> str:
+    """The name of a thread of this process; empty if it has ended."""
+    return read_file(f"/proc/self/task/{thread}/comm").strip()
+
+
+def watch_horovod(basics: Any) -> None:
+    """Look at the threads before and after ``horovod.init()``."""
+    basics.HorovodBasics.init = noted(basics.HorovodBasics.init)
+
+
+def watch_torch(distributed: Any) -> None:
+    """Look at the threads before and after ``init_process_group()``."""
+    original = distributed.init_process_group
+    distributed.init_process_group = noted(original)
+
+
+def noted(original: Any) -> Any:
+    """A function, with the threads that appear in it noted as the library's."""
+
+    @functools.wraps(original)
+    def setting_up(*args: Any, **kwargs: Any) -> Any:
+        before = set(own_threads())
+        try:
+            return original(*args, **kwargs)
+        finally:
+            _found.update(set(own_threads()) - before)
+
+    return setting_up
 
 
 def usable_cores() -> list[int]:
@@ -61,7 +109,7 @@ def between(before: dict[str, Any] | None, after: dict[str, Any] | None) -> dict
     return {"machine": machine_id(), "cores": after["cores"], **spent}
 
 
-@lru_cache(maxsize=None)  # asked after every block
+@functools.lru_cache(maxsize=None)  # asked after every block
 def machine_id() -> str:
     """Return the kernel's boot id, else the host's name: pods of a node and hosts of a lab count the same cores."""
     return read_file("/proc/sys/kernel/random/boot_id").strip() or socket.gethostname()

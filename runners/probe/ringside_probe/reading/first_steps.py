@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 import weakref
 from typing import Any, Callable, Sequence
 
-from ..compiling import uncompiled
-from ..losses import values_of
+from ..place import find_place
 from ..recorder import READ_AHEAD, Recorder
-from ..reporting import flat
+from ..reporting import flat, uncompiled
 from ..settings import Settings
-from . import configuration, libraries, models, same_start
+from . import configuration, libraries, models
 from .script import Script
 from .sketches import sketch
+from .values import values_of
 
 
 def nothing() -> None:
     """Stop what was never begun."""
 
 
+PATIENCE_S = 600.0
+"""For the baseline's first parameters, which rank 0 saves and the other arms' ranks load (``same_start``)."""
 NO_STATE: dict[str, list[float]] = {}
 
 
@@ -62,7 +66,7 @@ class FirstSteps:
     def _read_start(self, module: Any) -> None:
         self.script.roots = models.trained_first(models.find_roots(), {id(one) for one in module.parameters()})
         self.script.is_sharded = models.is_sharded(self.script.roots)
-        same_start.carry_out(self._settings, self.script)
+        share_start(self._settings, self.script)
         self._started = self._sketched(models.state_of(self.script.roots))
 
     def on_batch(self, iterator: Any, batch: Any) -> None:
@@ -216,3 +220,47 @@ class FirstSteps:
 def lost(parameters: dict[str, Any], trained: set[int]) -> Sequence[str]:
     """Parameters that got a gradient and that no optimizer has."""
     return [name for name, one in parameters.items() if one.grad is not None and id(one) not in trained]
+
+
+def share_start(settings: Settings, script: Script) -> None:
+    """Save or load what the driver asked for, where it did."""
+    if not settings.state or not settings.state_file:
+        return
+    if script.is_sharded:
+        script.notes.append("each rank has a share of the parameters, so the baseline's start was not loaded")
+    elif settings.state == "load":
+        load_state(settings.state_file, script)
+    elif find_place(settings).rank == 0:
+        save_state(settings.state_file, models.state_of(script.roots))
+
+
+def save_state(path: str, state: dict[str, Any]) -> None:
+    """Write parameters and buffers whole."""
+    torch: Any = sys.modules["torch"]
+    new = f"{path}.{os.getpid()}"
+    torch.save({name: tensor.detach().cpu().clone() for name, tensor in state.items()}, new)
+    os.replace(new, path)
+
+
+def load_state(path: str, script: Script) -> None:
+    """Copy the baseline's parameters and buffers into this script's models, by name.
+
+    Raises:
+        RuntimeError: the baseline has written none in time.
+    """
+    torch: Any = sys.modules["torch"]
+    deadline = time.monotonic() + PATIENCE_S
+    while not os.path.exists(path):
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"the baseline has not written its first parameters within {PATIENCE_S:g} s")
+        time.sleep(0.1)
+    saved: dict[str, Any] = torch.load(path, map_location="cpu")
+    state = models.state_of(script.roots)
+    fitting = [name for name, one in state.items() if name in saved and saved[name].shape == one.shape]
+    with torch.no_grad():
+        for name in fitting:
+            state[name].copy_(saved[name])
+    missing = sorted({*state, *saved} - set(fitting))
+    if missing:
+        shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+        script.notes.append(f"not loaded from the baseline, since the other has none of this name and shape: {shown}")

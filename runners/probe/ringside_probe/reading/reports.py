@@ -42,7 +42,7 @@ def rank_report(script: Script, place: Place) -> dict[str, Any]:
         "optimizer": optimizer_report(script.optimizers),
         "backend": libraries.describe(script),
         "model": script.model_report(),
-        "environment": host.steering(),
+        "environment": host.steering(script.settings),
         "fingerprint": host.fingerprint(),
     }
 

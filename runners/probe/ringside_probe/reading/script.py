@@ -13,7 +13,7 @@ class Script:
     """What the first steps have shown."""
 
     def __init__(self, settings: Settings, recorder: Recorder) -> None:
-        self._settings, self._recorder = settings, recorder
+        self.settings, self._recorder = settings, recorder
         self.device: Any = None
         self.world_size = 1
         self.roots: list[Any] = []
@@ -60,14 +60,14 @@ class Script:
     @property
     def samples_from(self) -> str | None:
         """Where samples come from; None: iterations are counted."""
-        if self._settings.samples_per_step is not None:
+        if self.settings.samples_per_step is not None:
             return "samples_per_step"
         return "loader" if self.is_countable and self._recorder.samples() else None
 
     def samples_of(self, counted: int) -> int:
         """Samples of a step for which the loader's batches hold so many."""
-        if self._settings.samples_per_step is not None:
-            return self._settings.samples_per_step
+        if self.settings.samples_per_step is not None:
+            return self.settings.samples_per_step
         return counted if self.samples_from else 1
 
     def model_report(self) -> dict[str, Any]:

@@ -1,15 +1,15 @@
-"""Count sketches of tensors in float64: linear, of at most 16 numbers, whose norm is about that of the tensor.
+"""Count sketches of tensors in float64: linear, of few numbers, whose norm is about that of the tensor.
 
-Element i goes with a random sign into place i mod 16 (E|sketch|² = |x|² for any signs that are independent in pairs). The signs are
-those of Python's own generator, so that they are alike on every device and under every version of torch. Tensors of up to 16
-elements are their own.
+A script's have at most 16, those of Ringside's own ranks 64 (``protocol.sketches``). Element i goes with a random sign into place
+i mod 16 (E|sketch|² = |x|² for any signs that are independent in pairs). The signs are those of Python's own generator, so that
+they are alike on every device and under every version of torch. Tensors of up to 16 elements are their own.
 """
 
 from __future__ import annotations
 
 import random
 import sys
-from typing import Any
+from typing import Any, Callable
 
 SIZE = 16
 CHUNK = 1 << 16
@@ -27,22 +27,26 @@ def sketch(tensor: Any) -> list[float]:
     torch: Any = sys.modules["torch"]
     with torch.no_grad():
         flat = _elements(tensor)
-        count = flat.numel()
-        if count <= SIZE:
-            values: list[float] = flat.double().tolist()
-            return values
-        signs = signs_on(flat.device)
-        total = torch.zeros(SIZE, dtype=torch.float64, device=flat.device)
-        for number, begin in enumerate(range(0, count, CHUNK)):
-            part = flat[begin : begin + CHUNK].double()
-            shift, sign = shift_of(number)
-            part = part * signs[shift : shift + part.numel()]
-            missing = -part.numel() % SIZE
-            if missing:
-                part = torch.cat([part, part.new_zeros(missing)])
-            total += sign * part.view(-1, SIZE).sum(0)
-        found: list[float] = total.tolist()
-        return found
+        values: list[float] = flat.double().tolist() if flat.numel() <= SIZE else folded(flat, SIZE)
+        return values
+
+
+def folded(flat: Any, size: int, as_numbers: Callable[[Any], Any] | None = None) -> list[float]:
+    """float64 [size], a divisor of CHUNK, of a flat tensor. ``as_numbers`` makes float64 of a part; None: as it is."""
+    torch: Any = sys.modules["torch"]
+    signs = signs_on(flat.device)
+    total = torch.zeros(size, dtype=torch.float64, device=flat.device)
+    for number, begin in enumerate(range(0, flat.numel(), CHUNK)):
+        part = flat[begin : begin + CHUNK]
+        part = part.double() if as_numbers is None else as_numbers(part)
+        shift, sign = shift_of(number)
+        part = part * signs[shift : shift + part.numel()]
+        missing = -part.numel() % size
+        if missing:
+            part = torch.cat([part, part.new_zeros(missing)])
+        total += sign * part.view(-1, size).sum(0)
+    found: list[float] = total.tolist()
+    return found
 
 
 def _elements(tensor: Any) -> Any:

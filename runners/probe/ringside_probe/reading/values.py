@@ -1,4 +1,7 @@
-"""Settings as plain JSON, and what must be alike on all ranks, of scripts; Ringside's own ranks report the latter so, too."""
+"""Settings as plain JSON, what must be alike on all ranks, and losses, which are fetched from their device after the timed steps.
+
+Ringside's own ranks report what must be alike so, too.
+"""
 
 from __future__ import annotations
 
@@ -50,3 +53,42 @@ def numbers(values: Iterable[Any]) -> Iterator[float]:
             yield from numbers(value)
         elif isinstance(value, (int, float)) or (isinstance(value, torch.Tensor) and value.numel() == 1):
             yield float(value)
+
+
+def losses_of(recorder: Any) -> list[float]:
+    """The values of the losses that were kept; NaN where a script has changed one since."""
+    return [
+        value if loss._version == version else math.nan
+        for value, loss, version in zip(values_of(recorder.losses), recorder.losses, recorder.versions)
+    ]
+
+
+def values_of(losses: Sequence[Any]) -> list[float]:
+    """Numbers of one-element tensors; those of a device are fetched at once."""
+    if not losses:
+        return []
+    torch: Any = sys.modules["torch"]
+    try:
+        with torch.no_grad():
+            values: list[float] = torch.stack([loss.reshape(()).double() for loss in losses]).tolist()
+            return values
+    except (RuntimeError, TypeError):  # on several devices, or overwritten by a CUDA graph
+        return [value_of(loss) for loss in losses]
+
+
+def value_of(loss: Any) -> float:
+    """The number in a one-element tensor; NaN where it is gone."""
+    try:
+        return float(loss)
+    except (RuntimeError, TypeError, ValueError):
+        return math.nan
+
+
+def means(rows: Sequence[tuple[int, ...]], losses: Sequence[float]) -> list[float]:
+    """Mean loss of each iteration; NaN where there was none."""
+    found, begin = [], 0
+    for row in rows:
+        own = losses[begin : begin + row[6]]
+        found.append(sum(own) / len(own) if own else math.nan)
+        begin += row[6]
+    return found
