@@ -131,11 +131,12 @@ def measure(
 ) -> Comparison:
     """Measure and show, then tell the trackers; neither, where it is a part of something larger. On Ctrl-C, how to go on."""
     from runners.driver.progress import LaunchProgress
+    from runners.driver.run_comparison import ComparisonRun
 
     run: ComparisonRun | None = None
     try:
         with LaunchProgress(seconds_per_launch=chosen.measurement.expected_launch_s) as progress:
-            run = comparison_of(chosen)(chosen, folder, progress=progress, resume_elsewhere=resume_elsewhere, earlier=earlier)
+            run = ComparisonRun(chosen, folder, progress=progress, resume_elsewhere=resume_elsewhere, earlier=earlier)
             run.prepare()
             comparison = run.run()
     except (KeyboardInterrupt, RingsideError) as error:
@@ -147,14 +148,6 @@ def measure(
     if is_shown:
         show(comparison, folder, tells=True, timings=timings)
     return comparison
-
-
-def comparison_of(chosen: Plan) -> type[ComparisonRun]:
-    """Return what runs a plan: of workloads, or of commands."""
-    from runners.driver.run_comparison import ComparisonRun
-    from runners.scripts.script_comparison import ScriptComparison
-
-    return ScriptComparison if chosen.are_scripts else ComparisonRun
 
 
 def run_study(chosen: Plan, folder: ResultsFolder, *, again: Sequence[str], resume_elsewhere: bool = False) -> bool:

@@ -1,8 +1,9 @@
-"""Commands from the driver to all ranks of an arm, and their replies."""
+"""Commands from the driver to all ranks of an arm, and their replies. A script may come to its own end meanwhile."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import TypeVar
 
@@ -11,22 +12,39 @@ from runners.driver.diagnosis import SETTLE_S, ArmFailed, Diagnosis
 from runners.probe.ringside_probe.channel import command_key, job_key, reply_key
 from runners.processes.remote_results import kept_replies
 from runners.processes.supervisor_server import SupervisorServer
-from runners.protocol.messages import REPLIES, Command, ErrorReply, Job, Message, Reply
+from runners.protocol.messages import REPLIES, Command, EndedReply, ErrorReply, Job, Message, Reply
 
 POLL = timedelta(milliseconds=500)
 Expected = TypeVar("Expected", bound=Message)
+ENDING_S = 10.0
+"""So long after one rank has come to its end the others are waited for."""
+
+
+class ArmEnded(Exception):  # noqa: N818 - what scripts do
+    """The arm came to its own end before it had carried out a command."""
+
+    def __init__(self, steps: int | None) -> None:
+        """``steps``: that it took in all, where a rank said so."""
+        super().__init__(steps)
+        self.steps = steps
+
+    @property
+    def when(self) -> str:
+        """``by itself``, or after how many steps."""
+        return "by itself" if self.steps is None else f"after {self.steps} step{'s' if self.steps != 1 else ''}"
 
 
 class ArmChannel:
-    """Commands and replies of one arm in one launch. ``receive`` raises where a rank fails."""
+    """Commands and replies of one arm in one launch. ``receive`` raises where a rank fails, and where the arm ends by itself."""
 
-    number = 0
-    """Number of the next command."""
-
-    def __init__(self, messages: SupervisorServer, diagnosis: Diagnosis) -> None:
+    def __init__(self, messages: SupervisorServer, diagnosis: Diagnosis, *, number: int = 0) -> None:
+        """``number``: of the next command; those of earlier starts have smaller ones."""
+        self.number = number
         self.failure: ArmFailed | None = None
         """Raised by the next command: the arm has died, but the replies to its last command could be saved."""
         self._messages, self._diagnosis = messages, diagnosis
+        self._ended_s: float | None = None
+        """When the first rank was seen to have ended by itself."""
         self._arm, self._launch, self._world_size = diagnosis.arm, diagnosis.launch, diagnosis.placement.world_size
 
     def give(self, job: Job) -> None:
@@ -40,7 +58,12 @@ class ArmChannel:
         self.number += 1
 
     def receive(self, expected: type[Expected], *, timeout_s: float) -> list[Expected]:
-        """Every rank's reply to the last command, by rank; raises ``ArmFailed`` where one raised, died or is too late."""
+        """Every rank's reply to the last command, by rank.
+
+        Raises:
+            ArmFailed: a rank raised, died or is too late.
+            ArmEnded: the arm came to its own end.
+        """
         replies = self._replies(timeout_s=timeout_s)
         raise_if(self._diagnosis.of_errors({rank: reply for rank, reply in enumerate(replies) if isinstance(reply, ErrorReply)}))
         answers: list[Expected] = [reply for reply in replies if isinstance(reply, expected)]
@@ -65,6 +88,9 @@ class ArmChannel:
                 raise
             self.failure = failed
             return [REPLIES.validate_json(reply) for reply in kept]
+        if not any(isinstance(reply, ErrorReply) for reply in heard.values()):
+            raise_if(self._diagnosis.of_others())
+            self._raise_if_ended(heard)
         return [heard[rank] for rank in sorted(heard)]
 
     def _take(self, missing: dict[str, int], heard: dict[int, Reply], timeout: timedelta) -> bool:
@@ -81,12 +107,36 @@ class ArmChannel:
         return bool(found)
 
     def _raise_if_dead(self, missing: dict[str, int], heard: dict[int, Reply]) -> None:
-        """An error that a rank reports says more than its exit code, so give it time to arrive."""
-        if self._diagnosis.looks_dead():
+        """An error that a rank reports says more than its exit code, so give it time to arrive.
+
+        A rank that ends by itself takes its launcher with it, sooner or later: neither is a death.
+        """
+        raise_if(self._diagnosis.of_others())
+        if any(isinstance(reply, EndedReply) for reply in heard.values()):
+            self._ended_s = self._ended_s or time.monotonic()
+            if time.monotonic() - self._ended_s > ENDING_S:
+                self._raise_if_ended(heard)
+        elif self._diagnosis.has_ended_well():
+            time.sleep(SETTLE_S)
+            self._take_all(missing, heard)
+            self._raise_if_ended(heard)
+            raise ArmEnded(None)
+        elif self._diagnosis.looks_dead():
             time.sleep(SETTLE_S)
             self._take_all(missing, heard)
             if missing:
                 raise_if(self._diagnosis.of_death(heard))
+
+    def _raise_if_ended(self, heard: Mapping[int, Reply]) -> None:
+        ended = {rank: reply for rank, reply in heard.items() if isinstance(reply, EndedReply)}
+        if not ended:
+            return
+        steps = max(reply.steps for reply in ended.values())
+        bad = next((rank for rank, reply in ended.items() if reply.exit_code), None)
+        if bad is not None:
+            message = f"rank {bad} ended itself with code {ended[bad].exit_code} after {steps} steps"
+            raise self._diagnosis.failed(message, ranks=[bad], excerpt=self._diagnosis.processes.last_words([]))
+        raise ArmEnded(steps)
 
     def _take_all(self, missing: dict[str, int], heard: dict[int, Reply]) -> None:
         """Take all replies that are there."""

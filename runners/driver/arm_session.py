@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,14 +13,24 @@ from typing import Any, Generic
 from measurement.errors import LaunchError
 from measurement.records.host_use import HostCounters, HostUse
 from measurement.records.record import LaunchRecord, RankReport
-from runners.driver.arm_channel import ArmChannel, Expected, raise_if
-from runners.driver.arm_processes import ArmProcesses
+from runners.driver.arm_channel import ArmChannel, ArmEnded, Expected, raise_if
+from runners.driver.arm_processes import LAUNCHER_LOG, ArmProcesses
 from runners.driver.diagnosis import ArmFailed, Diagnosis
-from runners.driver.endpoint import PADDING, DriverEndpoint, build_launch_job
-from runners.planning.arm_checks import disturbances_of
-from runners.planning.arms import ArmSetup, LaunchedArm
+from runners.driver.endpoint import DriverEndpoint
+from runners.planning.launched_arms import PADDING, ArmStart, LaunchedArm
+from runners.probe.ringside_probe.settings import COMPARED_STEPS
 from runners.processes.remote_results import log_name
-from runners.protocol.messages import Command, FinishCommand, FinishedReply, Job, ParityReport, StartCommand, StartedReply
+from runners.protocol.messages import (
+    BlockCommand,
+    BlockReply,
+    Command,
+    FinishCommand,
+    FinishedReply,
+    Job,
+    ParityReport,
+    StartCommand,
+    StartedReply,
+)
 
 EXIT_TIMEOUT_S = 30.0
 SUPERVISOR_TIMEOUT_S = 10.0
@@ -41,53 +51,76 @@ class Exchange(Generic[Expected]):
 
 
 class ArmSession:
-    """Starts the ranks of an arm and talks to them; ``end`` leaves nothing behind."""
+    """Starts the ranks of an arm and talks to them; ``end`` leaves nothing behind. A script that ends is started anew."""
 
-    def __init__(self, setup: LaunchedArm, *, launch: int, folder: Path, endpoint: DriverEndpoint, padding_bytes: int = 0) -> None:
+    _channel: ArmChannel
+
+    def __init__(
+        self,
+        setup: LaunchedArm,
+        *,
+        launch: int,
+        folder: Path,
+        endpoint: DriverEndpoint,
+        say: Callable[[str], None],
+        state: Mapping[str, str] | None = None,
+        padding_bytes: int = 0,
+    ) -> None:
+        """``say`` tells the user; ``state``: see ``ArmStart``."""
         self.name = setup.name
         self.started_s = 0.0
-        self.starts = 1
+        self.starts = 0
         """How often it was started in this launch."""
         self.restarting_s = 0.0
         """Seconds that starting it anew took."""
+        self.counts_iterations = False
+        """Whether a step counts as one, since samples cannot be counted in every arm."""
+        self._setup, self._endpoint, self._say, self._state = setup, endpoint, say, dict(state or {})
         self._measure = setup.plan.measurement
         self._world_size = setup.plan.world_size
         self._launch = launch
         self._folder = folder
         self._padding_bytes = padding_bytes
         self._supervisors = endpoint.supervisors
-        self._frozen = False
-        self._begin(setup, endpoint)
+        self._begin()
 
-    def _begin(self, setup: LaunchedArm, endpoint: DriverEndpoint) -> None:
-        """Make the commands, and what watches over what they start."""
-        assert isinstance(setup, ArmSetup)
-        run_id = f"{endpoint.run_id}-{self._launch}-{setup.name}"
-        placement = endpoint.placement.of(self._world_size)
-        job = build_launch_job(
-            setup,
+    def _begin(self) -> None:
+        """Make the commands of the next start, and what watches over what they start."""
+        setup, endpoint, number = self._setup, self._endpoint, self.starts
+        run_id = f"{endpoint.run_id}-{self._launch}-{setup.name}-{number}"
+        placement = setup.placement(endpoint.placement)
+        start = ArmStart(
             launch=self._launch,
-            endpoint=endpoint,
-            placement=placement,
+            number=number,
             run_id=run_id,
+            placement=placement,
             log_folder=self._folder,
+            supervisors=endpoint.supervisors.address,
+            store=endpoint.store_address,
+            key_file=endpoint.key_file,
+            state=self._state | ({"state": "load"} if self._state and number else {}),
             padding_bytes=self._padding_bytes,
         )
-        self.commands = setup.launcher.commands(job)
+        self.commands = setup.commands(start)
         self._processes = ArmProcesses(self.commands, run_id=run_id, folder=self._folder, placement=placement)
         self._diagnosis = Diagnosis(
             setup.name,
             self._launch,
-            supervisors=endpoint.supervisors,
+            supervisors=self._supervisors,
             processes=self._processes,
             placement=placement,
-            variables=disturbances_of(setup),
+            run_id=run_id,
+            variables=setup.disturbances,
+            is_script=setup.is_script,
+            has_reported=number > 0,
         )
-        self._channel = ArmChannel(endpoint.supervisors, self._diagnosis)
+        self._channel = ArmChannel(self._supervisors, self._diagnosis, number=self._channel.number if number else 0)
+        self._frozen = False
+        self.starts += 1
 
     def log_of(self, rank: int) -> Path:
-        """Where a rank's log lies, or will lie once it was fetched from its host."""
-        return self._folder / log_name(rank)
+        """Where a rank's log lies, or will lie once it was fetched from its host. A script's ranks print through their launcher."""
+        return self._folder / (LAUNCHER_LOG if self._setup.is_script else log_name(rank))
 
     @property
     def exit_codes(self) -> list[int | None]:
@@ -105,6 +138,9 @@ class ArmSession:
     def start(self, job: Job) -> None:
         """Start the launcher; returns at once."""
         self._channel.give(job)
+        self._start()
+
+    def _start(self) -> None:
         self.started_s = time.monotonic()
         self._channel.send(StartCommand())
         with self._failing_alone():
@@ -113,17 +149,55 @@ class ArmSession:
     def await_ready(self) -> list[StartedReply]:
         """Wait until all ranks and their supervisors have connected and all models are built; return the first reports."""
         left_s = self.started_s + self._measure.start_timeout_s - time.monotonic()
-        replies = self._channel.receive(StartedReply, timeout_s=max(left_s, LEAST_WAIT_S))
+        try:
+            replies = self._channel.receive(StartedReply, timeout_s=max(left_s, LEAST_WAIT_S))
+        except ArmEnded as ended:
+            raise self._diagnosis.failed(
+                f"the script ends {ended.when}, within the first {COMPARED_STEPS} steps, which are compared; give it more steps",
+                excerpt=self._processes.last_words([]),
+            ) from ended
         deadline = time.monotonic() + SUPERVISOR_TIMEOUT_S
         while len(known := self._supervisors.of(self.name, self._launch)) < self._world_size:
             if time.monotonic() > deadline:
                 missing = [rank for rank in range(self._world_size) if rank not in known]
                 raise self._diagnosis.failed(f"the supervisors of ranks {missing} have not reported", ranks=missing)
             time.sleep(0.01)
+        self._diagnosis.has_reported = True
         return replies
 
     def exchange(self, command: Command, expected: type[Expected], *, timeout_s: float) -> Exchange[Expected]:
-        """Thaw the ranks, give them a command, wait for all replies and freeze them again; see ``ArmChannel.receive``."""
+        """Thaw the ranks, give them a command, wait for all replies and freeze them again; see ``ArmChannel.receive``.
+
+        An arm that ends by itself is started anew, once, and given the command again.
+        """
+        try:
+            return self._exchange(command, expected, timeout_s=timeout_s)
+        except ArmEnded as ended:
+            began = time.monotonic()
+            self._start_anew(ended)
+            self.restarting_s += time.monotonic() - began
+        try:
+            return self._exchange(command, expected, timeout_s=timeout_s)
+        except ArmEnded as again:
+            needed = command.warmup_steps + command.steps if isinstance(command, BlockCommand) else 0
+            raise self._diagnosis.failed(
+                f"the script ends {again.when}; a block needs {needed} behind those that are compared: give it more epochs, or set "
+                "measurement.block_steps"
+            ) from again
+
+    def _start_anew(self, ended: ArmEnded) -> None:
+        """End what is left of the arm, and bring a new start of it to where the first one was."""
+        if self.starts == 1:
+            self._say(f"{self.name} ends {ended.when}; it is started anew, as often as needed")
+        self._processes.wait(timeout_s=EXIT_TIMEOUT_S)
+        self.end()
+        self._supervisors.restart(self.name, self._launch, self.starts)
+        self._begin()
+        self._start()
+        self.await_ready()
+        self.freeze()
+
+    def _exchange(self, command: Command, expected: type[Expected], *, timeout_s: float) -> Exchange[Expected]:
         before = self.thaw(counting=True)
         began = time.monotonic()
         self._channel.send(command)
@@ -131,6 +205,9 @@ class ArmSession:
         took_s = time.monotonic() - began
         after = self.freeze(counting=True)
         hosts = {host: now.since(before[host]) for host, now in after.items() if host in before}
+        for reply in replies if self.counts_iterations else ():
+            if isinstance(reply, BlockReply):  # on rank 0
+                reply.steps.samples = [int(reply.steps.rank == 0)] * len(reply.steps.samples)
         return Exchange(replies=replies, took_s=took_s, hosts=hosts)
 
     def clock_behind_s(self, rank: int) -> float:

@@ -1,4 +1,4 @@
-"""Finds out why an arm failed: which ranks died, hung or raised, on which hosts, and the last lines of their logs."""
+"""Finds out why an arm failed: which ranks died, hung, raised or never reported, on which hosts, and the last lines of logs."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
 from measurement.conditions.disturbing_variables import Disturbance
-from measurement.errors import LaunchError
+from measurement.errors import LaunchError, cut
 from measurement.records.record import Failure
 from measurement.users_code import Place, place_in
-from runners.driver.arm_processes import ArmProcesses
+from runners.driver.arm_processes import LAST_WORDS, ArmProcesses
 from runners.hosts.placement import Placement
 from runners.processes.supervisor_server import SupervisorServer
 from runners.protocol.lost_peers import mentions_lost_peer
 from runners.protocol.messages import ErrorReply, Reply
+from runners.scripts.arrival import first_traceback, hint_of, look_at, why_others, why_silent
 
 SETTLE_S = 1.0
 """How long the driver waits, after a rank or launcher has ended, for the others to say what they saw."""
 TRACE_S = 0.3
 CRASH = "Fatal Python error"
+MOST_LOG_CHARACTERS = 1 << 20
 
 
 class ArmFailed(Exception):  # noqa: N818 - an outcome that the driver records, not an error of its own
@@ -45,12 +47,29 @@ class Diagnosis:
     supervisors: SupervisorServer
     processes: ArmProcesses
     placement: Placement
+    run_id: str
     variables: Sequence[Disturbance] = ()
     """What of the ranks' environment may be why they died."""
+    is_script: bool = False
+    """Whether its ranks are a user's: then the agent may not arrive, and its launcher chooses among the hosts."""
+    has_reported: bool = False
+    """Whether all ranks have, in this start or an earlier one."""
 
     def looks_dead(self) -> bool:
         """Whether any rank or launcher has ended. Does not wait."""
         return bool(self.supervisors.gone(self.arm, self.launch)) or self.processes.has_ended()
+
+    def has_ended_well(self) -> bool:
+        """Whether it is a script whose launchers all ended with code 0 once its ranks had reported. Does not wait."""
+        return self.is_script and self.has_reported and set(self.processes.codes) == {0}
+
+    def of_others(self) -> ArmFailed | None:
+        """Name a script's ranks that are others than it was taken to start: waited for in vain, or left out of what is timed."""
+        if not self.is_script:
+            return None
+        connected = [one for one in self.supervisors.of(self.arm, self.launch).values() if not one.is_gone]
+        why = why_others(connected, self.supervisors.refused(self.arm, self.launch), ranks=self.placement.world_size)
+        return self.failed(why) if why else None
 
     def of_death(self, heard: Mapping[int, Reply]) -> ArmFailed | None:
         """Name the cause after a rank or launcher has ended and the other ranks had time to report.
@@ -103,7 +122,16 @@ class Diagnosis:
         return self.failed(f"{self._who([first])}: {errors[first].message}", ranks=[first], excerpt=errors[first].excerpt)
 
     def of_silence(self, silent: Sequence[int], *, timeout_s: float) -> ArmFailed:
-        """Name ranks that live but do not answer. Their stack traces go to their logs first."""
+        """Name ranks that live but do not answer; where none of a script has ever reported, say why that may be.
+
+        Stack traces of ranks that do not answer go to their logs first.
+        """
+        none_came = len(silent) == self.placement.world_size and not self.supervisors.of(self.arm, self.launch)
+        if self.is_script and none_came and not self.has_reported:
+            why = why_silent(look_at(self.run_id, self.processes.pids))
+            failed = self.failed(f"no rank reported within {timeout_s:g} s: {why}", excerpt=self.processes.last_words([]))
+            failed.status = "timeout"
+            return failed
         with contextlib.suppress(LaunchError):
             self.supervisors.tell(self.arm, self.launch, "trace")
             time.sleep(TRACE_S)
@@ -135,10 +163,18 @@ class Diagnosis:
         return self._outcome(message, ranks=lost or first, tails=tails, excerpt=excerpt)
 
     def _launchers_words(self) -> list[str]:
-        """What the launchers' log says of why no rank reported."""
+        """What the launchers' log says of why no rank reported: a script's own exception, behind which launchers print much."""
+        with contextlib.suppress(OSError), self.processes.launchers_log.open(encoding="utf-8", errors="replace") as file:
+            if self.is_script and (found := first_traceback(file.read(MOST_LOG_CHARACTERS))):
+                return [cut(line) for line in found[-LAST_WORDS:]]
         return self.processes.last_words([])
 
     def _suspects(self) -> list[str]:
+        if self.is_script:
+            hint = hint_of("\n".join(self.processes.log_tails([]).values()))
+            if hint is None and not self.has_reported and set(self.processes.codes) == {0}:
+                hint = "it ended without a step that the probe saw; does it train, by torch.optim, and is its Python the right one?"
+            return [hint] if hint else []
         return [f"their environment has {one.setting}, which {one.variable.does}" for one in self.variables]
 
     def _outcome(self, message: str, *, ranks: Sequence[int], tails: Mapping[str, str], excerpt: Sequence[str] = ()) -> ArmFailed:
@@ -146,7 +182,7 @@ class Diagnosis:
         return ArmFailed(message, excerpt=list(excerpt), ranks=list(ranks), hosts=hosts, log_tail=dict(tails))
 
     def _hosts(self, ranks: Sequence[int]) -> list[str]:
-        if self.placement.is_local:
+        if self.placement.is_local or self.is_script:
             return sorted({one.host for rank, one in self.supervisors.of(self.arm, self.launch).items() if rank in ranks})
         return sorted({self.placement.host_of(rank) for rank in ranks})
 

@@ -7,29 +7,36 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from measurement.errors import RecordError
+from measurement.errors import LaunchError, RecordError
 from measurement.plans.plan import Plan
 from measurement.plans.settings import EpochRecord
 from measurement.records.record import BlockRecord, Case, LaunchRecord
 from measurement.records.results import ResultsFolder
+from reports.scripts.rank_agreement import ranks_apart
 from runners.driver.arm_session import ArmLaunch, ArmSession, merge_reports
-from runners.driver.endpoint import MOST_PADDING, DriverEndpoint
+from runners.driver.diagnosis import ArmFailed
+from runners.driver.endpoint import DriverEndpoint
 from runners.driver.gates import compare_conditions, require_together, run_gates
 from runners.driver.progress import LaunchProgress
 from runners.driver.rounds import RoundLimit, Rounds, TrainingRounds, shuffled
 from runners.event_log import EVENT_FILES, TensorboardLog
-from runners.planning.arms import LaunchedArm, job_of, seed_of
+from runners.planning.arms import job_of, seed_of
+from runners.planning.launched_arms import LaunchedArm
 from runners.planning.workload import WorkloadSetup
 from runners.protocol.messages import StartedReply
+from runners.scripts.first_state import FirstState
 
 KEEP_EVERY_S = 30.0
 """At most so much of what was measured is lost with the driver, and what a round or an epoch takes."""
+MOST_PADDING = 4096
+"""Bytes below which the padding's length lies: a page, beyond which the stack's place in it comes again."""
+ITERATIONS = "iterations"
 
 
 @dataclass(kw_only=True, eq=False)
@@ -40,7 +47,11 @@ class Launch:
     setups: Sequence[LaunchedArm]
     """The arms to start."""
     workload: WorkloadSetup | None = None
-    """What they train. None where arms are commands."""
+    """What they train. None: arms are scripts, which have neither gate nor floor."""
+    state: FirstState | None = None
+    """With which all scripts start; None: each with its own."""
+    tell: Callable[[Sequence[LaunchRecord]], None] | None = None
+    """Shows what scripts that are up write, and once all are known what they do differently."""
     cases: Sequence[Case] = ()
     """A micro-benchmark's."""
     number: int
@@ -108,14 +119,19 @@ class Launch:
             return True
         return False
 
-    def _session(self, setup: LaunchedArm, folder: Path) -> ArmSession:
-        return ArmSession(setup, launch=self.number, folder=folder, endpoint=self.endpoint, padding_bytes=self._padding_bytes)
-
     def _arm(self, setup: LaunchedArm) -> ArmLaunch:
         folder = self.folder.launch_folder(self.number, setup.name)
         for old in [*folder.glob("*.log"), *self._events_folder(setup.name).glob(EVENT_FILES)]:
             old.unlink()
-        session = self._session(setup, folder)
+        session = ArmSession(
+            setup,
+            launch=self.number,
+            folder=folder,
+            endpoint=self.endpoint,
+            say=self.progress.say,
+            state=self.state.told(is_baseline=setup.name == self.plan.baseline) if self.state else None,
+            padding_bytes=self._padding_bytes,
+        )
         job = job_of(setup.plan, setup.name, setup.arm, transport=setup.transport, launch=self.number, global_plan=self.plan)
         job = job.model_copy(update={"tries": self.tries})
         record = job.new_record(
@@ -200,18 +216,52 @@ class Launch:
             self._stages_s[stage] = self._stages_s.get(stage, 0.0) + time.monotonic() - began
 
     def _start(self, arms: Sequence[ArmLaunch]) -> None:
-        """Start these arms together, and wait until they are ready."""
+        """Start these arms together, and wait until they are ready; first a baseline that saves the others' first state."""
+        first = [arm for arm in arms if self.state and self.state.is_missing and arm.session.name == self.plan.baseline]
+        self._start_together(first)
+        for arm in first:
+            arm.run_unless_failed(self._share_state)
+        others = [arm for arm in arms if arm not in first]
+        if self.state and self.state.is_missing:
+            for arm in others:
+                if arm.is_running:
+                    arm.fail(ArmFailed(f"{self.plan.baseline}, whose parameters it was to start with, has not saved them"))
+        self._start_together(others)
+
+    def _start_together(self, arms: Sequence[ArmLaunch]) -> None:
         for arm in arms:
             arm.run_unless_failed(lambda arm: arm.session.start(arm.job))
         for arm in arms:
             arm.run_unless_failed(lambda arm: self._note_ready(arm, arm.session.await_ready()))
 
+    def _share_state(self, arm: ArmLaunch) -> None:
+        """Bring the first state to all hosts; where that cannot be, the baseline fails."""
+        try:
+            if self.state:
+                self.state.share(arm.record.ranks)
+        except LaunchError as error:
+            raise ArmFailed(str(error)) from error
+
     def _compare(self, known: Sequence[ArmLaunch]) -> None:
         """Hold the arms against each other before anything is timed."""
-        compare_conditions([arm for arm in known if not arm.is_floor])
+        if self.workload is not None:
+            compare_conditions([arm for arm in known if not arm.is_floor])
+            return
+        running = [arm for arm in known if arm.is_running]
+        if any(script.samples_from is None for arm in known for script in arm.record.scripts):
+            for arm in running:
+                arm.record.sample_unit, arm.session.counts_iterations = ITERATIONS, True
+        if self.tell is not None:
+            self.tell([arm.record for arm in known])
+        for arm in running:
+            if apart := ranks_apart(arm.record):
+                arm.fail(ArmFailed(apart, status="wrong"))
 
     def _stages(self, arms: Sequence[ArmLaunch], known: Sequence[ArmLaunch]) -> list[Callable[[], None]]:
-        """What is done with arms that are ready, in its order."""
+        """What is done with arms that are ready, in its order; nothing with scripts that have nothing to be held against."""
+        if self.workload is None:
+            failed = [arm.record.arm for arm in self.arms if arm.record.status != "ok"]
+            return [partial(self._run_rounds, arms)] if is_comparable(self.plan, failed) else []
         stages: list[Callable[[], None]] = [partial(self._run_rounds, arms), partial(self._run_gates, arms, known)]
         return stages[::-1] if self._gate_comes_first else stages
 
@@ -235,6 +285,7 @@ class Launch:
 
     def _note_ready(self, arm: ArmLaunch, replies: Sequence[StartedReply]) -> None:
         arm.record.ranks = arm.ready = [reply.report for reply in replies]
+        arm.record.scripts = [reply.script for reply in replies if reply.script]
         arm.record.hosts = sorted({rank.host for rank in arm.record.ranks})
         arm.record.start_s = time.monotonic() - arm.session.started_s
         self.notes += [note for note in replies[0].notes if note not in self.notes]
@@ -275,3 +326,10 @@ class Launch:
     def _events_folder(self, arm: str) -> Path:
         run = f"seed-{seed_of(self.plan, self.number)}" if self.plan.training else f"launch-{self.number}"
         return self.folder.events_folder(arm, run)
+
+
+def is_comparable(plan: Plan, failed: Collection[str]) -> bool:
+    """Whether the baseline and a candidate, or its control where there is none, have not failed."""
+    others = [name for name in plan.compared_arms() if name != plan.baseline]
+    candidates = [name for name in others if name in plan.arms] or others
+    return plan.baseline not in failed and any(name not in failed for name in candidates)

@@ -34,8 +34,9 @@ from runners.driver.progress import LaunchProgress
 from runners.hosts.placement import Placement
 from runners.hosts.preflight import inspect
 from runners.planning.arm_checks import require_executables
-from runners.planning.arms import ArmSetup, resolve_arm, resolve_arms
+from runners.planning.arms import resolve_arm, resolve_arms
 from runners.planning.check_process import require_own_work
+from runners.planning.launched_arms import ArmSetup
 from runners.planning.workload import WorkloadSetup, require_model, resolve_workload
 from runners.planning.workload_check import trying
 from runners.protocol.messages import TraceCommand, TraceReply

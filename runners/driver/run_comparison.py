@@ -12,24 +12,27 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from measurement.conditions.fairness import fairness_table
-from measurement.conditions.sources import digests, sources_of_all
+from measurement.conditions.sources import digests
 from measurement.environment import steering_environment
 from measurement.errors import PlanError
 from measurement.plans.plan import Plan
-from measurement.probes.fingerprint import crowded_warning, exclusive_cards, gpu_names, shared_gpus_warning, usable_cores
+from measurement.probes.fingerprint import usable_cores
 from measurement.records.record import LaunchRecord, LengthChoice
 from measurement.records.results import ResultsFolder
 from reports import conclude, make_reports, write_reports
 from reports.against import Earlier, Measured
+from reports.formats.terminal import differences_table, shown
 from reports.launch_budget import choose_length
 from reports.schema import Comparison
+from reports.scripts.configuration import configuration_differences
+from reports.scripts.script_arms import written_files
 from reports.statistics.interim_analyses import next_analysis
+from runners.driver.compared_arms import ComparedArms
 from runners.driver.comparison_folder import (
     ComparisonHistory,
     new_manifest,
@@ -39,28 +42,15 @@ from runners.driver.comparison_folder import (
 )
 from runners.driver.endpoint import DriverEndpoint, open_endpoint
 from runners.driver.gates import none_can_pass
-from runners.driver.launch import Launch
+from runners.driver.launch import Launch, is_comparable
 from runners.driver.progress import LaunchProgress
 from runners.driver.rehearsal import Memory, rehearse, require_something_to_measure, trace_arms
 from runners.driver.rounds import RoundLimit
 from runners.hosts.batch_jobs import job_id
-from runners.hosts.host_facts import CARDS, EXCLUSIVE
-from runners.hosts.preflight import inspect
 from runners.hosts.ssh_probe import probe_hosts
-from runners.launchers import HERE
-from runners.planning.arm_checks import (
-    require_executables,
-    require_findable,
-    require_gpus_on,
-    require_known_device,
-    require_shared_gpus,
-    require_undisturbed,
-)
-from runners.planning.arms import computes_on_gpu, floor_beside, resolve_arms
 from runners.planning.available import left_out_line
-from runners.planning.check_process import OwnFindings, facts_of, require_data_on, require_own_work
-from runners.planning.workload import require_epochs, resolve_cases, resolve_workload
 from runners.processes.busy_machine import BUSY_REMEDY, busy_warning
+from runners.scripts.first_state import FIRST_STATE, FirstState
 
 
 class ComparisonRun:
@@ -80,11 +70,10 @@ class ComparisonRun:
         self.resume_elsewhere = resume_elsewhere
         self.earlier = earlier
         self.progress = progress
-        self._resolve()
+        self.compared = ComparedArms(plan, say=progress.say)
         make_reports(plan.reports)  # refused before anything is measured
         self._notes = [left_out_line(plan.left_out)] if plan.left_out else []
-        self.own = OwnFindings()
-        self._is_own_work_found = self._is_rehearsed = False
+        self._is_rehearsed = False
         self._limit: RoundLimit | None = None
         """When the next launch has enough rounds, where the plan has a budget of minutes."""
         self._between: list[float] = []
@@ -96,22 +85,10 @@ class ComparisonRun:
         """Launches that the plan asked for, known once they are measured."""
         self._refused: dict[str, LaunchRecord] = {}
         """By name, the rehearsal's records of arms that failed there."""
-        self._left: list[str] = []
-        """Warnings of variables in the shell."""
+        self._told = ""
+        """The differences between scripts that were shown last."""
         self.comparison: Comparison | None = None
         """What came out, once reports are written."""
-
-    def _resolve(self) -> None:
-        """Resolve the names in the plan."""
-        plan = self.plan
-        self.arms = resolve_arms(plan)
-        alike = next((arm for arm in self.arms.values() if not arm.arm.has_own_work), self.arms[plan.baseline]).plan
-        self.workload = resolve_workload(alike.workload, alike.workload_options)
-        self.cases = resolve_cases(plan, self.workload, self.arms)
-        self.floor = floor_beside(self.arms[plan.baseline]) if plan.has_floor and not self.cases else None
-        require_epochs(plan, self.workload)
-        if plan.trace and self.cases:
-            raise PlanError("trace is for workloads that are trained, and this is a micro-benchmark; leave it out")
 
     def prepare(self) -> None:
         """Refuse what cannot work, before a process starts or a file is written.
@@ -143,55 +120,18 @@ class ComparisonRun:
 
     def check_hosts(self) -> None:
         """Check that hosts and launchers are there; raises a ``PlanError`` or ``LaunchError`` with what to do."""
-        self._check_arms()
-        self._find_own_work()
-        sources = self._sources()
+        compared = self.compared
+        self._note(compared.check())
+        sources = compared.sources()
         now = new_manifest(
             self.folder,
             self.plan,
-            hosts={host: dict(found) for host, found in self.inspection.facts.items()},
+            hosts={host: dict(found) for host, found in compared.inspection.facts.items()},
             slurm_job=job_id(self.plan.hosts, os.environ),
-            sources=digests(sources) | self._revisions(),
-            warnings=list(self.inspection.warnings),
+            sources=digests(sources) | compared.revisions(),
+            warnings=list(compared.inspection.warnings),
         )
-        self.history = ComparisonHistory(self.folder, now, sources=sources | self.own.files)
-
-    def _find_own_work(self) -> None:
-        """Try out the arms that have work of their own, once; raises a ``PlanError`` where one cannot run."""
-        if not self.plan.has_own_work or self._is_own_work_found:
-            return
-        self.progress.say("checking the work of arms that have their own")
-        host = None if self.has_ranks_here else self.inspection.placement.hosts[0].host
-        self.own = require_own_work(self.arms.values(), host=host, micro_benchmark=bool(self.cases))
-        units = self.own.sample_units
-        self.arms = {name: dataclasses.replace(arm, sample_unit=units.get(name)) for name, arm in self.arms.items()}
-        self._is_own_work_found = True
-
-    def _check_arms(self) -> None:
-        """Look at the hosts, and whether each arm can start on them."""
-        arms = list(self.arms.values())
-        self._left = require_undisturbed(arms)
-        require_executables(self.arms)
-        self.inspection = inspect(self.plan)
-        hidden, interface = self.inspection.hidden, self.plan.network_interface
-        for arm in arms:
-            require_findable(hidden, arm.backend, network_interface=interface)
-        facts = self.inspection.facts
-        require_gpus_on(facts, arms)
-        require_known_device(facts, arms)
-        here = {HERE: exclusive_cards()} if not facts and computes_on_gpu(self.plan.device) else {}
-        require_shared_gpus(self.plan, here | {host: found.get(EXCLUSIVE, []) for host, found in facts.items()})
-        self._find_own_work()
-
-    def _sources(self) -> dict[str, Path]:
-        """The user's files that are measured, by name."""
-        arms = self.arms.values()
-        classes = [self.workload.workload, *(type(arm.backend) for arm in arms), *(type(arm.launcher) for arm in arms)]
-        return sources_of_all(dict.fromkeys(classes))
-
-    def _revisions(self) -> dict[str, str]:
-        """What is known of arms that have work of their own, by name: revisions, versions, digests of their files."""
-        return self.own.sources
+        self.history = ComparisonHistory(self.folder, now, sources=sources | compared.own.files)
 
     def changes(self) -> list[str]:
         """What differs from when the folder was measured, in words, unless a user goes on all the same. After ``check_hosts``."""
@@ -199,35 +139,20 @@ class ComparisonRun:
 
     def require_data(self) -> None:
         """Read the data once on every host that ranks run on; raises a ``PlanError`` where it is missing or damaged."""
-        if self.cases:
-            return
-        if self.has_ranks_here and self.plan.container:
-            facts_of(self.plan)
-        elif self.has_ranks_here:
-            made = self.workload.build(local_batch_size=self.plan.local_batch_size, seed=self.plan.seed)
-            made.require_data()
-            self._note(made.data_notes())
-        placement = self.inspection.placement
-        require_data_on(placement.everywhere, self.plan, self.workload)
+        self._note(self.compared.require_data())
 
     def _note(self, notes: Iterable[str]) -> None:
         for note in (note for note in notes if note not in self._notes):
             self._notes.append(note)
             self.progress.say(f"note: {note}")
 
-    @property
-    def has_ranks_here(self) -> bool:
-        """Whether a rank runs on this host; known after ``check_hosts``."""
-        placement = self.inspection.placement
-        return any(entry.host in placement.here for entry in placement.hosts)
-
     def run(self) -> Comparison:
         """Run the launches that have no records yet, then write the reports; on Ctrl-C, too, which is then raised again."""
         if self.is_measured:
             return self._write(self.earlier, why="every launch is measured already; ")
-        busy = busy_warning(usable_cores()) if self.has_ranks_here else None
+        busy = busy_warning(usable_cores()) if self.compared.has_ranks_here else None
         self.history.begin(notes=self._notes)
-        for warning in (*self._left, *self.inspection.warnings, *self._crowded(), *([f"{busy}; {BUSY_REMEDY}"] if busy else [])):
+        for warning in (*self.compared.warnings(), *([f"{busy}; {BUSY_REMEDY}"] if busy else [])):
             self.progress.say(f"warning: {warning}")
         done = self._complete_launches()
         try:
@@ -260,12 +185,12 @@ class ComparisonRun:
         return self.comparison
 
     def _endpoint(self) -> AbstractContextManager[DriverEndpoint]:
-        return open_endpoint(self.inspection.placement, has_store=not self.plan.are_scripts)
+        return open_endpoint(self.compared.inspection.placement, has_store=not self.plan.are_scripts)
 
     def _rehearse_once(self) -> None:
         """Rehearse before the first launch of this session, unless arms take the gate before anything is timed anyway."""
-        wanted = self.plan.measurement.rehearsal
-        if self._is_rehearsed or wanted == "never" or self.workload.gate_comes_first(self.plan.training):
+        wanted, workload = self.plan.measurement.rehearsal, self.compared.workload
+        if self._is_rehearsed or wanted == "never" or workload is None or workload.gate_comes_first(self.plan.training):
             return
         self._is_rehearsed = True
         memory = Memory(self.plan, conditions=self.history.environment | steering_environment(os.environ))
@@ -273,9 +198,9 @@ class ComparisonRun:
         if known is not None:
             self._note_trial(known)
             return
-        folder, placement = self.folder.root / "rehearsal", self.inspection.placement
-        where: dict[str, Any] = {"placement": placement, "folder": folder, "on_gpus": self._are_on_gpus}
-        rehearsal = rehearse(self.plan, self.workload, **where, progress=self.progress)
+        folder, placement = self.folder.root / "rehearsal", self.compared.inspection.placement
+        where: dict[str, Any] = {"placement": placement, "folder": folder, "on_gpus": self.compared.are_on_gpus}
+        rehearsal = rehearse(self.plan, workload, **where, progress=self.progress)
         self._refused = rehearsal.failed
         require_something_to_measure(self.plan, self._refused, folder=folder)
         self._note_trial(rehearsal.notes)
@@ -289,29 +214,9 @@ class ComparisonRun:
 
     def _trace_once(self) -> None:
         """Trace the arms after their launches, if the plan asks for it and the folder has no trace yet."""
-        where: dict[str, Any] = {"placement": self.inspection.placement, "folder": self.folder.traces_folder}
-        if self.plan.trace and self.folder.traces() is None:
-            trace_arms(self.plan, self.workload, **where, progress=self.progress, refused=self._refused)
-
-    @property
-    def _gpus(self) -> dict[str, int]:
-        """How many GPUs each host has."""
-        facts = self.inspection.facts
-        return {host: len(found.get(CARDS, [])) for host, found in facts.items()} or {HERE: len(gpu_names())}
-
-    @property
-    def _are_on_gpus(self) -> bool:
-        """Whether ranks compute on GPUs."""
-        return self.plan.device != "cpu" and (any(self._gpus.values()) or computes_on_gpu(self.plan.device))
-
-    def _crowded(self) -> list[str]:
-        """Say on which hosts ranks share cores, or GPUs where they compute on these."""
-        placement, gpus = self.inspection.placement, self._gpus
-        if self._are_on_gpus:
-            warnings = {entry.host: shared_gpus_warning(entry.slots, gpus.get(entry.host, 0)) for entry in placement.hosts}
-        else:
-            warnings = {entry.host: crowded_warning(entry.slots, placement.cores.get(entry.host)) for entry in placement.hosts}
-        return [warning if host == HERE else f"host '{host}': {warning}" for host, warning in warnings.items() if warning]
+        where: dict[str, Any] = {"placement": self.compared.inspection.placement, "folder": self.folder.traces_folder}
+        if self.plan.trace and self.compared.workload is not None and self.folder.traces() is None:
+            trace_arms(self.plan, self.compared.workload, **where, progress=self.progress, refused=self._refused)
 
     def _numbers(self, done: set[int]) -> Iterator[int]:
         """Yield the numbers of launches to run: those of the plan, then more with ``until_decided`` while there is time."""
@@ -358,10 +263,14 @@ class ComparisonRun:
             self._limit = RoundLimit(rounds=choice.rounds, budget_s=choice.left_s)
 
     def _must_stop(self, number: int) -> bool:
-        """Whether a launch after this one would fail: a host no longer answers, or no arm passed the gate."""
-        reasons = [str(found) for found in probe_hosts(self.inspection.placement.everywhere) if found.status != "ok"]
-        if not reasons and none_can_pass([record for record in self.folder.records() if record.launch == number]):
+        """Whether a launch after this one would fail: a host no longer answers, no arm passed the gate, or scripts failed."""
+        reasons = [str(found) for found in probe_hosts(self.compared.inspection.placement.everywhere) if found.status != "ok"]
+        records = [record for record in self.folder.records() if record.launch == number]
+        failed = {record.arm for record in records if record.status != "ok"}
+        if not reasons and none_can_pass(records):
             reasons = ["no arm passed the gate, and none would in another"]
+        elif not reasons and self.plan.are_scripts and not is_comparable(self.plan, failed):
+            reasons = [f"nothing is left to compare, since {', '.join(sorted(failed))} did not run to the end"]
         for reason in reasons:
             self.progress.say(f"no further launches: {reason}")
         return bool(reasons)
@@ -405,11 +314,14 @@ class ComparisonRun:
         if endpoint.placement.spare:
             drawn = endpoint.placement.drawn(random.Random(f"{self.plan.seed}/{number}/nodes"))
             endpoint = dataclasses.replace(endpoint, placement=drawn)
+        compared = self.compared
         return Launch(
             plan=self.plan,
-            setups=[*self.arms.values(), *([self.floor] if self.floor else [])],
-            workload=self.workload,
-            cases=self.cases,
+            setups=[*compared.arms.values(), *([compared.floor] if compared.floor else [])],
+            workload=compared.workload,
+            cases=compared.cases,
+            state=FirstState(self.folder.root / FIRST_STATE, endpoint.placement) if self.plan.scripts.same_start else None,
+            tell=self._tell_differences,
             number=number,
             folder=self.folder,
             endpoint=endpoint,
@@ -418,6 +330,18 @@ class ComparisonRun:
             limit=limit,
             tries=self.plan.training.epochs if self.plan.training else None,
         )
+
+    def _tell_differences(self, records: Sequence[LaunchRecord]) -> None:
+        """Show which files scripts write, and what all of them do differently, unless it was shown before in this session."""
+        for note in () if self._told else written_files(records):
+            self.progress.show(shown(note))
+        if len(records) < len(self.compared.arms):
+            return
+        differences = configuration_differences(records, allow=self.plan.allow)
+        told = repr([(one.field, one.sentence) for one in differences])
+        if told != self._told and any(record.scripts for record in records):
+            self._told = told
+            self.progress.show(differences_table(differences))
 
     def _complete_launches(self) -> set[int]:
         """Return the launches in which every arm has a record and none was interrupted."""

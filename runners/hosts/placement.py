@@ -13,14 +13,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from measurement.addresses import LOOPBACK
+from measurement.addresses import LOOPBACK, free_port
 from measurement.errors import PlanError, about, quoted
 from measurement.plans.plan import Plan
 from runners.hosts.batch_jobs import JOB_IDS, SLURM, job_hosts
+from runners.hosts.host_facts import FREE_PORT
 from runners.hosts.hostfile import parse_hosts, place_ranks, read_hostfile
 from runners.launchers.base import HERE, HostSlots
 from runners.launchers.command_lines import TORCHRUN, CommandLine, hostfile_of, hosts_of, ranks_of, read_command
 from runners.launchers.slurm_job import slurm_job
+from runners.processes import remote
+
+PORT_TIMEOUT_S = 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +73,17 @@ class Placement:
         """Return the placement of a script: its launcher chooses among the hosts, so those without ranks stay."""
         placed = place_ranks(self.hosts, world_size)
         return replace(self, hosts=tuple(HostSlots(host=host, slots=len(ranks)) for host, ranks in placed.items()))
+
+    def free_port(self) -> int:
+        """Return a port that is free on the first host, at which the others meet it.
+
+        Raises:
+            LaunchError: that host does not answer.
+        """
+        first = self.hosts[0].host
+        if first in self.here:
+            return free_port()
+        return int(remote.ask(first, remote.python("runners.hosts.host_facts", FREE_PORT), timeout_s=PORT_TIMEOUT_S))
 
     def host_of(self, rank: int) -> str:
         """Return the host of a rank, in the order in which every launcher fills hosts."""

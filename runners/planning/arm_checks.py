@@ -5,22 +5,21 @@ Of the shell's variables those count that change what ranks do (``conditions.dis
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from backends import Backend
-from measurement.conditions.disturbing_variables import Disturbance, Library, disturbances, told
-from measurement.environment import forwarded_by_name
+from measurement.conditions.disturbing_variables import Disturbance, told
 from measurement.errors import LaunchError, PlanError, UnavailableError, quoted, shortened
 from measurement.plans.plan import Plan
 from measurement.probes.installed_mpi import installed_mpi
 from measurement.world import HOROVOD
 from runners.hosts.host_facts import CARDS
 from runners.launchers import HERE, REGISTRY, make_launcher
-from runners.planning.arms import ON_GPUS_ONLY, ArmSetup, computes_on_gpu
-from runners.processes.local import base_environment, search_path
+from runners.planning.arms import ON_GPUS_ONLY
+from runners.planning.launched_arms import ArmSetup, computes_on_gpu
+from runners.processes.local import search_path
 
 
 def require_findable(hidden: Mapping[str, str], backend: Backend, *, network_interface: str | None) -> None:
@@ -137,23 +136,6 @@ def require_mpi(setup: ArmSetup, path: str) -> None:
     )
 
 
-def rank_environment(setup: ArmSetup) -> dict[str, str]:
-    """What an arm's ranks find of the shell's variables and of the plan's."""
-    plan = setup.plan
-    named = forwarded_by_name(os.environ, plan.forward_environment)
-    return base_environment() | named | plan.environment | setup.environment
-
-
-def libraries_of(device: str) -> frozenset[Library]:
-    """Those that ranks use for a device, whatever their backend."""
-    return frozenset({"cuda"}) if computes_on_gpu(device) else frozenset()
-
-
-def disturbances_of(setup: ArmSetup) -> list[Disturbance]:
-    """Those of an arm's ranks, whether the shell or the plan sets them."""
-    return disturbances(rank_environment(setup), setup.backend.steered_by | libraries_of(setup.plan.device))
-
-
 def require_undisturbed(arms: Iterable[ArmSetup]) -> list[str]:
     """Refuse variables with which an arm would not be measured truly.
 
@@ -165,9 +147,9 @@ def require_undisturbed(arms: Iterable[ArmSetup]) -> list[str]:
     """
     found: dict[str, list[Disturbance]] = {}
     for setup in arms:
-        refused = setup.backend.refused_environment(rank_environment(setup))
+        refused = setup.backend.refused_environment(setup.rank_environment)
         if refused:
             raise PlanError(f"arm '{setup.name}': {refused} (in the environment of 'ringside' or in the plan's)")
         chosen = setup.plan.environment | setup.environment
-        found[setup.name] = [one for one in disturbances_of(setup) if one.name not in chosen]
+        found[setup.name] = [one for one in setup.disturbances if one.name not in chosen]
     return told(found)

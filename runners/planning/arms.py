@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from typing import Any
 
 from backends import Backend, backend_class, make_backend
@@ -14,8 +12,9 @@ from measurement.errors import PlanError, UnavailableError, unknown_name
 from measurement.plans.plan import FLOOR, Arm, Plan
 from measurement.world import HOROVOD, MPI, RENDEZVOUS
 from runners.hosts.placement import planned_hosts
-from runners.launchers import HERE, REGISTRY, Launcher, make_launcher
-from runners.planning.own_work import OwnWork, resolve_own_work
+from runners.launchers import HERE, REGISTRY, make_launcher
+from runners.planning.launched_arms import ArmSetup, computes_on_gpu
+from runners.planning.own_work import resolve_own_work
 from runners.protocol.messages import Job
 
 ON_GPUS_ONLY = ("nccl",)
@@ -27,64 +26,6 @@ WITHOUT = {
     HOROVOD: "no HOROVOD_* variables: each rank would be a world of 1",
 }
 """Why a launcher that does not give one of these cannot start a backend."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LaunchedArm:
-    """What a launch knows of an arm: one of a backend, or a command of the user's."""
-
-    name: str
-    """As the plan has it."""
-    arm: Arm
-    """What the plan says of it."""
-    plan: Plan
-    """The plan as this arm runs it, with its own number of ranks, batch and workload."""
-    launcher_reference: str
-    """The launcher's name, for the record."""
-
-    @property
-    def transport(self) -> str | None:
-        """What carries the bytes, where that is known beforehand."""
-        return None
-
-    @property
-    def has_local_steps(self) -> bool:
-        """Whether it has steps without exchange."""
-        return False
-
-    @property
-    def recorded(self) -> Mapping[str, Any]:
-        """Fields of its record that are its own."""
-        return {"python": self.arm.python, "commit": self.arm.commit}
-
-
-@dataclass(frozen=True, kw_only=True)
-class ArmSetup(LaunchedArm):
-    """An arm with its names resolved: backend, options, transport, launcher."""
-
-    own: OwnWork
-    backend: Backend
-    """Over the transport and with the options that the arm will use."""
-    launcher: Launcher
-    sample_unit: str | None = None
-    """What the arm's own workload counts; None: as the plan's."""
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """Variables that are set in this arm's ranks only."""
-        return self.own.environment | self.backend.environment() | self.arm.environment
-
-    @property
-    def recorded(self) -> Mapping[str, Any]:
-        return self.own.recorded() | ({"sample_unit": self.sample_unit} if self.sample_unit else {})
-
-    @property
-    def transport(self) -> str | None:
-        return self.backend.transport
-
-    @property
-    def has_local_steps(self) -> bool:
-        return self.backend.has_local_steps and not self.plan.speed.sync_batchnorm
 
 
 def resolve_arms(plan: Plan) -> dict[str, ArmSetup]:
@@ -244,13 +185,6 @@ def require_gpu_here(device: str, transport: str | None) -> None:
         reason = "the device is 'cpu'" if has_gpu else "PyTorch sees none on this machine (see 'ringside doctor')"
         message = f"transport '{transport}' needs a GPU, and {reason}; use 'gloo', or leave transport out"
         raise PlanError(message) if has_gpu else UnavailableError(message, lack="no GPU")
-
-
-def computes_on_gpu(device: str) -> bool:
-    """Whether ranks on this machine compute on GPUs."""
-    import torch
-
-    return device == "cuda" or (device == "auto" and torch.cuda.is_available())
 
 
 def job_of(plan: Plan, name: str, arm: Arm, *, transport: str | None, launch: int = 0, global_plan: Plan | None = None) -> Job:

@@ -24,7 +24,7 @@ from measurement.own_packages import digest
 from measurement.plans.plan import Plan
 from measurement.registry import search_beside
 from measurement.users_code import is_users
-from runners.planning.arms import ArmSetup
+from runners.planning.launched_arms import ArmSetup
 from runners.planning.own_work import OwnWork
 from runners.planning.workload import WorkloadSetup, require_model, resolve_workload
 from runners.processes import remote

@@ -17,7 +17,7 @@ from workloads.optimizers import seed_generators
 
 if TYPE_CHECKING:  # ranks resolve their workload here, and need no plan
     from measurement.plans.plan import Plan
-    from runners.planning.arms import ArmSetup
+    from runners.planning.launched_arms import ArmSetup
 
 
 OTHERS = ("synthetic",)

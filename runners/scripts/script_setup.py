@@ -6,10 +6,10 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from backends.base import WHILE_STOPPED_S
 from backends.torch_distributed import NCCL_WHILE_STOPPED
@@ -20,7 +20,6 @@ from measurement.errors import PlanError, UnavailableError, about
 from measurement.plans.plan import Arm, Plan
 from measurement.probes.installed_mpi import OPEN_MPI, installed_mpi
 from measurement.world import ALLOW_ROOT
-from runners.driver.endpoint import PADDING, DriverEndpoint, free_port_on_first
 from runners.hosts.placement import Placement
 from runners.launchers import HERE, HostCommand, known_rank_variables, without_rank_variables
 from runners.launchers.base import interface_environment
@@ -37,8 +36,9 @@ from runners.launchers.command_lines import (
     read_command,
 )
 from runners.launchers.slurm_job import slurm_job
-from runners.planning.arms import LaunchedArm, require_no_secrets, seed_of
-from runners.planning.worktrees import commit_of, repository_of
+from runners.planning.arms import require_no_secrets, seed_of
+from runners.planning.launched_arms import ArmStart, LaunchedArm
+from runners.planning.worktrees import commit_of, kept_worktree, repository_of
 from runners.probe.ringside_probe.settings import VARIABLE as PROBE
 from runners.probe.ringside_probe.settings import Settings, encode
 from runners.processes import remote
@@ -54,38 +54,46 @@ FOR_LAUNCHERS = (*ALLOW_ROOT, SLURM_OVERLAP, SLURM_EXPORT_ENV)
 """What a start adds to the environment for launchers alone. All else is for ranks, on other hosts, too."""
 BESIDE_PYTHON = (TORCHRUN, HOROVODRUN, PYTHON)
 """Programs that an environment must have itself: another environment's would run the script there."""
+SOURCES = (".py", ".sh", ".yaml", ".yml", ".toml", ".json", ".cfg")
+MOST_SOURCE_BYTES = 1 << 20
 FOLDER_FLAGS = ("wdir", "wd", "D", "chdir")
-
-
-@dataclass(frozen=True, kw_only=True)
-class ScriptStart:
-    """One start of a script: which it is, and where its ranks find the driver."""
-
-    launch: int
-    start: int
-    """How often it was started in this launch before."""
-    run_id: str
-    endpoint: DriverEndpoint
-    placement: Placement
-    state: Mapping[str, str]
-    """For the probe: ``state`` and ``state_file``, where arms are to start alike."""
-    padding_bytes: int = 0
-    """By which its environment is made longer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ScriptSetup(LaunchedArm):
     """An arm by command with its programs and folders found. Its launcher is the outermost, or the program in its place."""
 
+    is_script: ClassVar[bool] = True
     line: CommandLine
     folder: Path
-    """Where the command starts."""
+    """Where the command is typed."""
     inherited: Mapping[str, str]
     """The user's environment, with the right programs first on PATH."""
     repository: Path | None = None
     """That the folder lies in, of an arm with a commit of its own."""
     commit: str = ""
     """In full; empty: the files as they lie there."""
+
+    @property
+    def start_folder(self) -> Path:
+        """Where the command starts: of a commit, in a worktree that is kept until this process ends."""
+        if self.repository is None:
+            return self.folder
+        return kept_worktree(self.repository, self.commit) / self.folder.resolve().relative_to(self.repository)
+
+    def require_in_commit(self) -> None:
+        """Refuse a commit that does not have the folder or the script, with a ``PlanError``; it is checked out."""
+        commit = self.arm.commit
+        if not self.start_folder.is_dir():
+            raise PlanError(f"arm '{self.name}': commit '{commit}' has no folder like '{self.folder}'")
+        if self.line.script and not (self.start_folder / self.line.script).is_file():
+            raise PlanError(f"arm '{self.name}': commit '{commit}' has no '{self.line.script}'")
+
+    def sources(self) -> dict[str, Path]:
+        """Files that the command names, under the arm's name. None of a commit."""
+        paths = [self.folder / word for word in self.line.words] if self.repository is None else []
+        shown = [path for path in paths if path.suffix in SOURCES and path.is_file() and path.stat().st_size < MOST_SOURCE_BYTES]
+        return {f"{self.name}/{path.name}": path for path in shown}
 
     @cached_property
     def is_open_mpi(self) -> bool:
@@ -107,14 +115,16 @@ class ScriptSetup(LaunchedArm):
         names_it = MASTER_PORT in self.inherited or any(MASTER_PORT in word for word in self.line.words)
         return self.line.kind in (SRUN, MPIRUN) and not names_it
 
-    def commands(self, start: ScriptStart) -> tuple[HostCommand, ...]:
-        """Return the commands that start it, one for each host that needs one."""
+    def placement(self, whole: Placement) -> Placement:
+        return whole.keeping_hosts(self.plan.world_size)
+
+    def commands(self, start: ArmStart) -> tuple[HostCommand, ...]:
         placement, own = start.placement, self._variables(start)
         line, flag = self.line, self.plan.scripts.seed_flag
         line = seeded(line, flag, seed_of(self.plan, start.launch)) if flag else line
         several = not placement.is_local and len(placement.hosts) > 1 and line.kind == TORCHRUN
         lines = on_hosts(line, [entry.host for entry in placement.hosts]) if several else [(HERE, line)]
-        port = free_port_on_first(placement) if several else free_port()
+        port = placement.free_port() if several else free_port()
         own |= {MASTER_PORT: str(port)} if MASTER_PORT in self.inherited or self.needs_port else {}
         carried = {name: value for name, value in own.items() if name not in FOR_LAUNCHERS} | {RUN_ID: start.run_id}
         return tuple(
@@ -123,12 +133,12 @@ class ScriptSetup(LaunchedArm):
                 argv=carrying(one, carried, port=port, is_open_mpi=self.is_open_mpi),
                 environment=own,
                 inherited=self.inherited if host in placement.here else self._elsewhere(),
-                folder=self.folder,
+                folder=self.start_folder,
             )
             for host, one in lines
         )
 
-    def _variables(self, start: ScriptStart) -> dict[str, str]:
+    def _variables(self, start: ArmStart) -> dict[str, str]:
         """What a start adds to the environment."""
         chosen = self.plan.environment | self.arm.environment
         freed = KEEP_FREED_MEMORY if self.plan.freed_memory == "keep" else {}
@@ -138,21 +148,20 @@ class ScriptSetup(LaunchedArm):
         root = dict.fromkeys(ALLOW_ROOT, "1") if os.geteuid() == 0 else {}
         steps = {SLURM_OVERLAP: "1"} if slurm_job(os.environ) else {}  # arms share the job's cores
         probe = {PYTHONPATH: path, PROBE: encode(self._told(start))}
-        padding = {PADDING: "x" * start.padding_bytes} if start.padding_bytes else {}
         interface = interface_environment(self.plan.network_interface)
         waits = {"HOROVOD_GLOO_TIMEOUT_SECONDS": str(WHILE_STOPPED_S)} | NCCL_WHILE_STOPPED
-        found = waits | freed | threads | interface | root | steps | self._mounts(start) | chosen | probe | padding
+        found = waits | freed | threads | interface | root | steps | self._mounts(start) | chosen | probe | start.padding
         return found | self._exported(found)
 
-    def _told(self, start: ScriptStart) -> Settings:
+    def _told(self, start: ArmStart) -> Settings:
         """What the probe is told."""
-        endpoint, arm = start.endpoint, self.arm
+        arm = self.arm
         return Settings(
-            driver=endpoint.supervisors.address,
-            key_file=str(endpoint.key_file),
+            driver=start.supervisors,
+            key_file=str(start.key_file),
             arm=self.name,
             launch=start.launch,
-            start=start.start,
+            start=start.number,
             python=sys.executable,
             ranks=self.plan.world_size,
             samples_per_step=arm.samples_per_step,
@@ -168,11 +177,11 @@ class ScriptSetup(LaunchedArm):
         names = [given, RUN_ID, *(name for name in found if name not in FOR_LAUNCHERS)]
         return {} if "ALL" in given else {SLURM_EXPORT_ENV: ",".join(names)}
 
-    def _mounts(self, start: ScriptStart) -> dict[str, str]:
+    def _mounts(self, start: ArmStart) -> dict[str, str]:
         """An image sees the home folder, /tmp and the current folder; the probe may lie elsewhere."""
         if not self.is_in_container:
             return {}
-        needed = [str(PROBE_FOLDER), str(start.endpoint.key_file.parent)]
+        needed = [str(PROBE_FOLDER), str(start.key_file.parent)]
         return {
             name: ",".join([*([self.inherited[name]] if name in self.inherited else []), *needed])
             for name in ("APPTAINER_BIND", "SINGULARITY_BIND")
@@ -270,18 +279,3 @@ def _require_programs(setup: ScriptSetup) -> None:
     moves = any(flag in one.flags for one in line.launchers for flag in FOLDER_FLAGS)
     if line.script and not moves and setup.arm.commit is None and not (setup.folder / line.script).is_file():
         raise PlanError(f"'{line.script}' is not in '{setup.folder}'; give its path from there, or directory")
-
-
-def in_worktree(setup: ScriptSetup, root: Path) -> ScriptSetup:
-    """Return an arm with a commit of its own as it starts where that is checked out.
-
-    Raises:
-        PlanError: the revision has no such folder or script.
-    """
-    assert setup.repository is not None
-    moved = replace(setup, folder=root / setup.folder.resolve().relative_to(setup.repository))
-    if not moved.folder.is_dir():
-        raise PlanError(f"arm '{setup.name}': commit '{setup.arm.commit}' has no folder like '{setup.folder}'")
-    if setup.line.script and not (moved.folder / setup.line.script).is_file():
-        raise PlanError(f"arm '{setup.name}': commit '{setup.arm.commit}' has no '{setup.line.script}'")
-    return moved

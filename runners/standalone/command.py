@@ -18,8 +18,8 @@ from measurement.world import HOROVOD, MPI, World
 from runners.flags import Given, command, values_of
 from runners.launchers import horovodrun, mpirun, read_own_world
 from runners.launchers.torchrun import command_in_pod
-from runners.planning.arm_checks import libraries_of
 from runners.planning.arms import require_given, require_gpu_here
+from runners.planning.launched_arms import libraries_of
 from runners.processes.readable_output import make_output_readable
 from runners.rank.resources import take_resources, threads_of
 from runners.standalone.flags import FLAGS, RunOptions, plan_content, require_own_local_rank, settings

@@ -7,7 +7,6 @@ import os
 import shlex
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -19,10 +18,11 @@ from runners.hosts.placement import Placement, with_hosts
 from runners.launchers import HERE, HostSlots
 from runners.launchers.carried_variables import carrying, on_hosts, seeded
 from runners.launchers.command_lines import VALUES, blocking_flag, ranks_of, read_command
+from runners.planning.launched_arms import ArmStart
 from runners.planning.plan_reading import read_plan
 from runners.processes.supervised_arm import SupervisedRank
 from runners.scripts.arrival import SeenPython, first_traceback, hint_of, look_at, why_others, why_silent
-from runners.scripts.script_setup import FOR_LAUNCHERS, PROBE_FOLDER, ScriptStart, resolve_scripts
+from runners.scripts.script_setup import FOR_LAUNCHERS, PROBE_FOLDER, resolve_scripts
 from tests.conftest import BIN, needs_horovod, ringside_here
 
 PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
@@ -338,9 +338,9 @@ def test_all_that_a_start_adds_reaches_ranks_on_other_hosts(tmp_path, monkeypatc
     plan = plan_of(tmp_path, a={"command": "mpirun -np 2 python t.py", "environment": {"COLOUR": "blue"}})
     plan = plan.model_copy(update={"threads": 2})
     (setup,) = (one for name, one in resolve_scripts(plan).items() if name == "a")
-    endpoint = SimpleNamespace(supervisors=SimpleNamespace(address="h:2"), key_file="k")
     place = Placement(hosts=(HostSlots(host=HERE, slots=2),), cores={HERE: 2}, here=frozenset({HERE}))
-    start = ScriptStart(launch=0, start=0, run_id="r", endpoint=endpoint, placement=place, state={}, padding_bytes=9)
+    driver = {"supervisors": "h:2", "store": "", "key_file": tmp_path / "k"}
+    start = ArmStart(launch=0, number=0, run_id="r", placement=place, log_folder=tmp_path, **driver, state={}, padding_bytes=9)
     (command,) = setup.commands(start)
     names = {name for before, name in itertools.pairwise(command.argv) if before == "-x"}
     assert names >= {"COLOUR", "OMP_NUM_THREADS", "HOROVOD_GLOO_TIMEOUT_SECONDS", "PYTHONPATH", "RINGSIDE_PROBE", "RINGSIDE_RUN"}

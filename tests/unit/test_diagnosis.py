@@ -53,7 +53,7 @@ class Scene:
     @property
     def diagnosis(self):
         place = {"supervisors": self.supervisors, "processes": self.processes, "placement": self.placement}
-        return Diagnosis(ARM, LAUNCH, **place, variables=self.variables)
+        return Diagnosis(ARM, LAUNCH, **place, run_id="test-of-diagnosis", variables=self.variables)
 
     def launch(self, *scripts):
         """Launchers of this machine; returns when those have ended that end by themselves."""

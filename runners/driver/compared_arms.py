@@ -1,0 +1,178 @@
+"""The arms of a comparison: every name resolved, and all that is checked of them before anything is measured."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+from measurement.conditions.sources import sources_of_all
+from measurement.errors import PlanError
+from measurement.plans.plan import Plan
+from measurement.probes.fingerprint import crowded_warning, exclusive_cards, gpu_names, shared_gpus_warning
+from measurement.records.record import Case
+from runners.hosts.host_facts import CARDS, EXCLUSIVE
+from runners.hosts.preflight import Preflight, inspect
+from runners.launchers import HERE
+from runners.planning.arm_checks import (
+    require_executables,
+    require_findable,
+    require_gpus_on,
+    require_known_device,
+    require_shared_gpus,
+    require_undisturbed,
+)
+from runners.planning.arms import floor_beside, resolve_arms
+from runners.planning.check_process import OwnFindings, facts_of, require_data_on, require_own_work
+from runners.planning.launched_arms import ArmSetup, LaunchedArm, computes_on_gpu
+from runners.planning.workload import WorkloadSetup, require_epochs, resolve_cases, resolve_workload
+from runners.planning.worktrees import has_changes
+from runners.scripts.script_setup import ScriptSetup, resolve_scripts
+
+
+class ComparedArms:
+    """The arms of a plan: those that train its workload, or scripts. Where it is made, nothing has started."""
+
+    inspection: Preflight
+    """What was found on the hosts; known after ``check``."""
+    workload: WorkloadSetup | None = None
+    """What all arms train; None: they are scripts."""
+    floor: ArmSetup | None = None
+
+    def __init__(self, plan: Plan, *, say: Callable[[str], None]) -> None:
+        """Resolve the names in the plan; raises a ``PlanError`` or ``HostfileError`` where one is not known."""
+        self.plan, self._say = plan, say
+        self.cases: list[Case] = []
+        self.own = OwnFindings()
+        """What was found of arms that have work of their own."""
+        self._is_own_work_found = False
+        self._left: list[str] = []
+        """Warnings of variables in the shell."""
+        self._workers: dict[str, ArmSetup] = {}
+        self._scripts: dict[str, ScriptSetup] = {}
+        if plan.are_scripts:
+            self._scripts = resolve_scripts(plan)
+            return
+        arms = self._workers = resolve_arms(plan)
+        alike = next((arm for arm in arms.values() if not arm.arm.has_own_work), arms[plan.baseline]).plan
+        self.workload = resolve_workload(alike.workload, alike.workload_options)
+        self.cases = resolve_cases(plan, self.workload, arms)
+        self.floor = floor_beside(arms[plan.baseline]) if plan.has_floor and not self.cases else None
+        require_epochs(plan, self.workload)
+        if plan.trace and self.cases:
+            raise PlanError("trace is for workloads that are trained, and this is a micro-benchmark; leave it out")
+
+    @property
+    def arms(self) -> dict[str, LaunchedArm]:
+        """All that are compared, by name, the control included."""
+        return {**self._workers, **self._scripts}
+
+    @property
+    def has_ranks_here(self) -> bool:
+        """Whether a rank runs on this host. After ``check``."""
+        placement = self.inspection.placement
+        return any(entry.host in placement.here for entry in placement.hosts)
+
+    @property
+    def are_on_gpus(self) -> bool:
+        """Whether ranks compute on GPUs. After ``check``."""
+        return self.plan.device != "cpu" and (any(self._gpus.values()) or computes_on_gpu(self.plan.device))
+
+    @property
+    def _gpus(self) -> dict[str, int]:
+        """How many GPUs each host has."""
+        facts = self.inspection.facts
+        return {host: len(found.get(CARDS, [])) for host, found in facts.items()} or {HERE: len(gpu_names())}
+
+    def check(self) -> list[str]:
+        """Look at the hosts, and whether each arm can start on them.
+
+        Returns:
+            What readers of the report should know.
+
+        Raises:
+            PlanError, LaunchError: what cannot work, and what can.
+        """
+        workers = list(self._workers.values())
+        self._left = require_undisturbed(workers)
+        require_executables(self._workers)
+        self.inspection = inspect(self.plan)
+        for arm in workers:
+            require_findable(self.inspection.hidden, arm.backend, network_interface=self.plan.network_interface)
+        facts = self.inspection.facts
+        require_gpus_on(facts, workers)
+        require_known_device(facts, workers)
+        if workers:
+            here = {HERE: exclusive_cards()} if not facts and computes_on_gpu(self.plan.device) else {}
+            require_shared_gpus(self.plan, here | {host: found.get(EXCLUSIVE, []) for host, found in facts.items()})
+        self._find_own_work()
+        return self._check_commits()
+
+    def _check_commits(self) -> list[str]:
+        """Check out what scripts are of a commit."""
+        notes = []
+        for name, setup in self._scripts.items():
+            if setup.repository is not None:
+                setup.require_in_commit()
+                if self.plan.role(name) != "control" and has_changes(setup.repository):
+                    notes.append(f"{name} runs {setup.arm.commit}, without the changes that are not committed")
+        return notes
+
+    def _find_own_work(self) -> None:
+        """Try out the arms that have work of their own, once; raises a ``PlanError`` where one cannot run."""
+        if not self.plan.has_own_work or self._is_own_work_found:
+            return
+        self._say("checking the work of arms that have their own")
+        host = None if self.has_ranks_here else self.inspection.placement.hosts[0].host
+        self.own = require_own_work(self._workers.values(), host=host, micro_benchmark=bool(self.cases))
+        units = self.own.sample_units
+        self._workers = {name: dataclasses.replace(arm, sample_unit=units.get(name)) for name, arm in self._workers.items()}
+        self._is_own_work_found = True
+
+    def sources(self) -> dict[str, Path]:
+        """The user's files that are measured, by name."""
+        if self.workload is None:
+            own = [one.sources() for name, one in self._scripts.items() if self.plan.role(name) != "control"]
+            return {name: path for files in own for name, path in files.items()}
+        arms = self._workers.values()
+        classes = [self.workload.workload, *(type(arm.backend) for arm in arms), *(type(arm.launcher) for arm in arms)]
+        return sources_of_all(dict.fromkeys(classes))
+
+    def revisions(self) -> dict[str, str]:
+        """What is known of arms that have work or a commit of their own: revisions, versions, digests of their files."""
+        commits = {f"{name}/commit": one.commit[:16] for name, one in self._scripts.items() if one.commit}
+        return self.own.sources | commits
+
+    def require_data(self) -> list[str]:
+        """Read a workload's data once on every host that ranks run on. Scripts look after their own.
+
+        Returns:
+            What should be known of it.
+
+        Raises:
+            PlanError: it is missing or damaged.
+        """
+        notes: list[str] = []
+        if self.cases or self.workload is None:
+            return notes
+        if self.has_ranks_here and self.plan.container:
+            facts_of(self.plan)
+        elif self.has_ranks_here:
+            made = self.workload.build(local_batch_size=self.plan.local_batch_size, seed=self.plan.seed)
+            made.require_data()
+            notes += made.data_notes()
+        require_data_on(self.inspection.placement.everywhere, self.plan, self.workload)
+        return notes
+
+    def warnings(self) -> list[str]:
+        """What may disturb the measuring: variables in the shell, hosts, ranks that share cores or GPUs. After ``check``."""
+        return [*self._left, *self.inspection.warnings, *(self._crowded() if self.workload is not None else [])]
+
+    def _crowded(self) -> list[str]:
+        """Say on which hosts ranks share cores, or GPUs where they compute on these."""
+        placement, gpus = self.inspection.placement, self._gpus
+        if self.are_on_gpus:
+            warnings = {entry.host: shared_gpus_warning(entry.slots, gpus.get(entry.host, 0)) for entry in placement.hosts}
+        else:
+            warnings = {entry.host: crowded_warning(entry.slots, placement.cores.get(entry.host)) for entry in placement.hosts}
+        return [warning if host == HERE else f"host '{host}': {warning}" for host, warning in warnings.items() if warning]

