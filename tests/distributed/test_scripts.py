@@ -179,7 +179,7 @@ def test_what_goes_wrong_is_told_with_what_to_do(tmp_path):
     assert "ValueError: the disk of the user is full" in messages["crashes"]
     assert any(">" in line and "raise ValueError" in line for line in records["crashes"].error.excerpt)
     assert "the script ends after 8 steps; a block needs 6 behind those that are compared" in messages["short"]
-    assert "ends after 3 steps, within the first steps, which are compared" in messages["shorter"]
+    assert "ends after 3 steps, within the first 5 steps, which are compared" in messages["shorter"]
     assert "takes itself for rank 0 of 1, and 2 ranks were expected" in messages["counts"]
     for name in ("hides", "spawns"):
         assert messages[name] == "its ranks say that they are 2, and 1 was expected; say so: --ranks 2, or in a plan's arm ranks: 2"
