@@ -227,7 +227,7 @@ class Measurement(Section):
     """Before the first launch, start every arm, run a few samples and take the gate. ``once``: unless that was passed before
     with the same plan, versions, machines and sources."""
     noise_threshold: float = Field(default=0.01, gt=0, lt=1)
-    """Differences smaller than this share do not matter to you."""
+    """Differences smaller than this share do not matter to you, nor do differences in accuracy by less than so many points."""
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
     """Confidence of the intervals, for all candidates together."""
     until_decided: bool = False
@@ -237,7 +237,8 @@ class Measurement(Section):
     start_timeout_s: float = Field(default=180.0, gt=0)
     """How long the ranks of an arm may take to start, connect and build their model."""
     block_timeout_s: float = Field(default=120.0, gt=0)
-    """How long one block may take before the arm counts as hung. The parity gate may take three times as long."""
+    """How long one block may take before the arm counts as hung. The parity gate may take three times as long, an epoch with its
+    evaluation 30 times."""
 
     @model_validator(mode="before")
     @classmethod

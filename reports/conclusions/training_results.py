@@ -74,7 +74,7 @@ def _arm(plan: Plan, training: TrainingSettings, name: str, epochs: dict[str, Ep
         by_seed=curves,
         **(_times_compared(training, own, finished[plan.baseline], confidence) if name != plan.baseline else {}),
         **(
-            _accuracies_compared(own, finished[reference], training.accuracy_margin, confidence=confidence)
+            _accuracies_compared(own, finished[reference], plan.measurement.noise_threshold, confidence=confidence)
             if name != reference
             else {}
         ),
@@ -106,12 +106,8 @@ def _time_to_train(training: TrainingSettings, trainings: EpochsByLaunch, confid
 
 
 def _finished(training: TrainingSettings, trainings: EpochsByLaunch) -> EpochsByLaunch:
-    """The launches that trained to their end: all epochs, or until the target where they stop there."""
-    return {
-        launch: epochs
-        for launch, epochs in trainings.items()
-        if len(epochs) == training.epochs or (training.stop_at_target and epochs and training.is_reached(epochs[-1]))
-    }
+    """The launches that trained to their end."""
+    return {launch: epochs for launch, epochs in trainings.items() if len(epochs) == training.epochs}
 
 
 def _final_top1(epochs: Sequence[EpochRecord]) -> Fraction | None:

@@ -121,18 +121,12 @@ def _finding(arm: ArmTraining, training: TrainingSummary) -> str:
 
 def training_warnings(training: TrainingSummary) -> list[str]:
     """What a reader must know before believing the verdicts."""
-    found = []
-    if training.settings.stop_at_target:
-        found.append(
-            "Arms stopped at the target (stop_at_target), so that final accuracies are near it whatever the arms could have reached"
-        )
     started = max((len(arm.by_seed) for arm in training.arms), default=0)
-    found += [
+    return [
         f"{arm.name} trained to the end with {arm.seeds} of {count(started, 'seed')}"
         for arm in training.arms
         if arm.seeds < started
     ]
-    return found
 
 
 def _names(arms: Sequence[ArmTraining]) -> str:

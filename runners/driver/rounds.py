@@ -27,6 +27,8 @@ from runners.protocol.gate_verdict import drift_between
 from runners.protocol.messages import BlockCommand, BlockReply, EpochCommand, EpochReport, combine
 
 PROBE_STEPS = 4
+EPOCH_BLOCKS = 30
+"""How many blocks' time an epoch and its evaluation may take."""
 SLOWEST_BLOCK = 4.0
 """A much slower arm's block may take up to this × the wished length; beyond it the blocks of all arms have fewer steps."""
 STEP_S = 1e-3
@@ -242,20 +244,16 @@ class TrainingRounds:
         self.progress.say(f"training {self.training.epochs} epochs")
         self._count(arms)
         for epoch in range(self.training.epochs):
-            for arm in shuffled([arm for arm in arms if not self._is_done(arm)], self.rng):
+            for arm in shuffled([arm for arm in arms if arm.is_running], self.rng):
                 arm.run_unless_failed(partial(self._epoch, epoch=epoch, began=began))
                 self._count(arms)
         for arm in arms:
             arm.record.measuring_s = time.monotonic() - began
 
-    def _is_done(self, arm: ArmLaunch) -> bool:
-        reached = bool(arm.record.epochs) and self.training.is_reached(arm.record.epochs[-1])
-        return not arm.is_running or (self.training.stop_at_target and reached)
-
     def _count(self, arms: Sequence[ArmLaunch]) -> None:
-        """Show the epochs done and to do; an arm that is done early has none to do."""
+        """Show the epochs done and to do; an arm that has failed has none to do."""
         done = sum(len(arm.record.epochs) for arm in arms)
-        wanted = sum(len(arm.record.epochs) if self._is_done(arm) else self.training.epochs for arm in arms)
+        wanted = sum(self.training.epochs if arm.is_running else len(arm.record.epochs) for arm in arms)
         self.progress.epochs(done, wanted)
 
     def _epoch(self, arm: ArmLaunch, *, epoch: int, began: float) -> None:
@@ -263,7 +261,7 @@ class TrainingRounds:
         command = EpochCommand(turn=self._turn, epoch=epoch)
         self._turn += 1
         started = time.monotonic()
-        done = arm.session.exchange(command, EpochReport, timeout_s=self.training.epoch_timeout_s)
+        done = arm.session.exchange(command, EpochReport, timeout_s=EPOCH_BLOCKS * self.plan.measurement.block_timeout_s)
         self.measuring_s += done.took_s
         reports = done.replies
         record = combine(reports, epoch=epoch)

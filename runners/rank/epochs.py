@@ -31,16 +31,25 @@ from workloads.optimizers import seed_generators
 REFERENCE_BATCH = 256
 """Samples for which rates of ``learning_rate_scaling: per-256`` are meant."""
 
+DECAY_EPOCHS, DECAY = 30, 0.1
+
 
 def learning_rate_factor(
-    training: TrainingSettings, *, step: int, steps_per_epoch: int, scale: int, global_batch_size: int = REFERENCE_BATCH
+    training: TrainingSettings,
+    *,
+    step: int,
+    steps_per_epoch: int,
+    scale: int,
+    global_batch_size: int = REFERENCE_BATCH,
+    decays: bool = True,
 ) -> float:
     """Return the factor of the workload's learning rate.
 
-    ``step`` counts optimizer steps before this one since the training began; ``scale`` is the global batch over the local one.
+    ``step`` counts optimizer steps before this one since the training began; ``scale`` is the global batch over the local one. With
+    ``decays`` it falls by ``DECAY`` after every ``DECAY_EPOCHS`` epochs.
     """
     target = {"linear": scale, "per-256": global_batch_size / REFERENCE_BATCH, "none": 1}[training.learning_rate_scaling]
-    decay = training.decay_factor ** (step // steps_per_epoch // training.decay_epochs)
+    decay = DECAY ** (step // steps_per_epoch // DECAY_EPOCHS) if decays else 1.0
     warmup_steps = training.warmup_epochs * steps_per_epoch
     progress = min(1.0, step / warmup_steps) if warmup_steps else 1.0
     return target * (1 / target + (1 - 1 / target) * progress) * decay
@@ -49,8 +58,9 @@ def learning_rate_factor(
 class LearningRates:
     """Sets an optimizer's learning rates step by step. The ratio between parameter groups stays.
 
-    With ``beside_schedule`` the workload has a schedule of its own: a rate in force is multiplied by what the rules' factor has
-    changed by, and is otherwise left alone. One that sets rates anew each step, as ``LambdaLR`` does, undoes the rules.
+    With ``beside_schedule`` the workload has a schedule of its own: the rules then have no decay, and a rate in force is multiplied
+    by what their factor has changed by, and is otherwise left alone.
+    One that sets rates anew each step, as ``LambdaLR`` does, undoes the rules.
     """
 
     def __init__(
@@ -64,7 +74,12 @@ class LearningRates:
         beside_schedule: bool = False,
     ) -> None:
         self._factor = partial(
-            learning_rate_factor, training, steps_per_epoch=steps_per_epoch, scale=scale, global_batch_size=global_batch_size
+            learning_rate_factor,
+            training,
+            steps_per_epoch=steps_per_epoch,
+            scale=scale,
+            global_batch_size=global_batch_size,
+            decays=not beside_schedule,
         )
         self._beside_schedule = beside_schedule
         self._built_with = [float(group["lr"]) for group in optimizer.param_groups]

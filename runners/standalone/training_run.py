@@ -36,11 +36,9 @@ class TrainingRun:
         """Steps of this epoch that lines were printed of, and whose losses TensorBoard has."""
 
     def run(self, record: LaunchRecord) -> None:
-        """Train until the last epoch, or the target; the record gets epochs and blocks, on every rank."""
+        """Train until the last epoch; the record gets epochs and blocks, on every rank."""
         began = time.monotonic()
         for epoch in range(self._training.epochs):
-            if self._training.stop_at_target and record.epochs and self._training.is_reached(record.epochs[-1]):
-                break
             self._epoch(epoch, record, began)
         record.measuring_s = time.monotonic() - began
         self._say(outcome(self._training, record.epochs))

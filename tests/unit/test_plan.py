@@ -233,7 +233,6 @@ def test_the_digest_ignores_only_how_long_is_measured():
         ({"measurement": {"local_every": 4}}, "measurement.local_every means nothing with training"),
         ({"measurement": {"until_decided": True}}, "until_decided is for throughput, not for training"),
         ({"training": {"epochs": 0}}, "training.epochs = 0"),
-        ({"training": {"epochs": 1, "stop_at_target": True}}, "needs a target_accuracy, such as 0.97"),
         ({"training": {"epochs": 1, "target_acuracy": 0.9}}, "did you mean 'target_accuracy'?"),
         ({"workload": "resnet18"}, "workload 'resnet18' has no epochs, so it cannot be trained to the end"),
         ({"workload": "collectives"}, "workload 'collectives' is a micro-benchmark, and training is for models"),

@@ -35,12 +35,11 @@ def factors(steps, *, scale=4, steps_per_epoch=4, global_batch_size=256, **rules
 
 
 def test_the_learning_rate_rises_to_the_scale_and_decays_by_epochs():
-    linear = {"learning_rate_scaling": "linear", "warmup_epochs": 2, "decay_epochs": 3}
+    linear = {"learning_rate_scaling": "linear", "warmup_epochs": 2}
     assert factors(range(9), **linear) == pytest.approx([1, 1.375, 1.75, 2.125, 2.5, 2.875, 3.25, 3.625, 4])
-    assert factors([11, 12, 23, 24], **linear) == pytest.approx([4, 0.4, 0.4, 0.04])
+    assert factors([119, 120, 239, 240], **linear) == pytest.approx([4, 0.4, 0.4, 0.04])
     assert factors([0, 5], learning_rate_scaling="linear") == [4, 4]
     assert factors([0, 1, 9], warmup_epochs=2) == [1, 1, 1], "from 1/1 to 1"
-    assert factors([11, 12], decay_epochs=3, decay_factor=0.5) == [1, 0.5]
 
 
 @pytest.mark.slow
@@ -164,11 +163,16 @@ SCHEDULED = f"{IDIOMS}:ScheduledDigits"
 
 @pytest.mark.slow
 def test_a_workloads_own_schedule_goes_on_beside_the_plans_rules():
-    own, ruled = (engine(workload=SCHEDULED, training=TrainingSettings(epochs=2, **rules)) for rules in ({}, {"decay_epochs": 1}))
+    rules = {"learning_rate_scaling": "per-256", "warmup_epochs": 1}
+    own, ruled = (engine(workload=SCHEDULED, training=TrainingSettings(epochs=31, **given)) for given in ({}, rules))
     own_rates, ruled_rates = ([one.run_epoch(epoch(number)).learning_rates for number in (0, 1)] for one in (own, ruled))
     assert own.epochs.steps == 4
     assert own_rates == [pytest.approx([0.01, 0.01 / 8]), pytest.approx([0.01 / 16, 0.01 / 128])]
-    assert ruled_rates == [own_rates[0], pytest.approx([rate / 10 for rate in own_rates[1]])]
+    risen = [(1, 1 + 0.75 * (300 / 256 - 1)), (300 / 256, 300 / 256)]
+    wanted = [[rate * factor for rate, factor in zip(rates, by, strict=True)] for rates, by in zip(own_rates, risen, strict=True)]
+    assert ruled_rates == [pytest.approx(rates) for rates in wanted]
+    after = own.run_epoch(epoch(30)).learning_rates
+    assert after == pytest.approx([rate / 16 for rate in own_rates[1]]), "at the 30th epoch, too, nothing but its own schedule"
 
 
 @pytest.mark.slow
@@ -216,10 +220,10 @@ def test_a_micro_benchmark_trains_nothing(changes):
 
 def test_flags_ask_for_training():
     by_name = {flag.name: flag for flag in FLAGS}
-    settings = ["training.target_accuracy=0.9", "training.warmup_epochs=1.0", "training.stop_at_target=true"]
+    settings = ["training.target_accuracy=0.9", "training.warmup_epochs=1.0"]
     given = {"--workload": "mnist", "--epochs": 5, "--set": settings, "--workload-option": ["loader_workers=2"]}
     content = plan_content({by_name[name]: value for name, value in given.items()})
-    assert content["training"] == {"epochs": 5, "target_accuracy": 0.9, "warmup_epochs": 1.0, "stop_at_target": True}
+    assert content["training"] == {"epochs": 5, "target_accuracy": 0.9, "warmup_epochs": 1.0}
     assert content["workload_options"] == {"loader_workers": 2}
     assert content["measurement"]["local_every"] == 0, "a training has no blocks without exchange"
     assert plan_content({by_name["--workload"]: "mnist"})["training"] is None

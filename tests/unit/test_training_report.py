@@ -227,10 +227,7 @@ def test_an_arm_may_train_alone():
     assert (found.results, found.training.arm("ddp").convergence) == ([], None)
 
 
-def test_stopping_at_the_target_is_an_end_and_a_caution():
-    found = conclude_from(make_plan(stop_at_target=True), {name: [epochs(RIGHT[:3])] * 3 for name in ARMS})
-    assert [arm.seeds for arm in found.training.arms] == [3, 3, 3]
-    assert any("stop_at_target" in line for line in found.warnings)
+def test_reaching_the_target_is_no_end():
     unfinished = conclude_from(make_plan(), {name: [epochs(RIGHT[:3])] * 3 for name in ARMS})
     assert [arm.seeds for arm in unfinished.training.arms] == [0, 0, 0]
 
