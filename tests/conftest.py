@@ -202,12 +202,14 @@ def write_plan(folder: Path, **changes) -> Path:
     """A plan file made of ``TINY`` and changes; ``measurement`` is merged, and arms over Gloo are started as it costs least.
 
     Of an arm its backend is enough, of several with the names of their backends the names. Only an arm that is alone has a control.
+    A key that is None is left out.
     """
     arms = arms_of(changes.pop("arms", TINY["arms"]))
     usual = {"baseline": "ddp" if "ddp" in arms else next(iter(arms))}
     measurement = {**TINY["measurement"], "control": len(arms) == 1, **changes.pop("measurement", {})}
+    content = {**TINY, **usual, **changes, "arms": arms, "measurement": measurement}
     path = folder / "plan.yaml"
-    path.write_text(yaml.safe_dump({**TINY, **usual, **changes, "arms": arms, "measurement": measurement}, sort_keys=False))
+    path.write_text(yaml.safe_dump({key: value for key, value in content.items() if value is not None}, sort_keys=False))
     return path
 
 

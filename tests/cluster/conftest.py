@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import REPOSITORY
+from tests.conftest import REPOSITORY, wait_until
 from tests.kit.lab import cluster, namespaces, slurm
 from tests.kit.lab.programs import program, require_programs, require_root
 from tests.kit.lab.state import STATE, LabError, load_settings
@@ -75,6 +75,14 @@ def removes_the_last():
     remove_kept()
 
 
+@pytest.fixture
+def nothing_left(lab):
+    """Hosts run no more than they ran before."""
+    before = {host: len(processes_of(host)) for host in ("host1", "host2")}
+    yield
+    nothing_stays(before, seconds=60)
+
+
 @pytest.fixture(scope="module")
 def slurm_lab(lab_tools):
     """Two hosts that are nodes of a Slurm."""
@@ -118,6 +126,22 @@ def machine():
 def inside(host, *command, **options):
     """Run a command in a host of the lab, as a user does."""
     return lab_command("run", "--host", host, "--", *command, **options)
+
+
+def beside(host, *command, **options):
+    """Start a command in a host, to go on while another runs elsewhere."""
+    argv = [sys.executable, "-m", "tests.kit.lab", "run", "--host", host, "--", *map(str, command)]
+    return subprocess.Popen(argv, cwd=REPOSITORY, **options)
+
+
+def processes_of(host):
+    return set(namespaces.processes_in([namespaces.networks()[host]]))
+
+
+def nothing_stays(before, *, seconds=20):
+    """Hosts run no more than they ran before."""
+    for host, number in before.items():
+        wait_until(lambda host=host, number=number: len(processes_of(host)) <= number, seconds=seconds)
 
 
 def enter(host, *command, timeout=240):

@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import yaml
 
 from measurement.records.results import ResultsFolder
 from reports import conclude
 from tests.cluster.conftest import enter
-from tests.conftest import TINY
+from tests.conftest import write_plan
 from tests.kit.lab.links import INTERFACE, SWITCH, links_at
 from tests.kit.lab.namespaces import run_in_network
 
@@ -29,20 +28,15 @@ def queues():
     return [(kind, rest) for _, kind, _handle, *rest in told]
 
 
-def write_plan(folder, **changes):
-    measurement = {**TINY["measurement"], "rounds": 2, "block_steps": 2, "warmup_steps": 1, "local_every": 1, "control": False}
-    content = {**TINY, "workload": f"{LARGE}:Large", "local_batch_size": 2}
-    content |= {"hosts": "host1:1,host2:1", "network_interface": "eth0", "arms": ARMS, "measurement": measurement}
-    (folder / "plan.yaml").write_text(yaml.safe_dump({**content, **changes}))
-    return folder / "plan.yaml"
-
-
 @pytest.mark.costly
 def test_a_slow_link_is_felt_and_its_bytes_are_a_rings(lab, tmp_path):
     before = queues()
     assert all(kind == "tbf" and "1Gbit" in rest for kind, rest in before)
+    what = {"workload": f"{LARGE}:Large", "local_batch_size": 2, "hosts": "host1:1,host2:1", "network_interface": "eth0"}
+    measurement = {"rounds": 2, "block_steps": 2, "warmup_steps": 1, "local_every": 1}
+    plan = write_plan(tmp_path, arms=ARMS, measurement=measurement, **what)
     with links_at(SLOW_BITS_PER_S):
-        done = enter("host1", "ringside", "compare", write_plan(tmp_path), "-o", tmp_path / "out")
+        done = enter("host1", "ringside", "compare", plan, "-o", tmp_path / "out")
     assert done.returncode == 0, done.stdout + done.stderr
     assert queues() == before
     found = conclude(ResultsFolder(tmp_path / "out"))

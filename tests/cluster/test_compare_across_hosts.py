@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -16,8 +15,10 @@ import yaml
 
 from measurement.records.results import ResultsFolder
 from runners.processes.key_file import PREFIX
-from tests.cluster.conftest import enter
-from tests.conftest import REPOSITORY, TINY, drawn, needs_horovod, wait_until
+from tests import conftest
+from tests.cluster.conftest import beside, enter, processes_of
+from tests.conftest import REPOSITORY, drawn, needs_horovod, wait_until
+from tests.kit.comparisons import Compared
 from tests.kit.dataset_files import write_data
 from tests.kit.lab import namespaces
 from tests.kit.lab.programs import program
@@ -33,13 +34,10 @@ PAIR = {name: {"backend": name, "transport": "gloo", "launcher": "spawn"} for na
 
 
 @pytest.fixture
-def nothing_left(lab):
-    """Hosts run no more than they ran before, and keep no file of a run."""
-    before = {host: len(processes_of(host)) for host in ("host1", "host2")}
+def no_file_left(nothing_left):
+    """Nor do they keep a file of a run."""
     kept = spools()
     yield
-    for host in before:
-        wait_until(lambda host=host: len(processes_of(host)) <= before[host])
     assert spools() - kept == set()
 
 
@@ -48,16 +46,10 @@ def spools():
     return {path for path in Path(tempfile.gettempdir()).glob("ringside-*") if not path.name.startswith(PREFIX)}
 
 
-def processes_of(host):
-    return set(namespaces.processes_in([namespaces.networks()[host]]))
-
-
 def write_plan(folder, **changes):
-    measurement = {"rehearsal": "never", "launches": 1, "rounds": 3, "block_steps": 3, "local_every": 0, "control": False}
-    content = {**TINY, "hosts": ["host1:1", "host2:1"], "network_interface": "eth0", "arms": PAIR, **changes}
-    path = folder / "plan.yaml"
-    path.write_text(yaml.safe_dump({**content, "measurement": {**measurement, **changes.get("measurement", {})}}))
-    return path
+    usual = {"hosts": ["host1:1", "host2:1"], "network_interface": "eth0", "arms": PAIR}
+    measurement = {"local_every": 0, **changes.pop("measurement", {})}
+    return conftest.write_plan(folder, **usual | changes, measurement=measurement)
 
 
 def compare(plan, folder, *settings):
@@ -65,7 +57,7 @@ def compare(plan, folder, *settings):
 
 
 @pytest.mark.costly
-def test_launches_draw_their_hosts(nothing_left, tmp_path):
+def test_launches_draw_their_hosts(no_file_left, tmp_path):
     """One rank and two hosts. The seed is one by which the first two launches have different ones."""
     plan = write_plan(tmp_path, world_size=1, nodes="draw", seed=5, measurement={"launches": 2, "rounds": 2})
     done = compare(plan, tmp_path / "out")
@@ -76,7 +68,7 @@ def test_launches_draw_their_hosts(nothing_left, tmp_path):
 
 
 @pytest.mark.costly
-def test_data_that_one_host_lacks_is_refused_before_anything_starts(nothing_left, tmp_path):
+def test_data_that_one_host_lacks_is_refused_before_anything_starts(no_file_left, tmp_path):
     write_data("mnist", tmp_path / "data")
     only_here = f"/dev/shm/{tmp_path.name}"  # which each host has for itself
     enter("host1", "cp", "-r", tmp_path / "data", only_here)
@@ -92,12 +84,8 @@ def test_data_that_one_host_lacks_is_refused_before_anything_starts(nothing_left
     assert not (tmp_path / "out").exists()
 
 
-def records_of(folder):
-    return {record.arm: record for record in ResultsFolder(folder).records()}
-
-
 @needs_horovod
-def test_arms_of_the_plan_for_two_hosts(nothing_left, tmp_path):
+def test_arms_of_the_plan_for_two_hosts(no_file_left, tmp_path):
     """With one rank on each: ``test_users_commands`` and ``test_slurm`` have more. All arms where all cases are asked for."""
     content = yaml.safe_load((REPOSITORY / "plans" / "two-hosts.yaml").read_text())
     short = {"rehearsal": "never", "launches": 1, "rounds": 2, "local_every": 2, "control": False, "floor": False}
@@ -107,7 +95,8 @@ def test_arms_of_the_plan_for_two_hosts(nothing_left, tmp_path):
     plan.write_text(yaml.safe_dump({**content, **fewer}, sort_keys=False))
     done = compare(plan, tmp_path / "out")
     assert done.returncode == 0, done.stdout + done.stderr
-    folder, records = ResultsFolder(tmp_path / "out"), records_of(tmp_path / "out")
+    folder = ResultsFolder(tmp_path / "out")
+    records = Compared(done, folder).records
     assert set(records) == set(arms)
     for arm, record in records.items():
         assert record.status == "ok", record.error
@@ -128,11 +117,11 @@ def test_arms_of_the_plan_for_two_hosts(nothing_left, tmp_path):
 
 
 @pytest.mark.costly
-def test_a_block_counts_whose_reply_was_lost_and_a_rank_far_away_leaves_its_last_words(nothing_left, tmp_path):
+def test_a_block_counts_whose_reply_was_lost_and_a_rank_far_away_leaves_its_last_words(no_file_left, tmp_path):
     arms = {"naive": PAIR["naive"], "mute": {"backend": f"{MUTE}:Mute", "transport": "gloo", "launcher": "torchrun"}}
     done = compare(write_plan(tmp_path, arms=arms, baseline="naive"), tmp_path / "out")
     assert done.returncode == 1, done.stderr
-    records = records_of(tmp_path / "out")
+    records = Compared(done, ResultsFolder(tmp_path / "out")).records
     assert records["naive"].status == "ok", records["naive"].error
     assert len(records["naive"].blocks) == 3
     mute = records["mute"]
@@ -152,8 +141,7 @@ def begin(folder, *, gloo):
     }
     measurement = {"rounds": None, "seconds_per_launch": 200, "launches": 2}
     plan = write_plan(folder, arms=arms, baseline="gloo", measurement=measurement)
-    argv = [sys.executable, "-m", "tests.kit.lab", "run", "--", "ringside", "compare", str(plan), "-o", str(folder / "out")]
-    process = subprocess.Popen(argv, cwd=REPOSITORY, stderr=subprocess.PIPE, text=True)
+    process = beside("host1", "ringside", "compare", plan, "-o", folder / "out", stderr=subprocess.PIPE, text=True)
     wait_until(lambda: process.poll() is not None or all(blocks_begun(arm) >= 5 for arm in arms), seconds=120)
     assert process.poll() is None, process.stderr.read()
     return process
@@ -172,7 +160,7 @@ def driver_of(process):
 
 
 @pytest.mark.costly
-def test_a_killed_driver_leaves_nothing_on_either_host(nothing_left, tmp_path):
+def test_a_killed_driver_leaves_nothing_on_either_host(no_file_left, tmp_path):
     """Not even frozen ranks, nor a torchrun on the other host. The fixture looks."""
     kept = spools()
     with begin(tmp_path, gloo="torchrun") as process:
@@ -218,7 +206,7 @@ def test_a_wrong_key_is_one_line(lab, tmp_path):
 
 @pytest.mark.costly
 @pytest.mark.skipif("ssh" not in LOST, reason=NOT_DRAWN)
-def test_a_host_whose_sshd_is_killed_is_named(nothing_left, tmp_path):
+def test_a_host_whose_sshd_is_killed_is_named(no_file_left, tmp_path):
     """With all that it serves: launchers there lose their line, ranks their launchers."""
     kept = spools()
     with begin(tmp_path, gloo="spawn") as process:

@@ -8,11 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 from measurement.records.results import ResultsFolder
-from tests.cluster.conftest import enter
-from tests.conftest import REPOSITORY, TINY
+from tests.cluster.conftest import beside, enter
+from tests.conftest import write_plan
 
 NEIGHBOUR = Path(__file__).parent / "plugins" / "neighbour.py"
 ROUNDS = 8
@@ -21,26 +20,15 @@ ARMS = {name: {"backend": name, "transport": "gloo", "launcher": "spawn"} for na
 
 @pytest.mark.costly
 def test_a_neighbour_who_scans_and_talks_garbage_changes_nothing(lab, tmp_path):
-    measurement = {
-        "rehearsal": "never",
-        "launches": 1,
-        "rounds": ROUNDS,
-        "block_steps": 8,
-        "local_every": 0,
-        "control": False,
-        "floor": False,
-    }
-    plan = {**TINY, "hosts": "host1:2", "network_interface": "eth0", "arms": ARMS, "baseline": "ddp", "measurement": measurement}
-    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(plan))
-    command = [sys.executable, "-m", "tests.kit.lab", "run", "--host", "host2", "--", sys.executable, NEIGHBOUR, "host1"]
-    with subprocess.Popen(command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as neighbour:
-        done = enter("host1", "ringside", "compare", tmp_path / "plan.yaml", "-o", tmp_path / "out")
-        said = json.loads(neighbour.communicate(timeout=60)[0])
+    measurement = {"rounds": ROUNDS, "block_steps": 8, "local_every": 0}
+    plan = write_plan(tmp_path, hosts="host1:2", network_interface="eth0", arms=ARMS, measurement=measurement)
+    with beside("host2", sys.executable, NEIGHBOUR, "host1", stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as neighbour:
+        done = enter("host1", "ringside", "compare", plan, "-o", tmp_path / "out")
+        heard = json.loads(neighbour.communicate(timeout=60)[0])
     assert done.returncode == 0, done.stderr
     records = ResultsFolder(tmp_path / "out").records()
     assert [(record.arm, record.status, len(record.blocks)) for record in records] == [
         ("ddp", "ok", ROUNDS),
         ("naive", "ok", ROUNDS),
     ]
-    challenged = [port for port, line in said["heard"].items() if len(line.strip()) == 32]
-    assert challenged, "it found the supervisors' port"
+    assert any(len(line.strip()) == 32 for line in heard.values()), "it found the supervisors' port"

@@ -7,18 +7,15 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.cluster.conftest import inside, lab_command, machine
+from tests.cluster.conftest import beside, inside, machine, processes_of
 from tests.conftest import REPOSITORY, wait_until
-from tests.kit.lab import namespaces
 
 BOTH_WAYS = [("host1", "host2"), ("host2", "host1")]
-GBIT_IN_BYTES = 125_000_000
 
 
 @pytest.mark.parametrize(("here", "there"), BOTH_WAYS)
@@ -66,48 +63,19 @@ def test_a_command_has_the_users_folder_environment_arguments_and_exit_code(lab,
     assert inside("host1", "sh", "-c", "kill -9 $$").returncode == -signal.SIGKILL
 
 
-def test_over_ssh_the_same_programs_are_found(lab):
-    script = "import sys; print(sys.executable)"
-    done = inside("host1", "ssh", "host2", f"python -c '{script}'")
-    assert done.stdout.strip() == sys.executable, done.stderr
-
-
 def test_who_waits_for_a_command_ends_it(lab):
-    argv = [sys.executable, "-m", "tests.kit.lab", "run", "--", "sh", "-c", "echo started; exec sleep 300"]
-    process = subprocess.Popen(argv, stdout=subprocess.PIPE, cwd=REPOSITORY)
+    process = beside("host1", "sh", "-c", "echo started; exec sleep 300", stdout=subprocess.PIPE)
     assert process.stdout.readline() == b"started\n"
-    network = namespaces.networks()["host1"]
-    wait_until(lambda: "sleep" in commands_in(network))
+    wait_until(lambda: "sleep" in commands_in("host1"))
     process.terminate()
     process.wait(30)
     process.stdout.close()
-    wait_until(lambda: "sleep" not in commands_in(network))
+    wait_until(lambda: "sleep" not in commands_in("host1"))
 
 
-def commands_in(network):
+def commands_in(host):
     names = set()
-    for pid in namespaces.processes_in([network]):
+    for pid in processes_of(host):
         with contextlib.suppress(OSError):
             names.add(Path(f"/proc/{pid}/comm").read_text().strip())
     return names
-
-
-def test_links_are_shaped_both_ways(lab):
-    shaped = {
-        "eth0 of host1": namespaces.run_in_network("host1", "tc", "-json", "qdisc", "show", "dev", "eth0"),
-        "host1 of the switch": namespaces.run_in_network("switch", "tc", "-json", "qdisc", "show", "dev", "host1"),
-        "host2 of the switch": namespaces.run_in_network("switch", "tc", "-json", "qdisc", "show", "dev", "host2"),
-    }
-    for link, told in shaped.items():
-        (queue,) = json.loads(told)
-        assert (queue["kind"], queue["options"]["rate"]) == ("tbf", GBIT_IN_BYTES), link
-
-
-def test_the_ways_to_misuse_a_lab(lab):
-    for arguments, message in (
-        (["up"], "a lab is up already"),
-        (["run", "--host", "host3", "--", "true"], "the lab has no host 'host3'; it has host1, host2"),
-    ):
-        done = lab_command(*arguments)
-        assert done.returncode == 2
-        assert message in done.stderr

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from tests.cluster.conftest import inside, lab_command
+from tests.cluster.conftest import beside, inside, lab_command
 from tests.conftest import REPOSITORY, wait_until
 from tests.kit.lab import cluster, namespaces
 from tests.kit.lab.state import STATE
@@ -19,8 +19,7 @@ pytestmark = pytest.mark.costly("lab removal")
 
 def test_a_host_dies_with_its_first_process(no_lab):
     assert lab_command("up").returncode == 0
-    argv = [sys.executable, "-m", "tests.kit.lab", "run", "--host", "host2", "--", "sh", "-c", "echo started; exec sleep 300"]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, cwd=REPOSITORY) as process:
+    with beside("host2", "sh", "-c", "echo started; exec sleep 300", stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"started\n"
         network = namespaces.networks()["host2"]
         assert len(list(namespaces.processes_in([network]))) > 3

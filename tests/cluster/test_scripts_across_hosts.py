@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import shlex
 
 import pytest
@@ -11,8 +10,8 @@ import yaml
 
 from measurement.records.results import ResultsFolder
 from tests.cluster.conftest import inside
-from tests.conftest import REPOSITORY, needs_horovod, wait_until
-from tests.kit.lab import namespaces
+from tests.conftest import REPOSITORY, needs_horovod
+from tests.kit.comparisons import Compared
 
 pytestmark = needs_horovod
 EITHER = REPOSITORY / "tests" / "outside" / "scripts" / "either.py"
@@ -22,21 +21,11 @@ TORCHRUN = f"torchrun --nproc-per-node 1 {EITHER} --by ddp"
 MEASUREMENT = {"launches": 1, "rounds": 2, "block_steps": 4, "control": False}
 
 
-@pytest.fixture
-def nothing_left(lab):
-    """Hosts run no more than they ran before."""
-    before = {host: len(processes_of(host)) for host in ("host1", "host2")}
-    yield
-    for host in before:
-        wait_until(lambda host=host: len(processes_of(host)) <= before[host], seconds=60)
-
-
-def processes_of(host):
-    return set(namespaces.processes_in([namespaces.networks()[host]]))
-
-
-def records_of(folder):
-    return {record.arm: record for record in ResultsFolder(folder).records()}
+def compared_in_lab(*words, out, code=0):
+    """What a user types in the first host."""
+    done = inside("host1", "ringside", *words, "-o", out, timeout=600)
+    assert done.returncode == code, done.stderr + done.stdout
+    return Compared(done, ResultsFolder(out))
 
 
 @pytest.mark.costly
@@ -46,9 +35,8 @@ def test_each_launcher_reaches_both_hosts(nothing_left, tmp_path):
     content = {"name": "hosts", "hosts": "host1:1,host2:1", "baseline": "torchrun", "arms": arms, "measurement": MEASUREMENT}
     plan = tmp_path / "plan.yaml"
     plan.write_text(yaml.safe_dump({**content, "scripts": {"same_start": True}}))
-    done = inside("host1", "ringside", "compare", plan, "-o", tmp_path / "out", timeout=600)
-    assert done.returncode == 0, done.stderr + done.stdout
-    records = records_of(tmp_path / "out")
+    ran = compared_in_lab("compare", plan, out=tmp_path / "out")
+    records = ran.records
     assert {arm: (record.status, record.hosts) for arm, record in records.items()} == dict.fromkeys(
         arms, ("ok", ["host1", "host2"])
     )
@@ -58,21 +46,20 @@ def test_each_launcher_reaches_both_hosts(nothing_left, tmp_path):
     carried = {name for before, name in itertools.pairwise(records["mpirun"].commands[0]["argv"]) if before == "-x"}
     assert carried >= {"PYTHONPATH", "RINGSIDE_PROBE", "RINGSIDE_PADDING", "MASTER_PORT", "RINGSIDE_RUN"}
     assert shlex.join(records["horovodrun"].commands[0]["argv"]) == HOROVODRUN
-    start = json.loads((tmp_path / "out" / "comparison.json").read_text())["equality"]["start"]
+    start = ran.report["equality"]["start"]
     assert {arm: found["verdict"] for arm, found in start.items()} == {"horovodrun": "equal", "mpirun": "equal"}
 
 
 @pytest.mark.costly
 def test_hosts_are_those_of_the_commands_and_a_script_that_fails_there_is_told(nothing_left, tmp_path):
-    typed = (HOROVODRUN, f"{HOROVODRUN} --crash-at 3", "--name-a", "well", "--name-b", "crashes", "-o", tmp_path / "out")
+    typed = (HOROVODRUN, f"{HOROVODRUN} --crash-at 3", "--name-a", "well", "--name-b", "crashes")
     settings = [word for name, value in MEASUREMENT.items() for word in ("--set", f"measurement.{name}={value}".lower())]
-    done = inside("host1", "ringside", "ab", *typed, *settings, timeout=600)
-    assert done.returncode == 1, done.stderr + done.stdout
-    record = records_of(tmp_path / "out")["crashes"]
+    ran = compared_in_lab("ab", *typed, *settings, out=tmp_path / "out", code=1)
+    record = ran.records["crashes"]
     assert record.status == "failed"
     assert "ValueError: the disk of the user is full" in record.error.message
     assert record.error.hosts[0] in ("host1", "host2")
-    assert ResultsFolder(tmp_path / "out").read_plan().hosts == "host1:1,host2:1"
+    assert ran.folder.read_plan().hosts == "host1:1,host2:1"
 
 
 @pytest.mark.costly
@@ -82,7 +69,5 @@ def test_a_host_that_lacks_the_variables_is_told(nothing_left, tmp_path):
     typed = [f"mpirun -np 2 -H host1:1,host2:1 --bind-to none env {one} python {EITHER} --by horovod" for one in lacks]
     settings = ("--set", "measurement.start_timeout_s=30", "--launches", "1", "--set", "measurement.control=false")
     names = ("--name-a", "a", "--name-b", "b")
-    done = inside("host1", "ringside", "ab", *typed, *names, *settings, "-o", tmp_path / "out", timeout=600)
-    assert done.returncode == 1, done.stderr
-    for record in records_of(tmp_path / "out").values():
+    for record in compared_in_lab("ab", *typed, *names, *settings, out=tmp_path / "out", code=1).records.values():
         assert "the environment does not reach its ranks, which have no RINGSIDE_PROBE" in record.error.message

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import time
 
 import psutil
 import pytest
-import yaml
 
 from measurement.records.results import ResultsFolder
 from runners.launchers.srun import pmix_environment
-from tests.cluster.conftest import enter
-from tests.conftest import REPOSITORY, TINY, drawn, needs_horovod, wait_until
+from tests import conftest
+from tests.cluster.conftest import enter, nothing_stays, processes_of
+from tests.conftest import REPOSITORY, drawn, needs_horovod, wait_until
+from tests.kit.comparisons import Compared
 from tests.kit.lab import namespaces
 
 SHORT = "--workload digits --local-batch-size 16 --blocks 2 --block-steps 3 --warmup-steps 1"
@@ -41,12 +41,7 @@ def nothing_left(nodes):
     """No job in the queue, no process on a node."""
     yield
     wait_until(lambda: enter("host1", "squeue", "-h").stdout == "", seconds=60, every_s=LOOK_EVERY_S)
-    for host, number in nodes.items():
-        wait_until(lambda host=host, number=number: len(processes_of(host)) <= number, seconds=30)
-
-
-def processes_of(host):
-    return set(namespaces.processes_in([namespaces.networks()[host]]))
+    nothing_stays(nodes, seconds=30)
 
 
 def in_job(line, *, tasks=2):
@@ -55,20 +50,8 @@ def in_job(line, *, tasks=2):
 
 
 def write_plan(folder, **changes):
-    measurement = {
-        "rehearsal": "never",
-        "launches": 1,
-        "rounds": 3,
-        "block_steps": 3,
-        "local_every": 0,
-        "control": False,
-        "floor": False,
-    }
-    content = {name: value for name, value in TINY.items() if name != "world_size"} | {"arms": ARMS, "baseline": "spawn"}
-    path = folder / "plan.yaml"
-    changed = {**measurement, **changes.pop("measurement", {})}
-    path.write_text(yaml.safe_dump({**content, **changes, "measurement": changed}, sort_keys=False))
-    return path
+    measurement = {"local_every": 0, **changes.pop("measurement", {})}
+    return conftest.write_plan(folder, **{"arms": ARMS, "world_size": None, **changes}, measurement=measurement)
 
 
 def job_of(plan, out, *more):
@@ -144,10 +127,10 @@ def test_the_printed_job_is_submitted_and_measured_without_ssh(tmp_path):
     job_id = submit(job_of(write_plan(tmp_path), out, *TWO))
     wait_for(job_id)
     log = (tmp_path / f"{job_id}.log").read_text()
-    records = {record.arm: record for record in ResultsFolder(out).records()}
-    assert {arm: record.status for arm, record in records.items()} == dict.fromkeys(ARMS, "ok"), log
-    assert all(record.hosts == ["host1", "host2"] for record in records.values())
-    assert [result["candidate"] for result in json.loads((out / "comparison.json").read_text())["results"]] == list(ARMS)[1:]
+    ran = Compared(None, ResultsFolder(out))
+    assert ran.statuses == dict.fromkeys(ARMS, "ok"), log
+    assert all(record.hosts == ["host1", "host2"] for record in ran.records.values())
+    assert [result["candidate"] for result in ran.report["results"]] == list(ARMS)[1:]
 
 
 @pytest.mark.costly
@@ -185,7 +168,7 @@ def test_scripts_are_compared_in_a_job(tmp_path):
     typed = shlex.join(["ringside", "ab", horovod, ddp, "--name-a", "hvd", "--name-b", "ddp", "-o", str(tmp_path / "out")])
     done = in_job(f"{typed} {settings}", tasks=1)
     assert done.returncode == 0, done.stdout + done.stderr
-    records = {record.arm: record for record in ResultsFolder(tmp_path / "out").records()}
+    records = Compared(done, ResultsFolder(tmp_path / "out")).records
     assert {arm: (record.status, record.hosts) for arm, record in records.items()} == {
         arm: ("ok", ["host1", "host2"]) for arm in ("hvd", "ddp")
     }
@@ -203,7 +186,6 @@ def test_a_lost_node_is_named_and_what_was_measured_kept(tmp_path):
     time.sleep(5)
     psutil.Process(namespaces.init_of("host2")).kill()
     wait_for(job_id)
-    records = {record.arm: record for record in ResultsFolder(out).records()}
-    assert {record.status for record in records.values()} == {"failed"}
-    assert all("host2" in record.error.message for record in records.values())
-    assert all(len(record.blocks) > 0 for record in records.values())
+    records = ResultsFolder(out).records()
+    assert {record.status for record in records} == {"failed"}
+    assert all("host2" in record.error.message and record.blocks for record in records)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import shlex
 import subprocess
-import sys
 
 import pytest
 
 from measurement.records.results import ResultsFolder
 from runners.launchers import HostSlots, LaunchJob, make_launcher
-from tests.cluster.conftest import enter
-from tests.conftest import REPOSITORY, drawn, needs_horovod
+from tests.cluster.conftest import beside, enter
+from tests.conftest import drawn, needs_horovod
 from tests.kit.other_mpi import environment_with
 
 SHORT = "--workload digits --local-batch-size 16 --blocks 2 --block-steps 3 --warmup-steps 1"
@@ -61,8 +60,7 @@ def test_torchrun(lab, tmp_path):
     commands = [
         shlex.split(f"torchrun {where} --nproc-per-node {ranks} --node-rank {node} {run}") for node, ranks in enumerate(on_hosts)
     ]
-    other = [sys.executable, "-m", "tests.kit.lab", "run", "--host", "host2", "--", *commands[1]]
-    with subprocess.Popen(other, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as second:
+    with beside("host2", *commands[1], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as second:
         done = enter("host1", *commands[0])
         _, errors = second.communicate(timeout=60)
     assert second.returncode == 0, errors.decode()

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 
 import pytest
 
 from measurement.records.results import ResultsFolder
-from tests.cluster.conftest import enter
+from tests.cluster.conftest import beside, enter
 from tests.cluster.test_compare_across_hosts import compare, write_plan
-from tests.conftest import REPOSITORY
 
 GREETING_BASH = r"""
 cp /bin/bash /run/quiet-bash
@@ -68,8 +66,8 @@ def test_a_hidden_host_is_told_before_anything_starts(hidden, tmp_path):
 def test_ranks_that_are_started_by_hand_end_on_both_hosts_and_say_why(hidden, tmp_path):
     command = ["torchrun", "--nnodes", "2", "--master-addr", "host1", "--master-port", "29512", "--nproc-per-node", "1"]
     run = ["-m", "runners.ddp", "--transport", "gloo", "--timeout", "200", "-o", str(tmp_path / "run")]
-    second = [sys.executable, "-m", "tests.kit.lab", "run", "--host", "host2", "--", *command, "--node-rank", "1", *run]
-    with subprocess.Popen(second, cwd=REPOSITORY, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as other:
+    second = [*command, "--node-rank", "1", *run]
+    with beside("host2", *second, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as other:
         done = enter("host1", *command, "--node-rank", "0", *run)
         _, errors = other.communicate(timeout=100)
     for code, said in ((done.returncode, done.stderr), (other.returncode, errors)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 
@@ -34,6 +35,14 @@ def forked(ranks, module, *arguments, timeout=200):
 def under_mpirun(module, *arguments):
     """Run a module of ``tests.distributed.ranks`` on two ranks of ``mpirun``'s, forked as well."""
     return run("mpirun", "-np", "2", "--oversubscribe", *warm("-m", module.__name__), *arguments)
+
+
+def seen_by_ranks(start, folder, *arguments):
+    """What ranks left in a folder that ``ranks.leave_what_is_seen`` writes into: by name, what each of them saw."""
+    done = start(folder, *arguments)
+    assert done.returncode == 0, done.stdout + done.stderr
+    ranks = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    return {name: [rank[name] for rank in ranks] for name in ranks[0]}
 
 
 HOROVODRUN = ["-np", "2", "-H", "localhost:2", "python"]
