@@ -5,16 +5,15 @@ Which arm's comes first is drawn in each launch: Horovod's first arm tended to b
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections import defaultdict
 
 import pytest
 
 from measurement.records.results import ResultsFolder
-from tests.conftest import REPOSITORY, ringside_here, write_plan
+from tests.conftest import REPOSITORY
 from tests.distributed.plugins.told_builds import FILE
+from tests.kit.commands import SHORT, run, warm
+from tests.kit.comparisons import compare
 
 WORKLOAD = f"{REPOSITORY}/tests/distributed/plugins/told_builds.py:ToldBuilds"
 
@@ -42,11 +41,8 @@ def require_built_once(told, *, ranks, steps):
 @pytest.mark.costly
 def test_under_a_driver(tmp_path):
     told = tmp_path / "builds"
-    measurement = {"control": True}
-    plan = write_plan(tmp_path, workload=WORKLOAD, environment={FILE: str(told)}, seed=2, world_size=1, measurement=measurement)
-    done = ringside_here("compare", plan, "-o", tmp_path / "out")
-    assert done.returncode == 0, done.stderr + done.stdout
-    records = ResultsFolder(tmp_path / "out").records()
+    ran = compare(tmp_path, workload=WORKLOAD, environment={FILE: str(told)}, seed=2, world_size=1)
+    records = ran.records.values()
     assert [record.role for record in records] == ["baseline", "control"]
     for record in records:
         assert record.parity.passed and len(record.blocks) == 4
@@ -60,11 +56,8 @@ def test_under_a_driver(tmp_path):
 @pytest.mark.costly
 def test_without_a_driver(tmp_path):
     told = tmp_path / "builds"
-    ranks = [sys.executable, "-m", "runners.spawn", "--nproc-per-node", "1", "-m", "runners.ddp", "--workload", WORKLOAD]
-    short = ["--local-batch-size", "16", "--blocks", "4", "--block-steps", "3", "--warmup-steps", "1"]
-    command = [*ranks, *short, "-o", str(tmp_path / "out")]
-    environment = {**os.environ, FILE: str(told)}
-    done = subprocess.run(command, env=environment, cwd=REPOSITORY, capture_output=True, text=True, timeout=200, check=False)
+    ranks = [*warm("-m", "runners.spawn"), "--nproc-per-node", "1", "-m", "runners.ddp", "--workload", WORKLOAD]
+    done = run(*ranks, *SHORT, "-o", tmp_path / "out", **{FILE: str(told)})
     assert done.returncode == 0, done.stderr + done.stdout
     (record,) = ResultsFolder(tmp_path / "out").records()
     assert record.parity.passed and len(record.blocks) == 5

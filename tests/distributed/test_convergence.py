@@ -10,17 +10,13 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from measurement.plans.settings import Quantity
-from measurement.records.results import ResultsFolder
 from reports.schema import Comparison
-from tests.conftest import FORKED, needs_horovod, ringside_here, write_plan
+from tests.conftest import HOROVOD, needs_horovod
+from tests.kit.comparisons import compare
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 
-ARMS = {
-    "single": {"backend": "single"},
-    "ddp": {"backend": "ddp", "transport": "gloo", "launcher": FORKED},
-    "horovod": {"backend": "horovod", "transport": "gloo"},
-}
+ARMS = {"single": "single", "ddp": "ddp", "horovod": HOROVOD}
 SEED, SEEDS, EPOCHS, STEPS = 3, 2, 2, 5
 LOCAL_BATCH_SIZE = 128
 """Of the 1437 digits two ranks make five steps an epoch of it."""
@@ -36,12 +32,9 @@ def events(folder, arm, seed):
 @needs_horovod
 @pytest.mark.costly
 def test_trainings_are_compared_by_seed_and_told_in_every_report(tmp_path):
-    changes = {"local_batch_size": LOCAL_BATCH_SIZE, "seed": SEED, "baseline": "ddp", "training": TRAINING}
-    plan = write_plan(tmp_path, arms=ARMS, **changes, measurement={"launches": SEEDS, "local_every": 0})
-    done = ringside_here("compare", plan, "-o", tmp_path / "out")
-    assert done.returncode == 0, done.stderr + done.stdout
-    folder = ResultsFolder(tmp_path / "out")
-    records = {(record.launch, record.arm): record for record in folder.records()}
+    changes = {"local_batch_size": LOCAL_BATCH_SIZE, "seed": SEED, "training": TRAINING}
+    ran = compare(tmp_path, arms=ARMS, **changes, measurement={"launches": SEEDS, "local_every": 0})
+    records = ran.launches
     assert set(records) == {(launch, arm) for launch in range(SEEDS) for arm in ARMS}
     for (launch, arm), record in records.items():
         ranks = 1 if arm == "single" else 2
@@ -52,7 +45,7 @@ def test_trainings_are_compared_by_seed_and_told_in_every_report(tmp_path):
         assert [(block.kind, block.round, block.steps) for block in record.blocks] == [("sync", n, STEPS) for n in range(EPOCHS)]
         assert [(epoch.steps, epoch.count, epoch.held_out_count) for epoch in record.epochs] == [(STEPS, 1280, 360)] * EPOCHS
         assert record.epochs[-1].learning_rates == pytest.approx([0.02, 0.02])
-        steps = folder.steps(record)
+        steps = ran.folder.steps(record)
         assert len(steps) == ranks * EPOCHS * STEPS
         by_rank = steps[steps["block"] == 1].groupby("rank")["step_s"].sum()
         assert by_rank.max() == pytest.approx(record.epochs[1].train_s)
@@ -62,7 +55,7 @@ def test_trainings_are_compared_by_seed_and_told_in_every_report(tmp_path):
         alone = [records[launch, "single"].epochs[0].step_losses[0] for launch in range(SEEDS)]
         assert first == pytest.approx(alone, rel=0.05), "the same weights and samples; batch norm sees half of them"
         assert first[0] != first[1]
-    _check_reports(tmp_path / "out", done.stdout)
+    _check_reports(ran)
     for arm in ARMS:
         _check_events(events(tmp_path / "out", arm, SEED + 1), records[1, arm])
 
@@ -73,22 +66,18 @@ def _turns(records):
     return [arm for _, arm in sorted(of_launch)]
 
 
-def _check_reports(folder, stdout):
-    found = Comparison.model_validate_json((folder / "comparison.json").read_text())
+def _check_reports(ran):
+    found, stdout = Comparison.model_validate(ran.report), ran.done.stdout
     training = found.training
     assert (training.reference, training.baseline) == ("single", "ddp")
     for arm in training.arms:
-        assert (arm.seeds, len(arm.curve.train_s), set(arm.curve.bands)) == (
-            SEEDS,
-            EPOCHS,
-            set(get_args(Quantity)),
-        )
+        assert (arm.seeds, len(arm.curve.train_s), set(arm.curve.bands)) == (SEEDS, EPOCHS, set(get_args(Quantity)))
         assert arm.pairs == (0 if arm.name == "single" else SEEDS)
     assert "single" in found.headline
     assert "accuracy as single" in stdout or "accuracy than single" in stdout
-    assert len(list(csv.DictReader((folder / "curves.csv").open()))) == len(ARMS) * SEEDS * EPOCHS
-    assert "### Convergence" in (folder / "report.md").read_text()
-    assert "Lines are means over seeds" in (folder / "report.html").read_text()
+    assert len(list(csv.DictReader(ran.read("curves.csv").splitlines()))) == len(ARMS) * SEEDS * EPOCHS
+    assert "### Convergence" in ran.read("report.md")
+    assert "Lines are means over seeds" in ran.read("report.html")
 
 
 def _check_events(found, record):

@@ -7,33 +7,21 @@ import itertools
 import pytest
 import torch
 
-from measurement.records.results import ResultsFolder
 from runners.planning.workload import resolve_workload
-from tests.conftest import FORKED, HAS_HOROVOD, ringside_here, write_plan
+from tests.conftest import HAS_HOROVOD, HOROVOD
+from tests.kit.comparisons import compare
 from tests.kit.dataset_files import write_data
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 
 CPU = torch.device("cpu")
-ARMS = {"ddp": {"backend": "ddp", "transport": "gloo", "launcher": FORKED}}
-if HAS_HOROVOD:
-    ARMS["horovod"] = {"backend": "horovod", "transport": "gloo"}
 
 
 @pytest.mark.costly
 def test_all_backends_train_mnist_from_files_on_the_same_samples(tmp_path):
     options = {**write_data("mnist", tmp_path / "data"), "loader_workers": 1}
-    plan = write_plan(
-        tmp_path,
-        workload="mnist",
-        workload_options=options,
-        local_batch_size=8,
-        arms=ARMS,
-        measurement={"control": len(ARMS) == 1},
-    )
-    done = ringside_here("compare", plan, "-o", tmp_path / "out")
-    assert done.returncode == 0, done.stderr + done.stdout
-    records = ResultsFolder(tmp_path / "out").records()
+    arms = {"ddp": "ddp"} | ({"horovod": HOROVOD} if HAS_HOROVOD else {})
+    records = compare(tmp_path, workload="mnist", workload_options=options, local_batch_size=8, arms=arms).records.values()
     assert len(records) == 2
     for record in records:
         assert record.status == "ok", record.error

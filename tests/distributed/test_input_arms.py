@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from measurement.records.results import ResultsFolder
 from reports import conclude
-from tests.conftest import REPOSITORY, needs_horovod, no_process_stays, ringside_here, write_plan
+from reports.conclusions.step_terms import LIMIT
+from tests.conftest import HOROVOD, REPOSITORY, needs_horovod, no_process_stays
+from tests.kit.comparisons import compare
 
 pytestmark = [needs_horovod, pytest.mark.costly("input arms")]
 
@@ -17,15 +18,12 @@ DELAY_S = 2 * SAMPLES / READS_PER_S
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
-    root = tmp_path_factory.mktemp("input")
-    arms = {"ddp": {"backend": "ddp", "transport": "gloo"}, "hvd": {"backend": "horovod", "transport": "gloo"}}
+    arms = {"ddp": "ddp", "hvd": HOROVOD}
     changes = {"workload": f"{REPOSITORY}/examples/slow_disk.py:SlowDigits", "workload_options": {"reads_per_s": READS_PER_S}}
     changes |= {"local_batch_size": SAMPLES, "input": ["real", "synthetic"]}
     with no_process_stays():
-        plan = write_plan(root, arms=arms, measurement={"control": False, "launches": 2, "rounds": 2, "local_every": 0}, **changes)
-        done = ringside_here("compare", plan, "-o", root / "out")
-    assert done.returncode == 0, done.stderr + done.stdout
-    return ResultsFolder(root / "out")
+        measurement = {"launches": 2, "rounds": 2, "local_every": 0}
+        return compare(tmp_path_factory.mktemp("input"), arms=arms, measurement=measurement, **changes).folder
 
 
 def test_the_input_is_what_real_arms_are_slower_by(measured):
@@ -45,6 +43,10 @@ def test_the_input_is_what_real_arms_are_slower_by(measured):
 
 def test_the_report_says_what_the_input_takes(measured):
     found = conclude(measured)
+    real = [arm for arm in found.arms if "synthetic" not in arm.name]
+    assert all(arm.step_shares.data_wait >= LIMIT for arm in real)
+    assert found.limit.startswith("The input is the limit: ")
+    assert "more loader workers (loader_workers) or a faster data set will help" in found.limit
     assert {one.candidate for one in found.results} == {"hvd"}, "an arm with other input is no candidate"
     assert "synthetic" not in found.headline and not any("synthetic" in name for name in found.fastest)
     shares = {arm.name: arm.input_share for arm in found.arms if arm.input_share}

@@ -1,49 +1,33 @@
-"""Loaders alone, by number of workers; a slow one is named as the limit; a damaged file is named wherever it is met."""
+"""Loaders alone, by number of workers; a damaged file is named wherever it is met."""
 
 from __future__ import annotations
 
 import csv
-import json
-from pathlib import Path
 
 import pytest
 
-from measurement.records.results import ResultsFolder
-from reports.conclusions.step_terms import LIMIT
-from tests.conftest import FORKED, ringside_here, write_plan
 from tests.kit.commands import run, warm
+from tests.kit.comparisons import compare
 from tests.kit.dataset_files import write_data
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 TORCHRUN = ["torchrun", "--standalone", "--nproc-per-node", "2"]
-SLOW = f"{Path(__file__).parent / 'plugins' / 'slow_data.py'}:SlowMnist"
 
 
 @pytest.mark.costly
 def test_every_number_of_workers_is_measured_on_ranks_that_load_at_the_same_time(tmp_path):
     options = {"workload": "imagenet", "workers": [3, 0], **write_data("imagenet", tmp_path / "data")}
-    arms = {"ddp": {"backend": "ddp", "transport": "gloo", "launcher": FORKED}}
-    plan = write_plan(
-        tmp_path,
-        workload="loaders",
-        workload_options=options,
-        local_batch_size=4,
-        arms=arms,
-        baseline="ddp",
-        measurement={"rounds": 2, "control": True},
-    )
-    done = ringside_here("compare", plan, "-o", tmp_path / "out")
-    assert done.returncode == 0, done.stderr + done.stdout
-    record = next(one for one in ResultsFolder(tmp_path / "out").records() if one.arm == "ddp")
+    ran = compare(tmp_path, workload="loaders", workload_options=options, local_batch_size=4, measurement={"rounds": 2})
+    record = ran.records["ddp"]
     few, many = record.cases
     assert (few.name, many.name) == ("imagenet, batches of 4/0 workers", "imagenet, batches of 4/3 workers")
-    steps = ResultsFolder(tmp_path / "out").steps(record)
+    steps = ran.folder.steps(record)
     counted = steps[steps["rank"] == 0].groupby("case")["samples"].unique().explode().to_dict()
     assert counted == {few.name: 2 * 4, many.name: 2 * 4 * 3}, "a batch on each rank from each worker"
-    assert "samples/s" in done.stdout and "3 workers" in done.stdout
-    row = next(row for row in csv.DictReader((tmp_path / "out" / "report.csv").open()) if row["case"] == many.name)
+    assert "samples/s" in ran.done.stdout and "3 workers" in ran.done.stdout
+    row = next(row for row in csv.DictReader(ran.read("report.csv").splitlines()) if row["case"] == many.name)
     assert float(row["samples_per_s"]) > 0 and row["busbw_bytes_per_s"] == ""
-    page = (tmp_path / "out" / "report.html").read_text()
+    page = ran.read("report.html")
     assert "Samples per second by number of workers" in page and "Latency by size" not in page
 
 
@@ -55,26 +39,6 @@ def test_a_rank_that_somebody_started_loads_too(tmp_path):
     done = run(*warm("-m", "runners.ddp"), *asked, *blocks, "-o", tmp_path / "out")
     assert done.returncode == 0, done.stdout + done.stderr
     assert all(words in done.stdout for words in ("samples/s", "0 workers", "1 worker"))
-
-
-@pytest.mark.costly
-def test_a_loader_that_is_slow_on_purpose_is_named_as_the_limit(tmp_path):
-    options = write_data("mnist", tmp_path / "data")
-    arms = {name: {"backend": name, "transport": "gloo", "launcher": FORKED} for name in ("ddp", "naive")}
-    plan = write_plan(
-        tmp_path,
-        workload=SLOW,
-        workload_options=options,
-        local_batch_size=4,
-        arms=arms,
-        measurement={"control": False},
-    )
-    done = ringside_here("compare", plan, "-o", tmp_path / "out")
-    assert done.returncode == 0, done.stderr + done.stdout
-    found = json.loads((tmp_path / "out" / "comparison.json").read_text())
-    assert all(arm["step_shares"]["data_wait"] >= LIMIT for arm in found["arms"])
-    assert found["limit"].startswith("The input is the limit: ")
-    assert "more loader workers (loader_workers) or a faster data set will help" in found["limit"]
 
 
 @pytest.mark.costly("damaged image")
@@ -95,17 +59,9 @@ def test_a_damaged_image_ends_the_rank_whose_loader_process_meets_it_with_one_li
 @pytest.mark.costly("damaged image")
 def test_a_damaged_image_fails_the_arms_of_a_comparison_by_its_name(tmp_path):
     options, path = damaged_images(tmp_path / "data")
-    plan = write_plan(
-        tmp_path,
-        workload="imagenet",
-        workload_options={**options, "loader_workers": 1},
-        local_batch_size=4,
-        measurement={"control": False},
-        arms={name: {"backend": name, "transport": "gloo", "launcher": FORKED} for name in ("ddp", "naive")},
-    )
-    done = ringside_here("compare", plan, "-o", tmp_path / "out")
-    assert done.returncode == 1, done.stderr
-    for record in ResultsFolder(tmp_path / "out").records():
+    what = {"workload": "imagenet", "workload_options": {**options, "loader_workers": 1}, "local_batch_size": 4}
+    ran = compare(tmp_path, **what, arms=["ddp", "naive"], code=1)
+    for record in ran.records.values():
         assert record.status == "failed"
         assert f"image '{path}' cannot be read: " in record.error.message
         assert "Traceback" not in record.error.message

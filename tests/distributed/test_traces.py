@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import pytest
 
-from measurement.records.results import ResultsFolder
 from reports.traces.exchange import traced_steps
 from runners.driver.rehearsal import TRACED_STEPS
-from tests.conftest import needs_horovod, no_process_stays, ringside_here, write_plan
+from tests.conftest import HOROVOD, needs_horovod, no_process_stays
 from tests.kit import trace_format
+from tests.kit.comparisons import compare
 
 pytestmark = [needs_horovod, pytest.mark.costly("traces")]
 
 ARMS = {
-    "ddp": {"backend": "ddp", "transport": "gloo", "options": {"bucket_cap_mb": 0.01, "find_unused_parameters": True}},
+    "ddp": {"backend": "ddp", "options": {"bucket_cap_mb": 0.01, "find_unused_parameters": True}},
     "ddp-mpi": {"backend": "ddp", "transport": "mpi", "launcher": "mpirun", "options": {"comm_hook": "fp16"}},
-    "fsdp2": {"backend": "fsdp2", "transport": "gloo"},
-    "horovod": {"backend": "horovod", "transport": "gloo", "options": {"cycle_time_ms": 5, "compression": "fp16"}},
+    "fsdp2": "fsdp2",
+    "horovod": HOROVOD | {"options": {"cycle_time_ms": 5, "compression": "fp16"}},
 }
 
 
 @pytest.fixture(scope="module")
 def traced(tmp_path_factory):
-    root = tmp_path_factory.mktemp("traced")
     with no_process_stays():
-        plan = write_plan(root, arms=ARMS, measurement={"control": False, "rounds": 1, "local_every": 1})
-        done = ringside_here("compare", plan, "--trace", "-o", root / "out")
-    assert done.returncode == 0, done.stderr + done.stdout
-    return ResultsFolder(root / "out")
+        measurement = {"rounds": 1, "local_every": 1}
+        return compare(tmp_path_factory.mktemp("traced"), "--trace", arms=ARMS, measurement=measurement).folder
 
 
 def test_every_file_follows_the_formats_rules(traced):

@@ -8,8 +8,8 @@ from torch import nn
 
 from backends.single import DataParallel
 from measurement.errors import PlanError
-from measurement.records.results import ResultsFolder
-from tests.conftest import REPOSITORY, needs_horovod, ringside_here, write_plan
+from tests.conftest import REPOSITORY, needs_horovod
+from tests.kit.comparisons import compare
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 
@@ -22,9 +22,7 @@ def test_all_transports_under_one_launcher_pass_the_gate(tmp_path):
         "horovod-gloo": {"backend": "horovod", "transport": "gloo", "launcher": "mpirun"},
         "server": {"backend": f"{REPOSITORY / 'examples' / 'parameter_server.py'}:ParameterServer", "launcher": "spawn"},
     }
-    done = ringside_here("compare", write_plan(tmp_path, arms=arms, measurement={"control": False}), "-o", tmp_path / "out")
-    assert done.returncode == 0, done.stderr
-    records = {record.arm: record for record in ResultsFolder(tmp_path / "out").records()}
+    records = compare(tmp_path, arms=arms).records
     assert set(records) == set(arms)
     for record in records.values():
         assert (record.status, record.exit_codes) == ("ok", [0]), record.error

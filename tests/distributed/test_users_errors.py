@@ -6,38 +6,31 @@ import sys
 
 import pytest
 
-from measurement.records.results import ResultsFolder
-from tests.conftest import FORKED, REPOSITORY, ringside_here, write_plan
+from tests.conftest import REPOSITORY
 from tests.kit.commands import TORCHRUN_DDP, run
+from tests.kit.comparisons import compare
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 IDIOMS = REPOSITORY / "tests" / "outside" / "idioms.py"
-SPAWNED = {"ddp": {"backend": "ddp", "transport": "gloo", "launcher": FORKED}}
 LINE = 'raise OSError(f"sample {index} is damaged")'
-
-
-def compare(tmp_path, name):
-    plan = write_plan(tmp_path, workload=f"{IDIOMS}:{name}", local_batch_size=4, arms=SPAWNED)
-    done = ringside_here("compare", plan, "-o", tmp_path / "out")
-    records = ResultsFolder(tmp_path / "out").records()
-    assert (done.returncode, [record.status for record in records]) == (1, ["failed", "failed"]), done.stderr
-    return done, records[0]
 
 
 @pytest.mark.costly
 def test_an_exception_in_a_comparison(tmp_path):
-    done, record = compare(tmp_path, "RaisesInLoader")
+    ran = compare(tmp_path, workload=f"{IDIOMS}:RaisesInLoader", local_batch_size=4, code=1)
+    assert ran.statuses == {"ddp": "failed", "ddp-control": "failed"}
+    record = ran.records["ddp"]
     assert record.error.message.startswith(
         f"rank {record.error.ranks[0]}: OSError: sample 60 is damaged (in a loader process), at "
     )
     assert "idioms.py:" in record.error.message
     assert any(line.lstrip().startswith(">") and LINE in line for line in record.error.excerpt)
     log = tmp_path / "out" / "launch-000" / "ddp" / f"rank-{record.error.ranks[0]}.log"
-    said = " ".join(done.stderr.split())
+    said = " ".join(ran.done.stderr.split())
     assert LINE in said
     assert "Traceback" in log.read_text()
     assert "the rank's whole log: " in said and log.name in said
-    assert LINE in (tmp_path / "out" / "report.html").read_text().replace("&#34;", '"')
+    assert LINE in ran.read("report.html").replace("&#34;", '"')
 
 
 RANK_OF_A_HASTY_DRIVER = """

@@ -10,7 +10,6 @@ import time
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from backends.ddp import DDP
@@ -31,7 +30,7 @@ class SumsInsteadOfAveraging(DDP):
     def prepare(self, model, build_optimizer):
         prepared = super().prepare(model, build_optimizer)
 
-        def add(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        def add(state, bucket):
             work = dist.all_reduce(bucket.buffer(), async_op=True)
             return work.get_future().then(lambda done: done.value()[0])
 
@@ -61,7 +60,7 @@ class SameInputsInside(DDP):
     """The shards are apart, but every forward pass sees rank 0's batch."""
 
     def prepare(self, model, build_optimizer):
-        def rank_zeros(module: nn.Module, inputs: tuple) -> tuple:
+        def rank_zeros(module, inputs):
             if dist.is_initialized():
                 dist.broadcast(inputs[0], src=0)
             return inputs
