@@ -6,9 +6,11 @@ otherwise. Used by ``test_generated_input.py`` with a few hundred inputs, and by
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gzip
 import io
+import itertools
 import json
 import pickle
 import time
@@ -28,7 +30,6 @@ from hypothesis.strategies import SearchStrategy
 from torchvision.datasets import mnist
 
 from measurement.errors import RingsideError
-from measurement.records.results import ResultsFolder
 from reports import conclude
 from reports.formats.html import HtmlReport
 from reports.formats.junit import JunitReport
@@ -89,7 +90,7 @@ class Judgement:
     """Why it should not have been so, and where."""
 
 
-def judge(target: Target, value: Any, folder: Path) -> Judgement:
+def judge(target, value, folder):
     """Hand an input to its reader."""
     began, refused, wrong = time.process_time(), False, None
     try:
@@ -109,12 +110,12 @@ def judge(target: Target, value: Any, folder: Path) -> Judgement:
     return Judgement(refused=refused, seconds=seconds, wrong=wrong or (f"it took {seconds:.1f} s" if seconds > MOST_S else None))
 
 
-def edited(content: bytes) -> SearchStrategy[bytes]:
+def edited(content):
     """The bytes with some of them replaced, left out, repeated or put in."""
     place = st.integers(0, len(content))
     edit = st.tuples(place, st.integers(0, 40), st.binary(max_size=12))
 
-    def apply(edits: list[tuple[int, int, bytes]], end: int) -> bytes:
+    def apply(edits, end):
         found = bytearray(content)
         for at, length, new in edits:
             found[at : at + length] = new
@@ -123,46 +124,47 @@ def edited(content: bytes) -> SearchStrategy[bytes]:
     return st.builds(apply, st.lists(edit, max_size=4), place)
 
 
-def altered(content: Any) -> SearchStrategy[Any]:
-    """Plain values with one to three of them replaced, left out or added."""
-    places = list(_places(content))
-    edit = st.tuples(st.sampled_from(places), st.sampled_from(["replace", "replace", "remove", "add"]), VALUES, st.text(max_size=8))
+REMOVED = "to be left out"
 
-    def apply(edits: list[tuple[tuple[Any, ...], str, Any, str]]) -> Any:
+
+def altered(content):
+    """Plain values with one to three of them replaced, left out or added."""
+    places = st.sampled_from(list(_places(content)))
+    beside = st.tuples(places, st.text(max_size=8)).map(lambda found: (*found[0][:-1], found[1]))
+    edits = st.lists(st.tuples(places | beside, VALUES | st.just(REMOVED)), min_size=1, max_size=3)
+
+    def apply(edits):
         found = copy.deepcopy(content)
-        for path, what, value, key in edits:
-            _edit(found, path, what, value, key)
+        for path, value in edits:
+            _edit(found, path, value)
         return found
 
-    return st.builds(apply, st.lists(edit, min_size=1, max_size=3))
+    return edits.map(apply)
 
 
-def _places(value: Any, path: tuple[Any, ...] = ()) -> Any:
+def _places(value, path=()):
     parts = value.items() if isinstance(value, dict) else enumerate(value[:2]) if isinstance(value, list) else ()
     for key, part in parts:
         yield (*path, key)
         yield from _places(part, (*path, key))
 
 
-def _edit(content: Any, path: tuple[Any, ...], what: str, value: Any, key: str) -> None:
+def _edit(content, path, value):
     """Edits before this one may have taken the place away."""
-    try:
-        for part in path[:-1]:
+    *above, last = path
+    with contextlib.suppress(KeyError, IndexError, TypeError):
+        for part in above:
             content = content[part]
-        if what == "remove":
-            del content[path[-1]]
-        elif what == "add" and isinstance(content, dict):
-            content[key] = value
+        if value is REMOVED:
+            del content[last]
         else:
-            content[path[-1]] = value
-    except (KeyError, IndexError, TypeError):
-        pass
+            content[last] = value
 
 
 # Plans
 
 
-def plan_texts() -> SearchStrategy[bytes]:
+def plan_texts():
     """Plans that are altered as values or as text, and any text."""
     plans = [path.read_bytes() for path in sorted((REPOSITORY / "plans").glob("*.yaml")) if path.stem != NEEDS_MORE]
     contents = [TINY, *(yaml.safe_load(plan) for plan in plans)]
@@ -172,14 +174,14 @@ def plan_texts() -> SearchStrategy[bytes]:
     )
 
 
-def _as_yaml(content: Any) -> bytes:
+def _as_yaml(content):
     try:
         return yaml.safe_dump(content, sort_keys=False).encode("utf-8", "replace")
     except ValueError:  # a number of more digits than Python writes
         return b"{"
 
 
-def take_plan(content: bytes, folder: Path) -> None:
+def take_plan(content, folder):
     """As ``ringside compare`` does before it looks at hosts and data."""
     path = folder / "plan.yaml"
     path.write_bytes(content)
@@ -188,14 +190,14 @@ def take_plan(content: bytes, folder: Path) -> None:
         resolve_cases(one, resolve_workload(one.workload, one.workload_options), resolve_arms(one))
 
 
-def overrides() -> SearchStrategy[str]:
+def overrides():
     """What stands behind ``--set``."""
     keys = st.sampled_from([*TINY, "measurement.launches", "arms.ddp.options", "arms.new.backend", "points.a", "hosts", "hostfile"])
     values = VALUES.map(lambda value: json.dumps(value) if not isinstance(value, int) or abs(value) < 1 << 70 else "1" * 5000)
     return st.builds("{}={}".format, keys | st.text(max_size=20), values | st.text(max_size=30)) | st.text(max_size=40)
 
 
-def take_override(text: str, folder: Path) -> None:
+def take_override(text, folder):
     """Beside a plan that is right."""
     path = folder / "plan.yaml"
     path.write_text(yaml.safe_dump(TINY))
@@ -204,27 +206,10 @@ def take_override(text: str, folder: Path) -> None:
 
 # Hosts
 
-HOST_WORDS = [
-    "host1",
-    "host2.example",
-    ":",
-    "4",
-    " slots=",
-    "max-slots=4",
-    ",",
-    "\n",
-    "#",
-    "[fe80::1]",
-    "::",
-    "%eth0",
-    "@",
-    "-o",
-    "\r",
-    "\x00",
-]
+HOST_WORDS = [*":4,\n#@\r\x00", "host1", "host2.example", " slots=", "max-slots=4", "[fe80::1]", "::", "%eth0", "-o"]
 
 
-def host_texts() -> SearchStrategy[str]:
+def host_texts():
     """Words of hostfiles in any order, and any text."""
     right = st.sampled_from([b"host1 slots=4\nhost2\n", b"host1:4,host2:4", b"[fe80::1]:2"])
     near = right.flatmap(edited).map(lambda content: content.decode("latin-1"))
@@ -237,14 +222,14 @@ def host_texts() -> SearchStrategy[str]:
     )
 
 
-def take_hostfile(text: str, folder: Path) -> None:
+def take_hostfile(text, folder):
     """A file and the ranks on its hosts."""
     path = folder / "hostfile"
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
     place_ranks(read_hostfile(path), 2)
 
 
-def take_hosts(text: str, folder: Path) -> None:
+def take_hosts(text, folder):
     """The list behind ``-H``."""
     place_ranks(parse_hosts(text), 2)
 
@@ -253,14 +238,14 @@ def take_hosts(text: str, folder: Path) -> None:
 
 
 @cache
-def results(folder: Path) -> ResultsFolder:
+def results(folder):
     """A small comparison, written once."""
     plan = make_plan(["horovod-mpi"], launches=1, rounds=2, block_steps=2, local_every=2)
     return write_results(folder / "results", plan=plan, truth=Truth(statuses={("horovod-mpi", 0): "failed"}))
 
 
 @cache
-def stored(name: str) -> bytes:
+def stored(name):
     """A file of such a comparison."""
     import tempfile
 
@@ -273,23 +258,23 @@ STEPS = "launch-000/ddp-gloo/steps.parquet"
 MANIFEST = "manifest.json"
 
 
-def json_files(name: str) -> SearchStrategy[bytes]:
+def json_files(name):
     """A file of JSON, altered as values or as text."""
     content = stored(name)
     return st.one_of(altered(json.loads(content)).map(_as_json), altered(json.loads(content)).map(_as_json), edited(content))
 
 
-def _as_json(content: Any) -> bytes:
+def _as_json(content):
     try:
         return json.dumps(content).encode("utf-8", "replace")
     except ValueError:
         return b'{"schema_version": ' + b"1" * 5000
 
 
-def take_results(name: str) -> Callable[[bytes, Path], None]:
+def take_results(name):
     """As ``ringside report`` does, without writing."""
 
-    def take(content: bytes, folder: Path) -> None:
+    def take(content, folder):
         found = results(folder)
         path, before = found.root / name, stored(name)
         path.write_bytes(content)
@@ -304,26 +289,23 @@ def take_results(name: str) -> Callable[[bytes, Path], None]:
     return take
 
 
-def parquet_files() -> SearchStrategy[bytes]:
+def parquet_files():
     """A table of steps, altered as bytes or as a table."""
     content = stored(STEPS)
     table = pd.read_parquet(io.BytesIO(content))
     column = st.sampled_from(list(table.columns))
     cells = st.sampled_from([None, -1, 0, 2**31 - 1, 2**62, float("nan"), float("inf"), -1.0, 1e300, "x", "", True, b"\xff"])
 
-    def change(name: str, what: str, value: Any, rows: int) -> bytes:
-        found = table.copy()
-        if what == "drop":
-            found = found.drop(columns=name)
-        elif what == "rows":
-            found = found.iloc[:rows] if rows else found.iloc[:0]
-        elif what == "repeat":
-            found = pd.concat([found, found.iloc[: rows + 1]])
-        elif what == "cell":
-            found[name] = found[name].astype(object)
-            found.iloc[rows % len(found), found.columns.get_loc(name)] = value
-        else:
-            found[name] = [value] * len(found)
+    def change(name, what, value, row):
+        cells_of = {
+            "cell": [value if at == row else old for at, old in enumerate(table[name])],
+            "column": [value] * len(table),
+        }
+        found = {
+            "drop": lambda: table.drop(columns=name),
+            "rows": lambda: table.iloc[:row],
+            "repeat": lambda: pd.concat([table, table.iloc[: row + 1]]),
+        }.get(what, lambda: table.assign(**{name: pd.Series(cells_of[what], dtype=object)}))()
         written = io.BytesIO()
         try:
             found.to_parquet(written, index=False)
@@ -338,7 +320,7 @@ def parquet_files() -> SearchStrategy[bytes]:
 # Data sets
 
 
-def idx_files() -> SearchStrategy[tuple[str, bytes]]:
+def idx_files():
     """Raw and compressed files of images, altered before or after compression."""
     content = idx(np.zeros((3, 4, 4), dtype=np.uint8))
     raw = edited(content).map(lambda data: ("images", data))
@@ -346,7 +328,7 @@ def idx_files() -> SearchStrategy[tuple[str, bytes]]:
     return raw | inside | edited(gzip.compress(content)).map(lambda data: ("images.gz", data))
 
 
-def take_idx(given: tuple[str, bytes], folder: Path) -> None:
+def take_idx(given, folder):
     """A file of images, or of labels."""
     name, content = given
     path = folder / name
@@ -354,7 +336,7 @@ def take_idx(given: tuple[str, bytes], folder: Path) -> None:
     read_idx(path, kind="digits", read=mnist.read_image_file if len(content) % 5 else mnist.read_label_file)
 
 
-def cifar_files() -> SearchStrategy[bytes]:
+def cifar_files():
     """Pickled batches, altered as values or as bytes."""
     batch = cifar_batch(0, 2)
     plain = {key: value for key, value in batch.items() if not isinstance(value, np.ndarray)}
@@ -364,7 +346,7 @@ def cifar_files() -> SearchStrategy[bytes]:
     return values | st.one_of([edited(content) for content in whole]) | st.binary(max_size=40)
 
 
-def take_cifar(content: bytes, folder: Path) -> None:
+def take_cifar(content, folder):
     """A batch."""
     path = folder / "data_batch_1"
     path.write_bytes(content)
@@ -374,31 +356,29 @@ def take_cifar(content: bytes, folder: Path) -> None:
 # Environment variables
 
 
-def environments() -> SearchStrategy[dict[str, str]]:
+def environments():
     """Any of the variables that launchers set, with what they hold and what they do not."""
     families = known_rank_variables()
-    own = [
-        name for one in families for name in (one.rank, one.world_size, one.local_rank, one.local_world_size, one.node_rank) if name
-    ]
-    others = [name for one in UNKNOWN_LAUNCHERS for name in (*one.rank, *one.size)]
+    own = [(one.rank, one.world_size, one.local_rank, one.local_world_size, one.node_rank) for one in families]
+    others = [(*one.rank, *one.size) for one in UNKNOWN_LAUNCHERS]
     values = (
         st.integers(-2, 5).map(str)
         | st.sampled_from(["", " 1 ", "²", "1" * 5000, "0x1", "1_0", "٣", "4294967280"])
         | st.text(max_size=8)
     )
-    names = st.sampled_from(sorted({*own, *others, "MASTER_ADDR"}))
+    names = st.sampled_from(sorted({"MASTER_ADDR", *filter(None, itertools.chain(*own, *others))}))
     whole = st.one_of(
         [st.fixed_dictionaries({one.rank: values, one.world_size: values, one.local_rank: values}) for one in families]
     )
     return whole | st.dictionaries(names, values, max_size=8)
 
 
-def take_environment(variables: dict[str, str], folder: Path) -> None:
+def take_environment(variables, folder):
     """As every rank does first."""
     read_world(variables, known_rank_variables())
 
 
-def targets() -> list[Target]:
+def targets():
     """All readers."""
     return [
         Target(name="plan", inputs=plan_texts(), take=take_plan, cost=2),

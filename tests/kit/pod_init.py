@@ -18,7 +18,7 @@ SSH_CONFIG = "Host *\n    StrictHostKeyChecking no\n    UserKnownHostsFile /dev/
 SSHD_CONFIG = "PidFile /home/mpiuser/sshd.pid\nHostKey /home/mpiuser/.ssh/id_rsa\nStrictModes no\nPort {port}\n"
 
 
-def main() -> None:
+def main():
     spec = json.loads(Path(sys.argv[1]).read_text())
     socket.sethostname(spec["hostname"])
     root = Path("/run/pod")
@@ -35,7 +35,7 @@ def main() -> None:
     os.execvpe("setpriv", argv, spec["environment"] | {"HOME": HOME})
 
 
-def show_machine(root: Path, holds: list) -> None:
+def show_machine(root, holds):
     for entry in os.scandir("/"):
         there = root / entry.name
         if entry.is_symlink():
@@ -54,7 +54,7 @@ def show_machine(root: Path, holds: list) -> None:
     shutil.copytree("/etc", root / "etc", symlinks=True, dirs_exist_ok=True)
 
 
-def write_image(root: Path, spec: dict) -> None:
+def write_image(root, spec):
     user, group = spec["user"], spec["group"]
     lines = {"passwd": f"mpiuser:x:{user}:{group}::{HOME}:/bin/bash", "group": f"mpiuser:x:{group}:"}
     for name, line in lines.items():
@@ -69,7 +69,7 @@ def write_image(root: Path, spec: dict) -> None:
     os.chown(home, user, group)
 
 
-def show_volume(path: Path, source: str, group: int) -> None:
+def show_volume(path, source, group):
     path.mkdir(parents=True, exist_ok=True)
     if source is None:
         mount("-t", "tmpfs", "-o", "mode=1777", "tmpfs", path)
@@ -79,7 +79,7 @@ def show_volume(path: Path, source: str, group: int) -> None:
     path.chmod(0o2775)
 
 
-def mount(*arguments: object) -> None:
+def mount(*arguments):
     subprocess.run(["mount", *map(str, arguments)], check=True)
 
 

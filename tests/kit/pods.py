@@ -80,21 +80,31 @@ def job_of(manifests) -> Job:
     return OPERATORS[kind](job, objects, files)
 
 
+def over_ssh(pods, name, *, slots, listed, mount):
+    """What an operator adds so that the pod that drives reaches the others; returns the name of the key, and the hostfile."""
+    secret, config = f"{name}-ssh", f"{name}-config"
+    for pod in pods:
+        pod.add_volume(mount, {"name": "ssh-auth", "secret": {"secretName": secret}})
+        if pod.drives:
+            pod.add_environment(OPEN_MPI | {"OMPI_MCA_orte_set_default_slots": str(slots)})
+            pod.add_volume("/etc/mpi", {"name": "mpi-job-config", "configMap": {"name": config}})
+    return secret, {config: {"hostfile": "".join(f"{host} slots={slots}\n" for host in listed)}}
+
+
 def mpi_job(job, objects, files):
     name, wanted = job["metadata"]["name"], job["spec"]
-    replicas, slots = wanted["mpiReplicaSpecs"], wanted["slotsPerWorker"]
-    drives = Pod(hostname=f"{name}-launcher", subdomain=name, spec=replicas["Launcher"]["template"]["spec"], drives=True)
-    own = [copy.deepcopy(replicas["Worker"]["template"]["spec"]) for _ in range(replicas["Worker"]["replicas"])]
-    names = (f"{name}-worker-{index}" for index in range(len(own)))
-    workers = [Pod(hostname=host, subdomain=name, spec=spec, drives=False) for host, spec in zip(names, own, strict=True)]
-    for pod in (drives, *workers):
-        pod.add_environment({"K_MPI_JOB_ROLE": "launcher" if pod.drives else "worker"})
-        pod.add_volume(wanted["sshAuthMountPath"], {"name": "ssh-auth", "secret": {"secretName": f"{name}-ssh"}})
-    drives.add_environment(OPEN_MPI | {"OMPI_MCA_orte_set_default_slots": str(slots)})
-    drives.add_volume("/etc/mpi", {"name": "mpi-job-config", "configMap": {"name": f"{name}-config"}})
-    listed = [drives, *workers] if wanted.get("runLauncherAsWorker") else workers
-    lines = (f"{pod.hostname}.{name}.{NAMESPACE}.svc slots={slots}\n" for pod in listed)
-    return Job(pods=[drives, *workers], files={**files, f"{name}-config": {"hostfile": "".join(lines)}}, needs_key=f"{name}-ssh")
+    replicas = wanted["mpiReplicaSpecs"]
+    names = [f"{name}-launcher", *(f"{name}-worker-{index}" for index in range(replicas["Worker"]["replicas"]))]
+    pods = []
+    for host in names:
+        role = "Launcher" if host == names[0] else "Worker"
+        spec = copy.deepcopy(replicas[role]["template"]["spec"])
+        pods.append(Pod(hostname=host, subdomain=name, spec=spec, drives=role == "Launcher"))
+        pods[-1].add_environment({"K_MPI_JOB_ROLE": role.lower()})
+    listed = names if wanted.get("runLauncherAsWorker") else names[1:]
+    reached = {"slots": wanted["slotsPerWorker"], "listed": [f"{host}.{name}.{NAMESPACE}.svc" for host in listed]}
+    key, hostfile = over_ssh(pods, name, mount=wanted["sshAuthMountPath"], **reached)
+    return Job(pods=pods, files=files | hostfile, needs_key=key)
 
 
 def job_set(job, objects, files):
@@ -116,14 +126,9 @@ def train_job(job, objects, files):
             container = next(one for one in inner["spec"]["template"]["spec"]["containers"] if one["name"] == "node")
             container |= {key: trainer[key] for key in ("image", "command", "args") if key in trainer}
     pods = replicated(name, template)
-    for pod in pods:
-        pod.add_volume(mpi["sshAuthMountPath"], {"name": "mpi-ssh-auth", "secret": {"secretName": f"{name}-mpi-ssh-auth"}})
-        if pod.drives:
-            pod.add_environment(OPEN_MPI | {"OMPI_MCA_orte_set_default_slots": str(slots)})
-            pod.add_volume("/etc/mpi", {"name": "mpi-hostfile", "configMap": {"name": f"{name}-mpi-hostfile"}})
-    lines = (f"{pod.hostname}.{name} slots={slots}\n" for pod in pods if mpi["runLauncherAsNode"] or not pod.drives)
-    hostfile = {f"{name}-mpi-hostfile": {"hostfile": "".join(lines)}}
-    return Job(pods=pods, files=files | hostfile, needs_key=f"{name}-mpi-ssh-auth")
+    listed = [f"{pod.hostname}.{name}" for pod in pods if mpi["runLauncherAsNode"] or not pod.drives]
+    key, hostfile = over_ssh(pods, f"{name}-mpi", slots=slots, listed=listed, mount=mpi["sshAuthMountPath"])
+    return Job(pods=pods, files=files | hostfile, needs_key=key)
 
 
 OPERATORS = {"MPIJob": mpi_job, "TrainJob": train_job, "JobSet": job_set}

@@ -15,29 +15,29 @@ from runners.processes import local
 
 
 @pytest.fixture(scope="module")
-def found() -> list[Finding]:
+def found():
     return diagnose()
 
 
-def named(found: list[Finding], topic: str, name: str) -> Finding:
+def named(found, topic, name):
     """The one finding of a name."""
     (finding,) = [finding for finding in found if (finding.topic, finding.name) == (topic, name)]
     return finding
 
 
-def test_every_gap_has_a_remedy_and_nothing_else_has(found: list[Finding]) -> None:
+def test_every_gap_has_a_remedy_and_nothing_else_has(found):
     assert [finding for finding in found if (finding.status == "ok") == bool(finding.remedy)] == []
     assert all(finding.detail for finding in found)
 
 
-def test_each_topic_is_looked_at_once_and_in_one_piece(found: list[Finding]) -> None:
+def test_each_topic_is_looked_at_once_and_in_one_piece(found):
     topics = [finding.topic for finding in found]
     in_one_piece = list(dict.fromkeys(topics))
     assert in_one_piece == ["python", "torch", "horovod", "mpi", "launchers", "gpu", "host"]
     assert topics == sorted(topics, key=in_one_piece.index)
 
 
-def test_torch_is_found_with_its_version_and_transports(found: list[Finding]) -> None:
+def test_torch_is_found_with_its_version_and_transports(found):
     import torch
 
     finding = named(found, "torch", "torch")
@@ -46,17 +46,17 @@ def test_torch_is_found_with_its_version_and_transports(found: list[Finding]) ->
     assert named(found, "torch", "transport gloo").status == "ok"
 
 
-def test_mpi_is_a_transport_wherever_mpi4py_loads_it(found: list[Finding]) -> None:
+def test_mpi_is_a_transport_wherever_mpi4py_loads_it(found):
     loads = named(found, "mpi", "mpi4py").status == "ok"
     assert loads == any(finding.name == "transport mpi" and finding.status == "ok" for finding in found)
 
 
-def test_launchers_are_found_beside_the_interpreter(found: list[Finding]) -> None:
+def test_launchers_are_found_beside_the_interpreter(found):
     beside = Path(sys.executable).parent
     assert str(beside / "torchrun") in named(found, "launchers", "torchrun").detail
 
 
-def test_root_is_told_what_mpirun_wants_of_it(monkeypatch) -> None:
+def test_root_is_told_what_mpirun_wants_of_it(monkeypatch):
     for name in machine.ALLOW_ROOT:
         monkeypatch.delenv(name, raising=False)
     finding = machine.as_root_finding()
@@ -67,7 +67,7 @@ def test_root_is_told_what_mpirun_wants_of_it(monkeypatch) -> None:
     assert (machine.as_root_finding().status, machine.as_root_finding().remedy) == ("ok", "")
 
 
-def test_horovod_tells_its_controllers_or_why_it_is_missing(found: list[Finding]) -> None:
+def test_horovod_tells_its_controllers_or_why_it_is_missing(found):
     horovod = named(found, "horovod", "horovod")
     if horovod.status == "ok":
         assert horovod.detail == "0.28.1"
@@ -76,7 +76,7 @@ def test_horovod_tells_its_controllers_or_why_it_is_missing(found: list[Finding]
         assert horovod.detail
 
 
-def test_a_build_that_failed_is_told_with_its_reason_and_log(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_build_that_failed_is_told_with_its_reason_and_log(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     state = cache.BuildState(status="missing", key="k", reason="no C++ compiler\nmore", log="kept/build.log")
     cache.write_state(state)
@@ -86,24 +86,24 @@ def test_a_build_that_failed_is_told_with_its_reason_and_log(monkeypatch: pytest
     assert finding.remedy.endswith("then: make setup")
 
 
-def test_a_broken_installation_is_a_finding_and_no_crash() -> None:
+def test_a_broken_installation_is_a_finding_and_no_crash():
     assert software.probe("raise ImportError('libmpi.so.40: cannot open')") == "ImportError: libmpi.so.40: cannot open"
     assert software.probe("import os; os._exit(3)") == "exit code 3"
     assert software.probe("print('hello'); print('{\"a\": 1}')") == {"a": 1}
 
 
-def test_programs_are_found_without_an_activated_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_are_found_without_an_activated_environment(monkeypatch):
     monkeypatch.setenv("PATH", "")
     assert local.find_program("torchrun") == str(Path(sys.executable).parent / "torchrun")
     assert local.find_program("no-such-program") is None
 
 
-def test_importing_the_doctor_does_not_import_torch() -> None:
+def test_importing_the_doctor_does_not_import_torch():
     script = "import sys, runners.doctor.command; sys.exit('torch' in sys.modules or 'horovod' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
-def test_the_table_shows_each_finding_and_the_remedies(found: list[Finding]) -> None:
+def test_the_table_shows_each_finding_and_the_remedies(found):
     text = io.StringIO()
     gap = Finding(topic="tests", name="lamp", status="missing", detail="no [lamp] found", remedy="buy a [lamp]")
     print_findings([*found, gap], Console(file=text, width=200))
@@ -112,7 +112,7 @@ def test_the_table_shows_each_finding_and_the_remedies(found: list[Finding]) -> 
     assert all(finding.name in text.getvalue() for finding in found)
 
 
-def test_nothing_missing_is_said() -> None:
+def test_nothing_missing_is_said():
     text = io.StringIO()
     print_findings([Finding(topic="a", name="b", status="ok", detail="c")], Console(file=text, width=80))
     assert "Nothing is missing." in text.getvalue()
@@ -131,7 +131,7 @@ JOB = {"SLURM_JOB_ID": "5", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NOD
         ({"SLURM_TASKS_PER_NODE": "2"}, {}, "job"),
     ],
 )
-def test_what_a_job_lacks_is_told_with_its_remedy(changes, answers, name) -> None:
+def test_what_a_job_lacks_is_told_with_its_remedy(changes, answers, name):
     """What Slurm's programs print, as ``tests/cluster/test_slurm.py`` has it from them."""
     usual = {"scontrol": "JobId=5 OverSubscribe=NO", "sh": "none\npmix_v4\npmix\n"}
     found = machine.slurm_findings(JOB | changes, lambda argv: (usual | answers)[argv[0]])
@@ -139,5 +139,5 @@ def test_what_a_job_lacks_is_told_with_its_remedy(changes, answers, name) -> Non
     assert all(finding.remedy for finding in found if finding.status != "ok")
 
 
-def test_outside_of_a_job_nothing_is_told_of_slurm() -> None:
+def test_outside_of_a_job_nothing_is_told_of_slurm():
     assert machine.slurm_findings({}, lambda argv: None) == []
