@@ -6,15 +6,14 @@
   screen names, which the faithful port's comparison does not have.
 - ``workload``: both scripts, and both libraries on the same training written as a workload. Counted: intervals that agree.
 - ``environments``: train_ddp.py in two environments, by ``--python-a`` and ``--python-b``.
-- ``odd``: two optimizers, LBFGS, evaluation in the middle, an early end, a crash, and a script that never steps.
 - ``examples``: Horovod's own examples beside our ports, and PyTorch's minGPT-ddp with two sets of flags. ``--examples`` is a folder
   with ``horovod-examples``, ``minGPT-ddp``, ``env-mingpt`` and ``mnist`` (the data). minGPT asks for GPUs; without any, a
   ``sitecustomize`` of that environment tells it that the CPU is one.
 
     python benchmarks/scripts.py QUESTION --output FOLDER [--only NAME] [--repeats N] [--launches N] [--steps N] [-- MORE FLAGS]
 
-The scripts are in tests/outside/scripts. Run it on an otherwise idle machine, but ``mistakes`` and ``odd``, which time nothing that
-counts. An existing FOLDER is continued. ``srun`` is asked where there is a Slurm job.
+The scripts are in tests/outside/scripts. Run it on an otherwise idle machine, but ``mistakes``, which times nothing that counts.
+An existing FOLDER is continued. ``srun`` is asked where there is a Slurm job.
 ``--hosts host1:1,host2:1`` puts a rank of each command on each host, where they are written for ranks on this one.
 """
 
@@ -291,21 +290,6 @@ def environments(setting: Setting) -> None:
     print("  " + "\n  ".join(answer.sentences))
 
 
-def odd(setting: Setting) -> None:
-    commands = {
-        "gan": f"{TORCHRUN} train_gan.py --epochs 1000",
-        "lbfgs": f"{TORCHRUN} train_lbfgs.py --steps 100000",
-        "evaluates": ddp(f"{LONG} --evaluate-every 20"),
-        "ends-after-50": ddp(f"{LONG} --max-steps 50"),
-        "crashes-at-30": ddp(f"{LONG} --crash-at 30"),
-        "never-steps": ddp(f"{LONG} --only-evaluate"),
-    }
-    for pair in setting.chosen([Pair(name=name, a=command, b=command) for name, command in commands.items()]):
-        answer = setting.ask(pair)
-        lines = [line for line in answer.printed.splitlines() if line.strip()]
-        print("  " + "\n  ".join(lines[-12:] if answer.code else [*answer.sentences[-1:], *answer.comparison.get("warnings", [])]))
-
-
 def examples(setting: Setting) -> None:
     if setting.examples is None:
         sys.exit("give --examples: the folder that holds Horovod's examples and minGPT-ddp")
@@ -343,7 +327,7 @@ def mingpt_flags(folder: Path) -> str:
 
 
 QUESTIONS: dict[str, Callable[[Setting], None]] = {
-    one.__name__: one for one in (same, extra, mistakes, workload, environments, odd, examples)
+    one.__name__: one for one in (same, extra, mistakes, workload, environments, examples)
 }
 
 

@@ -83,11 +83,7 @@ def parse_args(description, mistakes):
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--checkpoint", help="written after each epoch")
     parser.add_argument("--resume", help="a checkpoint to begin with")
-    parser.add_argument("--evaluate-every", type=int, default=0, help="steps; beside the evaluation after each epoch")
     parser.add_argument("--no-evaluation", action="store_true")
-    parser.add_argument("--max-steps", type=int, default=0)
-    parser.add_argument("--crash-at", type=int, default=0, help="step in which the last rank fails")
-    parser.add_argument("--only-evaluate", action="store_true")
     parser.add_argument("--extra-work", type=float, default=0.0, help="share of a step's compute that each forward pass adds")
     parser.add_argument("--mistake", choices=mistakes)
     return parser.parse_args()
@@ -140,13 +136,8 @@ def evaluate(args, model, loader, device, ranks):
         print(f"evaluation: loss {loss:.4f}, accuracy {accuracy:.1%}", flush=True)
 
 
-def crash(args, step, ranks):
-    if step == args.crash_at and ranks.rank == ranks.size - 1:
-        raise RuntimeError(f"planted: this script crashes in step {step}")
-
-
 def train(args, model, optimizer, loader, device, ranks, evaluation):
-    """Calls ``evaluation`` after each epoch, and as often as asked for."""
+    """Calls ``evaluation`` after each epoch."""
     scheduler = LambdaLR(optimizer, schedule(args.warmup_steps, args.epochs * len(loader)))
     per_epoch = args.mistake == "schedule-per-epoch"
     steps = 0
@@ -162,13 +153,8 @@ def train(args, model, optimizer, loader, device, ranks, evaluation):
             if not per_epoch:
                 scheduler.step()
             steps += 1
-            crash(args, steps, ranks)
             if steps % 50 == 0 and ranks.rank == 0:
                 print(f"epoch {epoch}, step {steps}: loss {loss.item():.4f}", flush=True)
-            if args.evaluate_every and steps % args.evaluate_every == 0:
-                evaluation()
-            if steps == args.max_steps:
-                return
         if per_epoch:
             scheduler.step()
         evaluation()

@@ -121,10 +121,7 @@ def main():
         if not args.no_evaluation:
             evaluate(args, model, test_loader, device, ranks)
 
-    if args.only_evaluate:
-        evaluation()
-    else:
-        train(args, model, optimizer, train_loader, device, ranks, evaluation)
+    train(args, model, optimizer, train_loader, device, ranks, evaluation)
     dist.destroy_process_group()
 
 

@@ -63,10 +63,7 @@ def main():
             hvd.broadcast_parameters(dict(model.named_buffers()), root_rank=0)
             evaluate(args, model, test_loader, device, ranks)
 
-    if args.only_evaluate:
-        evaluation()
-    else:
-        train(args, model, optimizer, train_loader, device, ranks, evaluation)
+    train(args, model, optimizer, train_loader, device, ranks, evaluation)
 
 
 if __name__ == "__main__":
