@@ -11,7 +11,7 @@ import numpy as np
 from reports.estimate import Stored
 from reports.formats.html import render_page
 from reports.schema import RatioSummary, Status
-from reports.tables.table import Table, columns, row
+from reports.tables.table import Table, table
 from reports.wording.formatting import NONE, apart, count, interval, ratio
 from reports.wording.headlines import WITHHELD
 
@@ -158,8 +158,8 @@ def tried_table(tuning: Tuning) -> Table:
     for one in tried_sets(tuning.trials)[:MOST_SETS]:
         note = "failed" if one.failed else "taken" if one.options == tuning.best else ""
         shown = NONE if one.failed == one.trials else ratio(math.exp(one.log_ratio))
-        rows.append(row({"settings": options_text(one.options), "trials": str(one.trials), "ratio": shown, "note": note}))
-    return Table(columns=columns(titles, numeric=["trials", "ratio"], wraps=["settings"]), rows=rows)
+        rows.append({"settings": options_text(one.options), "trials": str(one.trials), "ratio": shown, "note": note})
+    return table(titles, rows, numeric=["trials", "ratio"], wraps=["settings"])
 
 
 def tuning_page(tuning: Tuning, *, has_confirmation: bool) -> bytes:

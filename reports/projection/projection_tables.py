@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from reports.formats.csv_report import csv_bytes
 from reports.projection.project import BackCheck, Prediction, Projection, SeriesProjection
 from reports.schema import WhatIf
-from reports.tables.table import Row, Table, columns, row
+from reports.tables.table import Table, table
 from reports.wording.formatting import NONE, bounds_text, rate, rate_interval, ratio
 
 CSV_COLUMNS = ("series", "ranks", "samples_per_s", "low", "high", "hold", "ring")
@@ -24,7 +24,6 @@ TITLES = {
     "ring": "ring",
     "measured": "measured",
 }
-NUMERIC = [name for name in TITLES if name != "series"]
 EXPLANATION = (
     "interval: where one launch is expected; efficiency: a rank's throughput over that with {base}; yardsticks: hold, the last "
     "efficiency stays; ring, time grows by (hosts - 1) / hosts"
@@ -33,43 +32,37 @@ EXPLANATION = (
 
 def projection_table(projection: Projection) -> Table:
     """Every prediction, in groups by series."""
-    rows = [_row(one, prediction) for one in projection.series for prediction in one.predictions]
-    was_measured = any(prediction.measured for one in projection.series for prediction in one.predictions)
-    found = Table(columns=columns(TITLES, numeric=NUMERIC, wraps=["series"]), rows=rows)
-    return found if was_measured else found.without("measured")
-
-
-def _row(one: SeriesProjection, prediction: Prediction) -> Row:
-    entries = {
-        "series": one.series,
-        "ranks": str(prediction.ranks),
-        "hosts": str(prediction.hosts),
-        "samples": rate(prediction.samples_per_s),
-        "interval": rate_interval(prediction.samples_per_s),
-        "efficiency": f"{prediction.efficiency.value:.0%}",
-        "hold": rate(prediction.hold),
-        "ring": rate(prediction.ring),
-        "measured": rate(prediction.measured or None),
-    }
-    return row(entries, group=one.series)
+    rows = [
+        {
+            "series": one.series,
+            "ranks": str(prediction.ranks),
+            "hosts": str(prediction.hosts),
+            "samples": rate(prediction.samples_per_s),
+            "interval": rate_interval(prediction.samples_per_s),
+            "efficiency": f"{prediction.efficiency.value:.0%}",
+            "hold": rate(prediction.hold),
+            "ring": rate(prediction.ring),
+            "measured": rate(prediction.measured or None),
+        }
+        for one in projection.series
+        for prediction in one.predictions
+    ]
+    return table(TITLES, rows, numeric=TITLES.keys() - {"series"}, wraps=["series"], optional=["measured"], group="series")
 
 
 def ratio_table(projection: Projection) -> Table:
     """Every ratio of two arms; no rows where nothing is compared."""
     titles = {"arms": "ratio", "ranks": "ranks", "ratio": "throughput", "interval": "90% interval"}
     rows = [
-        row(
-            {
-                "arms": f"{one.candidate} / {one.baseline}",
-                "ranks": str(one.ranks),
-                "ratio": ratio(one.ratio.value),
-                "interval": bounds_text(one.ratio.ci_low, one.ratio.ci_high),
-            },
-            group=one.candidate,
-        )
+        {
+            "arms": f"{one.candidate} / {one.baseline}",
+            "ranks": str(one.ranks),
+            "ratio": ratio(one.ratio.value),
+            "interval": bounds_text(one.ratio.ci_low, one.ratio.ci_high),
+        }
         for one in projection.ratios
     ]
-    return Table(columns=columns(titles, numeric=["ranks", "ratio", "interval"]), rows=rows)
+    return table(titles, rows, numeric=["ranks", "ratio", "interval"], group="arms")
 
 
 def notes(projection: Projection) -> list[str]:

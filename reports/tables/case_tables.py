@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from measurement.records.record import Case
 from reports.conclusions.summaries import OUTCOMES, count_verdicts
 from reports.schema import ArmSummary, CaseFigures, Comparison
-from reports.tables.table import Entry, Table, columns, row
+from reports.tables.table import Entries, Entry, Table, table
 from reports.tables.verdict_table import verdict_kind
 from reports.wording.formatting import NONE, arm_kind, bandwidth, duration, interval, rate, ratio, size_text
 
@@ -32,19 +32,21 @@ def outcome_table(comparison: Comparison) -> Table:
     for arm in comparison.arms:
         counts = count_verdicts(arm, comparison.results)
         status = Entry(text=arm.status, kind=arm.status)
-        by_outcome: dict[str, str | Entry] = {outcome: str(counts[outcome] or "") for outcome in OUTCOMES}
-        rows.append(row({"arm": arm.name, "runs_as": arm_kind(arm), "status": status, **by_outcome}))
+        by_outcome: Entries = {outcome: str(counts[outcome] or "") for outcome in OUTCOMES}
+        rows.append({"arm": arm.name, "runs_as": arm_kind(arm), "status": status, **by_outcome})
     titles: dict[str, str] = {"arm": "arm", "runs_as": "runs as", "status": "status"} | {name: name for name in OUTCOMES}
-    return Table(columns=columns(titles, numeric=OUTCOMES), rows=rows)
+    return table(titles, rows, numeric=OUTCOMES)
 
 
 def case_table(comparison: Comparison) -> Table:
     """One row per case, in groups by operation; one column per arm, named like it, after the size in column ``/size``."""
-    rows = []
-    for case in comparison.cases:
-        entries = {arm.name: _case_entry(comparison, arm, case) for arm in comparison.arms}
-        rows.append(row({"/size": size_text(case), **entries}, group=case.operation))
-    return Table(columns=columns({"/size": "size", **{arm.name: arm.name for arm in comparison.arms}}), rows=rows)
+    names = [arm.name for arm in comparison.arms]
+    rows = [
+        {"/size": size_text(case), "/operation": case.operation}
+        | {arm.name: _case_entry(comparison, arm, case) for arm in comparison.arms}
+        for case in comparison.cases
+    ]
+    return table({"/size": "size", **dict(zip(names, names, strict=True))}, rows, group="/operation")
 
 
 def case_figures(figures: CaseFigures) -> tuple[str, str, str]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from reports.schema import PLANS_PEAK, ArmSummary, Comparison, Estimate, MachineFigures, ResourceFigures
 from reports.study_schema import Study, StudyPoint
-from reports.tables.table import Entry, Row, Table, columns, row
+from reports.tables.table import Entries, Entry, Table, table
 from reports.wording.formatting import NONE, gibibytes, rate, ratio, share, significant, with_interval
 
 TITLES = {
@@ -30,21 +30,7 @@ IDLE_BYTES_PER_S = 1e4
 
 def machine_table(comparison: Comparison) -> Table:
     """A row for each arm and host; columns that nothing is known for are left out. No rows where nothing was read."""
-    rows = [_host_row(arm, host) for arm in comparison.arms for host in _shown(arm)]
-    empty = {name for name in TITLES if all(made.entries[name].text == NONE for made in rows)}
-    shown = {name: title for name, title in TITLES.items() if name not in empty}
-    return Table(columns=columns(shown, numeric=shown.keys() - WORDS), rows=rows)
-
-
-def _shown(arm: ArmSummary) -> list[MachineFigures]:
-    if len(arm.machine) <= MOST_HOSTS:
-        return arm.machine
-    busiest = sorted(arm.machine, key=lambda host: host.busy_cores, reverse=True)[:MOST_HOSTS]
-    return [host for host in arm.machine if host in busiest]
-
-
-def _host_row(arm: ArmSummary, host: MachineFigures) -> Row:
-    return row(
+    rows = [
         {
             "arm": arm.name,
             "host": host.host,
@@ -54,9 +40,18 @@ def _host_row(arm: ArmSummary, host: MachineFigures) -> Row:
             "network": _network(host),
             "power": NONE if host.power_w is None else significant(host.power_w),
             "gpus": _gpus(host),
-        },
-        group=arm.name,
-    )
+        }
+        for arm in comparison.arms
+        for host in _shown(arm)
+    ]
+    return table(TITLES, rows, numeric=TITLES.keys() - WORDS, optional=TITLES, group="arm")
+
+
+def _shown(arm: ArmSummary) -> list[MachineFigures]:
+    if len(arm.machine) <= MOST_HOSTS:
+        return arm.machine
+    busiest = sorted(arm.machine, key=lambda host: host.busy_cores, reverse=True)[:MOST_HOSTS]
+    return [host for host in arm.machine if host in busiest]
 
 
 def _network(host: MachineFigures) -> str:
@@ -111,27 +106,29 @@ def resource_table(shown: Comparison | Study) -> Table:
         "memory_ratio": "memory ratio",
         "energy": "J per sample",
     }
-    rows = [_resource_row(*one, baseline=shown.baseline) for one in known]
-    empty = [name for name in titles if all(one.entries[name].text in ("1", NONE) for one in rows)]
-    return Table(columns=columns(titles, numeric=titles.keys() - {"point", "arm"}), rows=rows).without(*empty)
+    rows: list[Entries] = []
+    for point, arm, own in known:
+        result = point.result(arm.name)
+        first = "1" if arm.name == shown.baseline else NONE
+        rows.append(
+            {
+                "point": point.name,
+                "arm": arm.name,
+                "rate": _entry(own.per_device_per_s, rate),
+                "flops": _flops(own),
+                "mfu": _entry(own.mfu, "{:.1%}".format),
+                "memory": _entry(own.memory_bytes, lambda value: gibibytes(round(value))),
+                "memory_ratio": _entry(result.memory_ratio, ratio) if result else first,
+                "energy": significant(arm.energy_per_sample_j) if arm.energy_per_sample_j else NONE,
+            }
+        )
+    figures = titles.keys() - {"point", "arm"}
+    return table(titles, rows, numeric=figures, optional=figures, group="point")
 
 
-def _resource_row(point: Comparison | StudyPoint, arm: ArmSummary, own: ResourceFigures, *, baseline: str) -> Row:
-    result = point.result(arm.name)
-    first = "1" if arm.name == baseline else NONE
-    return row(
-        {
-            "point": point.name,
-            "arm": arm.name,
-            "rate": _entry(own.per_device_per_s, rate),
-            "flops": _entry(own.flops_per_s, lambda value: significant(value / FLOP_UNITS[own.device][1])),
-            "mfu": _entry(own.mfu, "{:.1%}".format),
-            "memory": _entry(own.memory_bytes, lambda value: gibibytes(round(value))),
-            "memory_ratio": _entry(result.memory_ratio, ratio) if result else first,
-            "energy": significant(arm.energy_per_sample_j) if arm.energy_per_sample_j else NONE,
-        },
-        group=point.name,
-    )
+def _flops(own: ResourceFigures) -> Entry:
+    _, size = FLOP_UNITS[own.device]
+    return _entry(own.flops_per_s, lambda value: significant(value / size))
 
 
 def _entry(estimate: Estimate | None, words: Callable[[float], str]) -> Entry:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from reports.conclusions.machine import is_far_off
 from reports.schema import ArmSummary, ByRank, Comparison
-from reports.tables.table import Table, columns, row
+from reports.tables.table import Table, table
 from reports.wording.formatting import milliseconds, rate, significant
 
 EXPLANATION = (
@@ -42,8 +42,8 @@ def rank_table(comparison: Comparison) -> Table:
     sums = {name: {host.host: f"{rate(host.throughput_per_s)}/s" for host in own.hosts} for name, own in arms.items()}
     by_place |= {("sum", host): {name: own.get(host, "") for name, own in sums.items()} for host in all_places.values()}
     by_place |= {("skew", ""): skews} if arms else {}
-    rows = [row({"/place": place, "/host": host, **by_arm}) for (place, host), by_arm in by_place.items()]
-    return Table(columns=columns({"/place": "", "/host": "host", **dict(zip(arms, arms, strict=True))}), rows=rows)
+    rows = [{"/place": place, "/host": host, **by_arm} for (place, host), by_arm in by_place.items()]
+    return table({"/place": "", "/host": "host", **dict(zip(arms, arms, strict=True))}, rows)
 
 
 def _slowest(arms: Sequence[ByRank]) -> list[int]:
@@ -76,8 +76,8 @@ def link_table(arms: Sequence[ArmSummary]) -> Table:
     for name, link in ((arm.name, link) for arm in arms for link in arm.links):
         sizes = {way: significant(getattr(link, f"{way}_bytes") / 1e6) for way in ("sent", "received", "needed")}
         ratio = f"{link.sent_bytes / link.needed_bytes:.2f}" if link.needed_bytes else ""
-        rows.append(row({"arm": name, "host": link.host, **sizes, "share": ratio}))
-    return Table(columns=columns(LINK_TITLES), rows=rows)
+        rows.append({"arm": name, "host": link.host, **sizes, "share": ratio})
+    return table(LINK_TITLES, rows)
 
 
 def link_caption(arms: Sequence[ArmSummary]) -> str:

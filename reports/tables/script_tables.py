@@ -8,7 +8,7 @@ from reports.conclusions.step_terms import SCRIPT_PHASES
 from reports.parts_schema import ConfigurationDifference, Equality, LossEquality, Severity
 from reports.schema import ArmSummary, Comparison, Phase
 from reports.scripts.script_arms import shown
-from reports.tables.table import Entry, Kind, Table, columns, row
+from reports.tables.table import Entries, Entry, Kind, Table, table
 from reports.tables.terms_table import milliseconds_entry
 from reports.wording.formatting import NONE, milliseconds
 
@@ -45,25 +45,25 @@ BESIDE_BACKWARD = "avg_backward_compute_comm_overlap_time"
 def differences_table(differences: Sequence[ConfigurationDifference]) -> Table:
     """One row for each field: its value in every arm, and what the difference means. Arms are columns named like them."""
     arms = list(dict.fromkeys(arm for one in differences for arm in one.values))
-    rows = []
+    rows: list[Entries] = []
     for one in differences:
         values = {arm: shown(one.values[arm]) if arm in one.values else "" for arm in arms}
         work = (", allowed" if one.allowed else ", other work") if one.changes_work and one.severity != "work" else ""
         meaning = Entry(text=f"{SEVERITY_WORDS[one.severity]}{work}", kind=KINDS.get(one.severity, "plain"))
-        rows.append(row({"/field": one.field, **values, "/means": meaning, "/sentence": one.sentence}))
+        rows.append({"/field": one.field, **values, "/means": meaning, "/sentence": one.sentence})
     titles = {"/field": "setting", **{arm: arm for arm in arms}, "/means": "", "/sentence": "in words"}
-    return Table(columns=columns(titles, wraps=titles), rows=rows)
+    return table(titles, rows, wraps=titles)
 
 
 def equality_table(comparison: Comparison) -> Table:
     """One row for each arm but the baseline. No rows without scripts."""
     equality = comparison.equality
     titles = {"arm": "arm", "start": "start", "gradients": "gradients of step 1", "parameters": "parameters", "loss": "loss"}
-    rows = [] if equality is None else [row(_equality_entries(name, equality)) for name in equality.start]
-    return Table(columns=columns(titles, wraps=titles), rows=rows)
+    rows = [] if equality is None else [_equality_entries(name, equality) for name in equality.start]
+    return table(titles, rows, wraps=titles)
 
 
-def _equality_entries(arm: str, equality: Equality) -> dict[str, str | Entry]:
+def _equality_entries(arm: str, equality: Equality) -> Entries:
     start, gradients, parameters = equality.start[arm], equality.gradients[arm], equality.parameters[arm]
     after = parameters.first_difference_step or len(parameters.distances)
     last = parameters.distances[after - 1] if parameters.distances else None
@@ -92,13 +92,13 @@ def phases_table(comparison: Comparison) -> Table:
     """One row for each script: mean milliseconds of a step by phase, on the slowest rank. No rows without scripts."""
     titles: dict[str, str] = {"arm": "ms per step", **{phase: PHASE_TITLES[phase] for phase in SCRIPT_PHASES}}
     titles |= {"counted": "exchange by DDP's counters", "gaps": "long gaps"}
-    rows = []
-    for arm in comparison.arms:
-        if arm.step_phases_s:
-            phases: dict[str, Entry] = {phase: milliseconds_entry(arm.step_phases_s.get(phase)) for phase in SCRIPT_PHASES}
-            rows.append(row({"arm": arm.name, **phases, "counted": _counted(arm), "gaps": _gaps(arm)}))
-    empty = [name for name in ("counted", "gaps") if all(one.entries[name].text == NONE for one in rows)]
-    return Table(columns=columns(titles, numeric=SCRIPT_PHASES), rows=rows).without(*empty)
+    rows: list[Entries] = [
+        {"arm": arm.name, "counted": _counted(arm), "gaps": _gaps(arm)}
+        | {phase: milliseconds_entry(arm.step_phases_s.get(phase)) for phase in SCRIPT_PHASES}
+        for arm in comparison.arms
+        if arm.step_phases_s
+    ]
+    return table(titles, rows, numeric=SCRIPT_PHASES, optional=("counted", "gaps"))
 
 
 def _counted(arm: ArmSummary) -> str:

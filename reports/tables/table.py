@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from reports.parts_schema import Convergence
 from reports.schema import Status, Verdict
+from reports.wording.formatting import NONE
 
 Kind = Status | Verdict | Convergence | Literal["plain", "baseline", "control", "control failed", "no timing", "reference"]
 
@@ -25,6 +26,10 @@ class Entry:
     def narrow(self) -> str:
         """The shorter text."""
         return self.text if self.short is None else self.short
+
+
+Entries = Mapping[str, str | Entry]
+"""What a row has, by the column's name; a text is a plain entry."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +80,10 @@ class Table:
 
         return replace(self, rows=[narrow(row) for row in self.rows])
 
+    def with_total(self) -> Table:
+        """The table whose last row, if there is one, sums up the others."""
+        return replace(self, rows=[*self.rows[:-1], *(replace(row, is_total=True) for row in self.rows[-1:])])
+
     def lines(self) -> list[list[Entry]]:
         """The entries, row by row in the order of the columns."""
         return [[row.entries[column.name] for column in self.columns] for row in self.rows]
@@ -85,12 +94,30 @@ class Table:
         return {name: replace(self, rows=[row for row in self.rows if row.group == name]) for name in names}
 
 
-def columns(titles: Mapping[str, str], *, numeric: Collection[str] = (), wraps: Collection[str] = ()) -> list[Column]:
-    """Columns by name and title; those that hold numbers, and those that may be broken, are named."""
-    return [Column(name=name, title=title, numeric=name in numeric, wraps=name in wraps) for name, title in titles.items()]
+def table(
+    titles: Mapping[str, str],
+    rows: Iterable[Entries],
+    *,
+    numeric: Collection[str] = (),
+    wraps: Collection[str] = (),
+    optional: Collection[str] = (),
+    group: str = "",
+) -> Table:
+    """A table of entries by column.
 
-
-def row(entries: Mapping[str, str | Entry], *, group: str = "", is_total: bool = False) -> Row:
-    """A row of entries by column; a text is a plain entry."""
-    made = {name: Entry(text=entry) if isinstance(entry, str) else entry for name, entry in entries.items()}
-    return Row(entries=made, group=group, is_total=is_total)
+    Args:
+        titles: of the columns, by name.
+        rows: entries by name; those without a column are not shown.
+        numeric: columns that hold numbers.
+        wraps: columns whose entries may be broken.
+        optional: columns that are left out where no row has a figure, but for the baseline's own ratio.
+        group: of rows with the same text in this entry.
+    """
+    made = [{name: Entry(text=entry) if isinstance(entry, str) else entry for name, entry in row.items()} for row in rows]
+    empty = {name for name in optional if all(row[name].text in ("1", NONE) for row in made)}
+    columns = [
+        Column(name=name, title=title, numeric=name in numeric, wraps=name in wraps)
+        for name, title in titles.items()
+        if name not in empty
+    ]
+    return Table(columns=columns, rows=[Row(entries=row, group=row[group].text if group else "") for row in made])

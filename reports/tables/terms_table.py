@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from measurement.records.trace import NcclCollective
 from reports.conclusions.step_terms import TERMS
 from reports.schema import Comparison, Estimate, WhatIf, WhatIfArm
-from reports.tables.table import Entry, Row, Table, columns, row
+from reports.tables.table import Entries, Entry, Table, table
 from reports.wording.causes import TERM_NAMES
-from reports.wording.formatting import NONE, milliseconds, rate, rate_interval, ratio, step_shares, with_interval
+from reports.wording.formatting import NONE, bounds_text, milliseconds, rate, rate_interval, ratio, step_shares, with_interval
 
 MOST_EXCHANGES, MOST_COLLECTIVES = 24, 3
 """How many an arm shows; comparison.json has all."""
@@ -29,17 +29,16 @@ def steps_table(comparison: Comparison) -> Table:
         "spread": "p5 to p95 ms",
         "shares": "waiting for data, exposed exchange",
     }
-    rows = []
-    for arm in comparison.arms:
-        steps = arm.step_time_s
-        entries = {
+    rows = [
+        {
             "arm": arm.name,
-            "median": milliseconds(steps.get("p50")),
-            "spread": f"{milliseconds(steps['p5'])} to {milliseconds(steps['p95'])}" if steps else NONE,
+            "median": milliseconds(arm.step_time_s.get("p50")),
+            "spread": bounds_text(arm.step_time_s.get("p5"), arm.step_time_s.get("p95"), milliseconds),
             "shares": step_shares(arm.step_shares),
         }
-        rows.append(row(entries))
-    return Table(columns=columns(titles), rows=rows)
+        for arm in comparison.arms
+    ]
+    return table(titles, rows)
 
 
 def terms_table(comparison: Comparison) -> Table:
@@ -47,45 +46,40 @@ def terms_table(comparison: Comparison) -> Table:
     titles: dict[str, str] = {"arm": "ms per step", "step": "step"} | {term: TERM_NAMES[term] for term in TERMS}
     found = {arm.name: arm.step_terms_s for arm in comparison.arms if arm.step_terms_s}
     rows = [
-        row({"arm": name, "step": milliseconds_entry(terms.step), **{term: milliseconds_entry(terms.of(term)) for term in TERMS}})
+        {"arm": name, "step": milliseconds_entry(terms.step), **{term: milliseconds_entry(terms.of(term)) for term in TERMS}}
         for name, terms in found.items()
     ]
-    return Table(columns=columns(titles, numeric=("step", *TERMS)), rows=rows)
+    return table(titles, rows, numeric=("step", *TERMS))
 
 
 def threads_table(comparison: Comparison) -> Table:
     """One row per arm and kind of block: what the training thread and the library's threads did in a step, in milliseconds."""
     figures = {"running": "training thread runs", "runnable": "waits for a core", "library": "library's threads run"}
     rows = [
-        row(
-            {"arm": arm.name, "kind": words} | {name: milliseconds_entry(getattr(found, f"{name}_s")) for name in figures},
-            group=arm.name,
-        )
+        {"arm": arm.name, "kind": words} | {name: milliseconds_entry(getattr(found, f"{name}_s")) for name in figures}
         for arm in comparison.arms
         for kind, words in KINDS.items()
         if (found := arm.threads_s.get(kind)) is not None
     ]
-    return Table(columns=columns({"arm": "ms per step", "kind": "blocks", **figures}, numeric=figures), rows=rows)
+    return table({"arm": "ms per step", "kind": "blocks", **figures}, rows, numeric=figures, group="arm")
 
 
 def causes_table(comparison: Comparison) -> Table:
     """One row for each specific cause of an arm: its milliseconds, what it moves, and the setting that changes it."""
     titles = {"arm": "arm", "cause": "cause", "time": "ms per step", "term": "within", "moved": "bytes", "setting": "changed by"}
-    rows = [
-        row(
-            {
-                "arm": arm.name,
-                "cause": one.name if one.count is None else f"{one.name} ({one.count:.0f} a step)",
-                "time": milliseconds_entry(one.per_step_s),
-                "term": TERM_NAMES[one.term],
-                "moved": NONE if one.num_bytes is None else f"{one.num_bytes:,}",
-                "setting": one.setting,
-            }
-        )
+    rows: list[Entries] = [
+        {
+            "arm": arm.name,
+            "cause": one.name if one.count is None else f"{one.name} ({one.count:.0f} a step)",
+            "time": milliseconds_entry(one.per_step_s),
+            "term": TERM_NAMES[one.term],
+            "moved": NONE if one.num_bytes is None else f"{one.num_bytes:,}",
+            "setting": one.setting,
+        }
         for arm in comparison.arms
         for one in arm.causes
     ]
-    return Table(columns=columns(titles, numeric=("time", "moved"), wraps=("setting",)), rows=rows)
+    return table(titles, rows, numeric=("time", "moved"), wraps=("setting",))
 
 
 def exchange_table(comparison: Comparison) -> Table:
@@ -93,20 +87,17 @@ def exchange_table(comparison: Comparison) -> Table:
     figures = {"arrived": "last rank came at ms", "skew": "skew ms", "transfer": "transfer ms"}
     titles = {"arm": "arm", "name": "collective", "size": "bytes", **figures, "last": "last rank"}
     rows = [
-        row(
-            {
-                "arm": arm.arm,
-                "name": one.name if one.num_tensors is None else f"{one.name}, {one.num_tensors} fused",
-                "size": NONE if one.num_bytes is None else f"{one.num_bytes:,}",
-                **{name: milliseconds(getattr(one, f"{name}_s")) for name in figures},
-                "last": f"rank {one.last_rank} ({one.last_share:.0%} of {arm.steps} steps)",
-            },
-            group=arm.arm,
-        )
+        {
+            "arm": arm.arm,
+            "name": one.name if one.num_tensors is None else f"{one.name}, {one.num_tensors} fused",
+            "size": NONE if one.num_bytes is None else f"{one.num_bytes:,}",
+            **{name: milliseconds(getattr(one, f"{name}_s")) for name in figures},
+            "last": f"rank {one.last_rank} ({one.last_share:.0%} of {arm.steps} steps)",
+        }
         for arm in (comparison.traces.arms if comparison.traces else [])
         for one in arm.exchanges[:MOST_EXCHANGES]
     ]
-    return Table(columns=columns(titles, numeric=("size", *figures)), rows=rows)
+    return table(titles, rows, numeric=("size", *figures), group="arm")
 
 
 def nccl_table(comparison: Comparison) -> Table:
@@ -114,18 +105,16 @@ def nccl_table(comparison: Comparison) -> Table:
     told = {"version": "NCCL", "network": "network", "connections": "ranks meet by", "channels": "channels"}
     titles = {"arm": "arm", **told, "collectives": "largest collectives"}
     rows = [
-        row(
-            {
-                "arm": arm.arm,
-                **{name: str(getattr(arm.nccl, name) or NONE) for name in ("version", "network", "channels")},
-                "connections": ", ".join(arm.nccl.connections) or NONE,
-                "collectives": "; ".join(map(_collective, arm.nccl.collectives[:MOST_COLLECTIVES])) or NONE,
-            }
-        )
+        {
+            "arm": arm.arm,
+            **{name: str(getattr(arm.nccl, name) or NONE) for name in ("version", "network", "channels")},
+            "connections": ", ".join(arm.nccl.connections) or NONE,
+            "collectives": "; ".join(map(_collective, arm.nccl.collectives[:MOST_COLLECTIVES])) or NONE,
+        }
         for arm in (comparison.traces.arms if comparison.traces else [])
         if arm.nccl
     ]
-    return Table(columns=columns(titles, numeric=("channels",), wraps=("connections", "collectives")), rows=rows)
+    return table(titles, rows, numeric=("channels",), wraps=("connections", "collectives"))
 
 
 def _collective(one: NcclCollective) -> str:
@@ -141,15 +130,13 @@ def milliseconds_entry(estimate: Estimate | None) -> Entry:
 def timing_table(comparison: Comparison) -> Table:
     """A row for each part of a launch, and one for all of it."""
     whole = sum(one.seconds for one in comparison.timings)
-    rows = [_timing_row(one.stage, one.part, one.seconds, whole) for one in comparison.timings]
+    parts = [(one.stage, one.part, one.seconds) for one in comparison.timings]
+    rows = [
+        {"stage": stage, "part": part, "seconds": f"{seconds:.1f}", "share": f"{seconds / whole if whole else 0.0:.0%}"}
+        for stage, part, seconds in [*parts, *([("launch", "in all", whole)] if parts else [])]
+    ]
     titles = {"stage": "stage", "part": "part", "seconds": "seconds", "share": "share"}
-    rows += [_timing_row("launch", "in all", whole, whole, is_total=True)] if rows else []
-    return Table(columns=columns(titles, numeric=("seconds", "share")), rows=rows)
-
-
-def _timing_row(stage: str, part: str, seconds: float, whole: float, *, is_total: bool = False) -> Row:
-    shown = {"seconds": f"{seconds:.1f}", "share": f"{seconds / whole if whole else 0.0:.0%}"}
-    return row({"stage": stage, "part": part, **shown}, group=stage, is_total=is_total)
+    return table(titles, rows, numeric=("seconds", "share"), group="stage").with_total()
 
 
 WHAT_IF_TITLES = {
@@ -164,21 +151,27 @@ WHAT_IF_TITLES = {
 
 def what_if_table(found: Sequence[WhatIf]) -> Table:
     """One row for each scenario and arm; scenarios left out of which nothing is known."""
-    rows = [_what_if_row(one, arm) for one in found if not one.is_unknown for arm in one.arms]
-    return Table(columns=columns(WHAT_IF_TITLES, numeric=("throughput", "interval", "gain"), wraps=("scenario", "arm")), rows=rows)
+    rows = [
+        {
+            "scenario": one.scenario,
+            "arm": arm.arm,
+            "throughput": rate(arm.throughput_per_s),
+            "interval": rate_interval(arm.throughput_per_s),
+            "gain": with_interval(arm.gain, ratio),
+            "fastest": _leads(one, arm),
+        }
+        for one in found
+        if not one.is_unknown
+        for arm in one.arms
+    ]
+    return table(WHAT_IF_TITLES, rows, numeric=("throughput", "interval", "gain"), wraps=("scenario", "arm"), group="scenario")
 
 
-def _what_if_row(one: WhatIf, arm: WhatIfArm) -> Row:
-    leads = NONE if arm.arm not in one.fastest else "yes" if len(one.fastest) == 1 else "not told apart"
-    entries = {
-        "scenario": one.scenario,
-        "arm": arm.arm,
-        "throughput": rate(arm.throughput_per_s),
-        "interval": rate_interval(arm.throughput_per_s),
-        "gain": with_interval(arm.gain, ratio),
-        "fastest": f"not known: {arm.unknown}" if arm.unknown else leads,
-    }
-    return row(entries, group=one.scenario)
+def _leads(one: WhatIf, arm: WhatIfArm) -> str:
+    """Whether the arm is fastest there."""
+    if arm.unknown:
+        return f"not known: {arm.unknown}"
+    return NONE if arm.arm not in one.fastest else "yes" if len(one.fastest) == 1 else "not told apart"
 
 
 def what_if_caption(found: Sequence[WhatIf]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from reports.parts_schema import Against, ArmTraining, Change, ChangeVerdict, TrainingSummary
 from reports.schema import ArmSummary, Comparison, RatioSummary
-from reports.tables.table import Column, Entry, Kind, Row, Table, columns, row
+from reports.tables.table import Entries, Entry, Kind, Table, table
 from reports.wording.against_sentences import WITHHELD, figure_name
 from reports.wording.comparison_sentences import first_line, minutes_words
 from reports.wording.formatting import (
@@ -30,17 +30,28 @@ MPI_PARAMETERS = {"environment.OMPI_MCA_pml": "pml", "environment.OMPI_MCA_btl":
 
 def verdict_table(comparison: Comparison) -> Table:
     """One row per arm, in the plan's order."""
-    made = [
-        *columns({"arm": "arm", "runs_as": "runs as"}),
-        *arm_columns(comparison.sample_unit, comparison.measurement["confidence"]),
-        *columns({"pairs": "launches, pairs", "note": "note"}, numeric=["pairs"], wraps=["note"]),
-    ]
-    return Table(columns=made, rows=[_row(arm, comparison.result(arm.name)) for arm in comparison.arms])
-
-
-def arm_columns(unit: str, confidence: float) -> list[Column]:
-    """The columns of ``arm_entries``."""
     titles = {
+        "arm": "arm",
+        "runs_as": "runs as",
+        **arm_titles(comparison.sample_unit, comparison.measurement["confidence"]),
+        "pairs": "launches, pairs",
+        "note": "note",
+    }
+    rows: list[Entries] = []
+    for arm in comparison.arms:
+        result = comparison.result(arm.name)
+        pairs = f"{result.launches}, {result.pairs}" if result and result.pairs else ""
+        own = {"arm": arm.name, "runs_as": arm_kind(arm), "pairs": pairs, "note": note(arm, result)}
+        rows.append({**own, **arm_entries(arm, result)})
+    return table(titles, rows, numeric=(*ARM_NUMBERS, "pairs"), wraps=["note"])
+
+
+ARM_NUMBERS = ("throughput", "ratio", "interval", "exposed")
+
+
+def arm_titles(unit: str, confidence: float) -> dict[str, str]:
+    """The columns of ``arm_entries``; ``ARM_NUMBERS`` are figures."""
+    return {
         "status": "status",
         "throughput": f"{unit}/s",
         "ratio": "ratio",
@@ -48,7 +59,6 @@ def arm_columns(unit: str, confidence: float) -> list[Column]:
         "verdict": "verdict",
         "exposed": "exposed ms",
     }
-    return columns(titles, numeric=("throughput", "ratio", "interval", "exposed"))
 
 
 def arm_entries(arm: ArmSummary, result: RatioSummary | None) -> dict[str, Entry]:
@@ -68,18 +78,6 @@ def arm_entries(arm: ArmSummary, result: RatioSummary | None) -> dict[str, Entry
         "verdict": Entry(text=said, kind=kind),
         "exposed": Entry(text=exposed(arm.exposed_exchange_s) if arm.world_size > 1 else "not tested"),
     }
-
-
-def _row(arm: ArmSummary, result: RatioSummary | None) -> Row:
-    return row(
-        {
-            "arm": arm.name,
-            "runs_as": arm_kind(arm),
-            "pairs": f"{result.launches}, {result.pairs}" if result and result.pairs else "",
-            **arm_entries(arm, result),
-            "note": note(arm, result),
-        }
-    )
 
 
 def verdict_kind(result: RatioSummary | None) -> Kind:
@@ -139,9 +137,9 @@ def conditions_table(comparison: Comparison) -> Table:
             "threads": str(arm.threads_per_rank or NONE),
             "other_threads": NONE if others is None else f"{others:.2f}",
         }
-        rows.append(row(entries | {name: values[arm.name] for name, values in defaults.items()}))
+        rows.append(entries | {name: values[arm.name] for name, values in defaults.items()})
     numeric = ("cores", "threads", "other_threads")
-    return Table(columns=columns(titles, numeric=numeric), rows=rows).without(*alike)
+    return table(titles, rows, numeric=numeric).without(*alike)
 
 
 def _exchange_unit(arm: ArmSummary) -> str:
@@ -160,18 +158,15 @@ def _mpi_parameters(arm: str, values: Mapping[str, Mapping[str, object]]) -> str
 
 
 def training_table(training: TrainingSummary) -> Table:
-    """One row per arm, in the plan's order; with times to accuracy where the plan has a target."""
+    """One row per arm, in the plan's order; with times to accuracy where the plan has a target.
+
+    Besides the columns' entries there is a ``note``, which a format may show with the arm's name.
+    """
     target = training.settings.target_accuracy
     titles = {"accuracy": "accuracy", "difference": f"points from {training.reference}", "convergence": "convergence"}
     if target is not None:
         titles |= {"time": f"{percent(target)} after", "reached": "reached", "time_ratio": f"time / {training.baseline}'s"}
-    rows = [_training_row(arm, training) for arm in training.arms]
-    return Table(columns=columns({"arm": "arm"} | titles, wraps=titles), rows=rows)
-
-
-def _training_row(arm: ArmTraining, training: TrainingSummary) -> Row:
-    """Besides the columns' entries there is a ``note``, which a format may show with the arm's name."""
-    return row(
+    rows: list[Entries] = [
         {
             "arm": arm.name,
             "accuracy": accuracy_interval(arm.final_top1),
@@ -182,7 +177,9 @@ def _training_row(arm: ArmTraining, training: TrainingSummary) -> Row:
             "time_ratio": "1" if arm.name == training.baseline else time_ratio(arm.time_ratio),
             "note": arm.note or "",
         }
-    )
+        for arm in training.arms
+    ]
+    return table({"arm": "arm"} | titles, rows, wraps=titles)
 
 
 def _convergence(arm: ArmTraining, training: TrainingSummary) -> Entry:
@@ -207,19 +204,22 @@ def against_table(comparison: Comparison) -> Table:
     found = comparison.against
     rows = [_change_row(change, found, comparison.sample_unit) for change in found.changes] if found else []
     titles = AGAINST_TITLES | ({"interval": f"{percent(found.confidence)} interval"} if found else {})
-    return Table(columns=columns(titles, numeric=("before", "after", "change", "interval"), wraps=("verdict",)), rows=rows)
+    return table(titles, rows, numeric=("before", "after", "change", "interval"), wraps=("verdict",))
 
 
-def _change_row(change: Change, found: Against, unit: str) -> Row:
+def _change_row(change: Change, found: Against, unit: str) -> Entries:
     is_ratio = change.baseline is not None
     before, after = (ratio(value) if is_ratio else rate(value) for value in (change.before, change.after))
     bounds = change.change.bounds
     verdict = Entry(text=_change_verdict(change, found), kind=CHANGE_KINDS.get(change.verdict, "undecided"))
-    return row(
-        {"figure": figure_name(change) + ("" if is_ratio else f", {unit}/s"), "before": before, "after": after}
-        | {"change": _signed(change.change.value), "interval": " to ".join(map(_signed, bounds)) if bounds else NONE}
-        | {"verdict": verdict}
-    )
+    return {
+        "figure": figure_name(change) + ("" if is_ratio else f", {unit}/s"),
+        "before": before,
+        "after": after,
+        "change": _signed(change.change.value),
+        "interval": " to ".join(map(_signed, bounds)) if bounds else NONE,
+        "verdict": verdict,
+    }
 
 
 def _signed(value: float) -> str:

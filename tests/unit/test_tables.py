@@ -13,7 +13,7 @@ from reports import conclude, write_reports
 from reports.formats.html import HtmlReport
 from reports.formats.markdown import MarkdownReport
 from reports.formats.terminal import STYLES, comparison_lines, rich_table
-from reports.tables.table import Column, Entry, Row, Table, row
+from reports.tables.table import Column, Entry, Row, Table, table
 from reports.tables.verdict_table import verdict_table
 from reports.wording.first_screen import first_screen
 from tests.kit.results_factory import Truth, make_plan, write_results
@@ -79,13 +79,12 @@ def test_a_style_follows_from_the_kind_alone():
 
 
 def test_columns_are_picked_and_shortened_by_name():
-    columns = [Column(name=name, title=name.upper()) for name in ("a", "b")]
-    first = row({"a": Entry(text="long (1 to 2)", short="long"), "b": "x"}, group="g")
-    table = Table(columns=columns, rows=[first, row({"a": "y", "b": "z"}, group="h")])
-    assert [[entry.text for entry in line] for line in table.only("b", "a").lines()] == [["x", "long (1 to 2)"], ["z", "y"]]
-    assert [entry.text for entry in table.without("b").narrowed("a").lines()[0]] == ["long"]
-    assert [entry.text for entry in table.lines()[0]] == ["long (1 to 2)", "x"], "the table itself stays as it is"
-    assert {name: len(own.rows) for name, own in table.groups().items()} == {"g": 1, "h": 1}
+    first = {"a": Entry(text="long (1 to 2)", short="long"), "b": "x", "place": "g"}
+    shown = table({"a": "A", "b": "B"}, [first, {"a": "y", "b": "z", "place": "h"}], group="place")
+    assert [[entry.text for entry in line] for line in shown.only("b", "a").lines()] == [["x", "long (1 to 2)"], ["z", "y"]]
+    assert [entry.text for entry in shown.without("b").narrowed("a").lines()[0]] == ["long"]
+    assert [entry.text for entry in shown.lines()[0]] == ["long (1 to 2)", "x"], "the table itself stays as it is"
+    assert {name: len(own.rows) for name, own in shown.groups().items()} == {"g": 1, "h": 1}
 
 
 @pytest.mark.slow
