@@ -660,6 +660,11 @@ class Comparison(Stored):
     """What the machine did, block by block, columns ``reports.conclusions.machine.MACHINE_COLUMNS``."""
 
     @property
+    def arms_anywhere(self) -> list[ArmSummary]:
+        """All arms; of a study at each point."""
+        return self.arms
+
+    @property
     def are_scripts(self) -> bool:
         """Whether the arms are commands of the user's."""
         return self.equality is not None

@@ -69,6 +69,11 @@ class Study(Stored):
         return all(arm.status in ("ok", "not at this point") and not point.cause for point in self.points for arm in point.arms)
 
     @property
+    def arms_anywhere(self) -> list[ArmSummary]:
+        """All arms at each point."""
+        return [arm for point in self.points for arm in point.arms]
+
+    @property
     def arm_names(self) -> list[str]:
         """In the plan's order."""
         return [arm.name for arm in self.points[0].arms]

@@ -130,14 +130,16 @@ def _answer_what_if(source: Path, links: Links, *, form: str) -> None:
     from reports import conclude
     from reports.formats.console import new_console
     from reports.formats.terminal import rich_table, shown
+    from reports.formats.texts import caption
     from reports.projection.projection_tables import what_if_csv
-    from reports.tables.terms_table import what_if_caption, what_if_table
+    from reports.tables.terms_table import what_if_table
 
     folder = ResultsFolder(source)
     if points := folder.read_plan().points:
         first = folder.point(next(iter(points))).root
         raise PlanError(f"'{source}' is a study; name the folder of one of its points, such as '{first}'")
-    found = conclude(folder, links=links).what_if
+    comparison = conclude(folder, links=links)
+    found = comparison.what_if
     unknown = [one for one in found if one.is_unknown]
     for one in unknown:
         print(f"ringside: {one.scenario}: not known: {one.arms[0].unknown}", file=sys.stderr)
@@ -148,7 +150,7 @@ def _answer_what_if(source: Path, links: Links, *, form: str) -> None:
         return
     console = new_console()
     console.print(rich_table(what_if_table(found), once_per_group="scenario"))
-    console.print(shown(what_if_caption(found)), soft_wrap=True)
+    console.print(shown(caption("what_if", comparison)), soft_wrap=True)
 
 
 def _rates(flag: str, text: str | None) -> list[int]:

@@ -25,11 +25,11 @@ from reports.charts.interval_axis import interval_axis
 from reports.charts.study_charts import study_charts
 from reports.charts.timeline import pair_stride
 from reports.conclusions.study_conclusions import has_own_units
-from reports.formats.texts import method
+from reports.formats.sections import sections, study_sections
+from reports.formats.texts import caption, method
 from reports.schema import ArmSummary, Comparison
 from reports.study_schema import Study
 from reports.tables.case_tables import case_table, outcome_table
-from reports.tables.sections import DIVIDE, sections, study_sections
 from reports.tables.study_tables import points_table, results_table
 from reports.tables.table import Table
 from reports.tables.verdict_table import training_table, verdict_table
@@ -67,7 +67,7 @@ class HtmlReport(Report):
             screen=screen,
             axis=interval_axis(screen.candidates, baseline=comparison.baseline, confidence=confidence, threshold=threshold),
             tables=_answer(comparison),
-            divide=DIVIDE,
+            divide=caption("arms", comparison),
             sections={section.name: section for section in sections(comparison)},
             curve_titles=CURVE_TITLES,
             curve_name=curve_name,

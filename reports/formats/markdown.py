@@ -7,11 +7,11 @@ import os
 import re
 
 from reports.base import Report
-from reports.formats.texts import method, render_text
+from reports.formats.sections import sections, study_sections
+from reports.formats.texts import caption, method, render_text
 from reports.schema import Comparison
 from reports.study_schema import Study
 from reports.tables.case_tables import case_table, outcome_table
-from reports.tables.sections import DIVIDE, sections, study_sections
 from reports.tables.study_tables import points_table, results_table
 from reports.tables.verdict_table import training_table, verdict_table
 from reports.wording.first_screen import first_screen
@@ -39,7 +39,7 @@ class MarkdownReport(Report):
             sections=sections(summary),
             verdicts=verdict_table(summary).without("exposed", "pairs", "note"),
             training=training_table(summary.training) if summary.training else None,
-            divide=DIVIDE,
+            divide=caption("arms", summary),
             dumps=json.dumps,
             **tables,
             **shown,

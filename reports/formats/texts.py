@@ -11,6 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from measurement.errors import in_report
 from measurement.records.record import GATE_STEPS
 from reports.conclusions import disturbances
+from reports.conclusions.machine import is_far_off
 from reports.conclusions.step_terms import LIMIT
 from reports.conclusions.training_results import FEWEST
 from reports.conclusions.verdict import LOAD_POWER
@@ -18,7 +19,9 @@ from reports.schema import Comparison
 from reports.statistics.budget import PILOTS
 from reports.statistics.intervals import TRIM
 from reports.study_schema import Study
+from reports.tables import machine_tables, rank_tables
 from reports.wording import formatting
+from reports.wording.causes import trace_sentence
 from reports.wording.first_screen import MOST_LINES
 
 SPECIAL = str.maketrans({char: f"\\{char}" for char in "\\`*_[]<>|#&~$"})
@@ -41,7 +44,13 @@ def method(shown: Comparison | Study) -> list[str]:
 
 def render_text(template: str, **shown: Any) -> str:
     """A template filled. What comes from users and programs it passes through its filter ``md``, which is ``escape``."""
-    return _texts().get_template(template).render(q=formatting, most_lines=MOST_LINES, **shown)
+    return _texts().get_template(template).render(most_lines=MOST_LINES, **shown)
+
+
+def caption(name: str, shown: Comparison | Study) -> str:
+    """What the figures of a section mean, without a full stop; empty where they say it themselves."""
+    macro = getattr(_texts().get_template("captions.md.j2").module, name, None)
+    return macro(shown).strip().replace("\n", " ") if macro else ""
 
 
 @cache
@@ -54,6 +63,9 @@ def _texts() -> Environment:
         lstrip_blocks=True,
     )
     texts.filters["md"] = escape
+    texts.tests["is_far_off"] = lambda arm: any(map(is_far_off, arm.links))
+    texts.globals |= {"q": formatting, "machine_tables": machine_tables, "rank_tables": rank_tables}
+    texts.globals["trace_sentence"] = trace_sentence
     return texts
 
 

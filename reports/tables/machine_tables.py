@@ -68,16 +68,6 @@ def _gpus(host: MachineFigures) -> str:
     return ", ".join(filter(None, [busy, clock, *(f"slowed by {reason}" for reason in host.gpu_slowed_by)])) or NONE
 
 
-def machine_caption(arms: list[ArmSummary]) -> str:
-    """What the table's figures mean."""
-    hosts = max((len(arm.machine) for arm in arms), default=0)
-    shown = f". Of {hosts} hosts the {MOST_HOSTS} that are busiest are shown, of each arm" if hosts > MOST_HOSTS else ""
-    return (
-        "Everything on the host while the arm's blocks with exchange ran, untimed steps included, counted outside the ranks by "
-        "kernel and devices before and after each block; 'lo' is what ranks on one host send each other by sockets" + shown
-    )
-
-
 FLOP_UNITS = {"GPU": ("TFLOP/s", 1e12), "core": ("GFLOP/s", 1e9)}
 """By device."""
 
@@ -140,29 +130,3 @@ def asked_resources(comparison: Comparison) -> Table | None:
     found = [arm.resources for arm in comparison.arms if arm.resources]
     is_asked = any(one.peak_source == PLANS_PEAK for one in found)
     return resource_table(comparison).without("rate", "flops") if is_asked else None
-
-
-def resource_caption(shown: Comparison | Study) -> str:
-    """What the figures mean, and where they come from."""
-    known = _known(shown)
-    found = [own for _, _, own in known]
-    peaks = dict.fromkeys((one.peak_flops_per_s, one.peak_source) for one in found if one.peak_flops_per_s)
-    notes = dict.fromkeys(one.flops_note for one in found if one.flops_note)
-    said = [
-        "Cores are those that the ranks' threads can use. Memory is that of the rank that takes most, mean over launches. Its "
-        f"ratio is to {shown.baseline}'s: above 1 is more of it, which says nothing of speed"
-    ]
-    if any(one.flops_per_s for one in found):
-        said.append(
-            "FLOPs are those of forward and backward pass, counted once by the formulas of torch.utils.flop_counter: matrix "
-            "products, convolutions and attention, a multiply-add as two"
-        )
-    said += [f"FLOPs {note}" for note in notes]
-    for peak, source in peaks:
-        unit, size = FLOP_UNITS[found[0].device]
-        said.append(f"MFU is FLOP/s over {significant((peak or 0.0) / size)} {unit} per {found[0].device} ({source})")
-    if not peaks and any(one.flops_per_s and one.device == "GPU" for one in found):
-        said.append("There is no MFU, since the GPU's peak in this precision is not known: set peak_tflops in the plan")
-    if any(arm.energy_per_sample_j for _, arm, _ in known):
-        said.append("Energy is all that the hosts' processor packages and GPUs took meanwhile, idle power included")
-    return ". ".join(said)

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from reports.conclusions.machine import is_far_off
 from reports.schema import ArmSummary, ByRank, Comparison
 from reports.tables.table import Table, table
 from reports.wording.formatting import milliseconds, rate, significant
 
-EXPLANATION = (
-    "more than 20% from a ring's need: small messages cost headers and negotiation, other algorithms (recursive halving or "
-    "doubling, hierarchical) cross the link more or less often, lossy compression sends less, dropped packets are sent again"
-)
 MOST_RANKS = 64
 """That all have a row of their own."""
 SLOWEST_SHOWN = 8
@@ -58,18 +53,6 @@ def _rank(found: ByRank, number: int) -> str:
     return f"{rate(own.throughput_per_s)}/s; step {milliseconds(own.step_s)} ms, own {milliseconds(own.own_s)} ms" if own else ""
 
 
-def rank_caption(arms: Sequence[ArmSummary], unit: str) -> str:
-    """What the table's figures mean."""
-    number = max((len(arm.by_rank.ranks) for arm in arms if arm.by_rank), default=0)
-    shown = f". Of {number} ranks the {SLOWEST_SHOWN} that take longest by themselves are shown, of each arm"
-    ways = " or ".join(dict.fromkeys(arm.by_rank.own_time for arm in arms if arm.by_rank))
-    return (
-        f"{unit}/s, mean step time, and the rank's own time in a step ({ways}). Ranks wait for each other in the exchange, which "
-        "levels their step times; a straggler shows in its own time. Skew: slowest over median rank"
-        + (shown if number > MOST_RANKS else "")
-    )
-
-
 def link_table(arms: Sequence[ArmSummary]) -> Table:
     """A row for each arm and host; none where nothing was counted."""
     rows = []
@@ -78,14 +61,3 @@ def link_table(arms: Sequence[ArmSummary]) -> Table:
         ratio = f"{link.sent_bytes / link.needed_bytes:.2f}" if link.needed_bytes else ""
         rows.append({"arm": name, "host": link.host, **sizes, "share": ratio})
     return table(LINK_TITLES, rows)
-
-
-def link_caption(arms: Sequence[ArmSummary]) -> str:
-    """What the figures mean, and why some are far from the need."""
-    far = dict.fromkeys(arm.name for arm in arms for link in arm.links if is_far_off(link))
-    said = (
-        "Counted by the interface of each host (headers included): blocks with gradient exchange less blocks without, over all "
-        "their steps. Needed each way by a ring all_reduce: 2(n-1)/n × gradient bytes for each rank whose successor is on another "
-        "host (Patarasuk and Yuan 2009). MB are 10^6 bytes"
-    )
-    return f"{said}. {', '.join(far)}: {EXPLANATION}" if far else said

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from reports.schema import Estimate
 from reports.study_schema import Study
-from reports.tables.rank_tables import LINK_TITLES, link_caption, link_table
+from reports.tables.rank_tables import LINK_TITLES, link_table
 from reports.tables.table import Entries, Entry, Table, table
 from reports.tables.verdict_table import ARM_NUMBERS, arm_entries, arm_titles
 from reports.wording.formatting import NONE, with_interval
@@ -67,8 +67,3 @@ def study_link_table(study: Study) -> Table:
     """Bytes per link at every point of a lab."""
     rows = [{"point": Entry(text=point.name), **own.entries} for point in study.points for own in link_table(point.arms).rows]
     return table({"point": "point"} | LINK_TITLES, rows, group="point")
-
-
-def study_link_caption(study: Study) -> str:
-    """What those figures mean."""
-    return link_caption([arm for point in study.points for arm in point.arms])

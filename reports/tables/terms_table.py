@@ -13,11 +13,6 @@ from reports.wording.formatting import NONE, bounds_text, milliseconds, rate, ra
 
 MOST_EXCHANGES, MOST_COLLECTIVES = 24, 3
 """How many an arm shows; comparison.json has all."""
-TIMINGS = (
-    "Mean of launches that ran all arms at once, in wall time of all arms together. The start is split as the arm tells that was "
-    "ready last, by its slowest rank: launcher is what the rank's own stages leave, imports hold torch's, rendezvous the wait for "
-    "other ranks, and model what the first optimizer imports (torch._dynamo)"
-)
 KINDS = {"sync": "with exchange", "local": "without"}
 
 
@@ -172,9 +167,3 @@ def _leads(one: WhatIf, arm: WhatIfArm) -> str:
     if arm.unknown:
         return f"not known: {arm.unknown}"
     return NONE if arm.arm not in one.fastest else "yes" if len(one.fastest) == 1 else "not told apart"
-
-
-def what_if_caption(found: Sequence[WhatIf]) -> str:
-    """What each scenario assumes."""
-    said = [f"{one.scenario[0].upper()}{one.scenario[1:]}: {one.assumes}" for one in found if not one.is_unknown]
-    return ". ".join(["Worked out from the terms of this comparison, not measured", *said])

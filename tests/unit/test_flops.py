@@ -16,8 +16,9 @@ from measurement.records.record import FlopCount
 from measurement.world import World
 from reports import conclude, write_reports
 from reports.formats.csv_report import CsvReport
+from reports.formats.texts import caption
 from reports.statistics.student import paired_ratio, student_t
-from reports.tables.machine_tables import asked_resources, resource_caption, resource_table
+from reports.tables.machine_tables import asked_resources, resource_table
 from runners.protocol.messages import Job
 from runners.rank.engine import start_engine
 from tests.kit.results_factory import make_plan, write_results
@@ -175,7 +176,7 @@ def test_memory_and_mfu_stand_beside_the_ratio(tmp_path):
     assert table.rows[0].entries["memory_ratio"].text == "1"
     assert table.rows[-1].entries["memory_ratio"].text == "1.250 (1.250 to 1.250)"
     assert [column.name for column in asked_resources(found).columns] == ["arm", "mfu", "memory", "memory_ratio"]
-    assert "(peak_tflops of the plan)" in resource_caption(found)
+    assert "(peak_tflops of the plan)" in caption("resources", found)
     for name in ("report.md", "report.html"):
         text = (tmp_path / name).read_text()
         assert text.count("Per device, memory, energy") == 1
@@ -193,7 +194,7 @@ def test_a_known_gpu_needs_no_peak_and_an_unknown_one_has_no_mfu(tmp_path):
     assert own.mfu.value == pytest.approx(own.flops_per_s.value / 19.5e12)
     found = conclude(resources_of(tmp_path / "unknown", device="NVIDIA X1"))
     assert found.arm("ddp-gloo").resources.mfu is None
-    assert "There is no MFU, since the GPU's peak in this precision is not known" in resource_caption(found)
+    assert "There is no MFU, since the GPU's peak in this precision is not known" in caption("resources", found)
 
 
 @pytest.mark.slow

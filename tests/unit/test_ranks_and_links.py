@@ -9,7 +9,8 @@ from reports import conclude, write_reports
 from reports.conclusions.machine import ring_bytes, share_sent, summarise_links
 from reports.conclusions.ranks import skew, summarise_ranks
 from reports.conclusions.steps import Steps
-from reports.tables.rank_tables import link_caption, rank_caption, rank_table
+from reports.formats.texts import caption
+from reports.tables.rank_tables import rank_table
 from tests.kit.results_factory import Truth, make_plan, write_results
 
 GRADIENTS = 8_000_000
@@ -45,8 +46,8 @@ def test_bytes_per_step_are_what_blocks_with_exchange_send_more(tmp_path, factor
     write_reports(folder)
     assert "## Bytes per link" in (tmp_path / "report.md").read_text()
     assert "Bytes per link" in (tmp_path / "report.html").read_text()
-    arms = conclude(folder).arms
-    assert "ddp-gloo: more than 20% from a ring's need" in link_caption(arms), "one of the hosts sends too little"
+    said = caption("links", conclude(folder))
+    assert "ddp-gloo: more than 20% from a ring's need" in said, "one of the hosts sends too little"
 
 
 def rank_blocks(steps):
@@ -103,4 +104,4 @@ def test_of_very_many_ranks_the_slowest_are_shown(tmp_path):
     places = [line[0].text for line in rank_table(comparison).lines()]
     assert 8 <= len([place for place in places if place.startswith("rank")]) <= 16
     assert places[-2:] == ["sum", "skew"]
-    assert "Of 100 ranks the 8 that take longest" in rank_caption(comparison.arms, "images")
+    assert "Of 100 ranks the 8 that take longest" in caption("ranks", comparison)

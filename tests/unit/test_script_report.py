@@ -10,10 +10,10 @@ from rich.console import Console
 
 from reports import conclude, make_report, write_reports
 from reports.charts.comparison_charts import charts
+from reports.formats.sections import sections
 from reports.formats.terminal import comparison_lines
 from reports.formats.texts import method
 from reports.schema import Comparison
-from reports.tables.sections import sections
 from reports.wording.first_screen import first_lines, first_screen
 from tests.kit.results_factory import FORMATS, Truth
 from tests.kit.script_factory import HOROVOD, Script, script_plan, script_records, write_script_results

@@ -14,8 +14,8 @@ from backends.horovod.timeline import noting_compression, noting_submits, read_t
 from measurement.records.trace import ArmTrace, Span, Traces
 from reports import conclude
 from reports.estimate import Estimate
+from reports.formats.sections import sections
 from reports.schema import ArmSummary, NamedCause
-from reports.tables.sections import sections
 from reports.traces.causes import with_causes, with_named
 from reports.traces.exchange import traced_steps
 from reports.wording.causes import cause_clause, trace_sentence
