@@ -9,12 +9,11 @@ from __future__ import annotations
 import gzip
 import json
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from measurement.errors import in_report
@@ -26,15 +25,15 @@ from reports.charts.study_charts import study_charts
 from reports.charts.timeline import pair_stride
 from reports.conclusions.study_conclusions import has_own_units
 from reports.formats.sections import sections, study_sections
-from reports.formats.texts import caption, method
-from reports.schema import ArmSummary, Comparison
+from reports.formats.texts import caption, method, templates
+from reports.schema import Comparison
 from reports.study_schema import Study
 from reports.tables.case_tables import case_table, outcome_table
 from reports.tables.study_tables import points_table, results_table
 from reports.tables.table import Table
 from reports.tables.verdict_table import training_table, verdict_table
 from reports.wording import formatting
-from reports.wording.first_screen import MOST_LINES, first_screen
+from reports.wording.first_screen import first_screen
 from reports.wording.study_sentences import bases, trained_to
 
 FILES = [
@@ -44,7 +43,7 @@ FILES = [
     ("manifest.json", "what every rank reported of itself"),
     ("launch-000/", "of each launch and arm: record.json, steps.parquet with every step, logs"),
 ]
-"""What lies beside the page."""
+"""What lies beside the page; of standalone runs only what was concluded."""
 STUDY_FILES = [*FILES[:4], ("points/", "the folder of each point, a comparison like any other")]
 
 
@@ -75,10 +74,9 @@ class HtmlReport(Report):
             stride=pair_stride(comparison),
             method=method(comparison),
             fairness=[fairness_row(entry) for entry in comparison.fairness],
-            described=described_rows(comparison.arms),
+            plain=plain,
             environment=environment_rows(comparison),
-            files=raw_files(comparison),
-            trace_files=trace_files(comparison),
+            files=FILES[:2] if comparison.runs else FILES,
         )
 
     def _render_study(self, study: Study) -> bytes:
@@ -100,18 +98,6 @@ class HtmlReport(Report):
         )
 
 
-def raw_files(comparison: Comparison) -> list[tuple[str, str]]:
-    """Where the records lie, beside the page; of standalone runs only what was concluded."""
-    return FILES[:2] if comparison.runs else [*FILES, *((name, f"the trace of {told}") for name, told in trace_files(comparison))]
-
-
-def trace_files(comparison: Comparison) -> list[tuple[str, str]]:
-    """Files for Perfetto beside the page, and what each shows."""
-    if comparison.traces is None:
-        return []
-    return [(f"traces/{arm.file}", arm.arm) for arm in comparison.traces.arms if arm.file]
-
-
 def _answer(comparison: Comparison) -> dict[str, Table]:
     """The tables that the page shows in a way of their own, by name."""
     if comparison.cases:
@@ -124,16 +110,9 @@ def _answer(comparison: Comparison) -> dict[str, Table]:
 def render_page(template: str, *, figures: Mapping[str, Figure], **shown: Any) -> bytes:
     """A page of about 0.6 MB, most of it Plotly (compressed), which draws the figures. Strict Jinja; everything is escaped."""
     drawn = {"figures": figures, "figures_json": script_json(figures), "plotly": _plotly()}
-    return _pages().get_template(template).render(q=formatting, most_lines=MOST_LINES, **drawn, **shown).encode()
-
-
-@cache
-def _pages() -> Environment:
-    pages = Environment(
-        loader=PackageLoader("reports.formats"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
+    pages = templates(autoescape=True)
     pages.finalize = _as_text
-    return pages
+    return pages.get_template(template).render(**drawn, **shown).encode()
 
 
 @cache
@@ -169,12 +148,6 @@ def fairness_row(entry: Mapping[str, Any]) -> dict[str, Any]:
     for arm, value in values.items() if isinstance(values, Mapping) else []:
         arms.setdefault(plain(value), []).append(str(arm))
     return {"field": entry.get("field", ""), "asked": bool(entry.get("asked")), "values": list(arms.items())}
-
-
-def described_rows(arms: Sequence[ArmSummary]) -> list[tuple[str, list[str]]]:
-    """What each library says is in force: one row per property, one value per arm."""
-    names = dict.fromkeys(name for arm in arms for name in arm.described)
-    return [(name, [plain(arm.described[name]) if name in arm.described else "" for arm in arms]) for name in names]
 
 
 def environment_rows(comparison: Comparison) -> list[tuple[str, list[str]]]:

@@ -44,7 +44,7 @@ def method(shown: Comparison | Study) -> list[str]:
 
 def render_text(template: str, **shown: Any) -> str:
     """A template filled. What comes from users and programs it passes through its filter ``md``, which is ``escape``."""
-    return _texts().get_template(template).render(most_lines=MOST_LINES, **shown)
+    return _texts().get_template(template).render(shown)
 
 
 def caption(name: str, shown: Comparison | Study) -> str:
@@ -54,18 +54,25 @@ def caption(name: str, shown: Comparison | Study) -> str:
 
 
 @cache
-def _texts() -> Environment:
-    texts = Environment(
+def templates(*, autoescape: bool) -> Environment:
+    """Where templates are found. Strict Jinja: a name that is not known is an error."""
+    found = Environment(
         loader=PackageLoader("reports.formats"),
-        autoescape=False,
+        autoescape=autoescape,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    found.globals |= {"q": formatting, "most_lines": MOST_LINES}
+    return found
+
+
+@cache
+def _texts() -> Environment:
+    texts = templates(autoescape=False)
     texts.filters["md"] = escape
     texts.tests["is_far_off"] = lambda arm: any(map(is_far_off, arm.links))
-    texts.globals |= {"q": formatting, "machine_tables": machine_tables, "rank_tables": rank_tables}
-    texts.globals["trace_sentence"] = trace_sentence
+    texts.globals |= {"machine_tables": machine_tables, "rank_tables": rank_tables, "trace_sentence": trace_sentence}
     return texts
 
 
