@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -51,12 +51,12 @@ class Pair:
         wanted = [float(arm.ranks) for arm in (self.ours, self.theirs) if arm.ranks > 1]
         return factor is not None and any(_near(factor, one) or _near(factor, 1 / one) for one in wanted)
 
-    def one_of(self, is_so: Callable[[ScriptArm], bool | None]) -> tuple[ScriptArm, ScriptArm] | None:
-        """The arm for which something is so, and the other; None unless it is so for one and not for the other."""
+    def apart(self, is_so: Callable[[ScriptArm], bool | None]) -> list[tuple[ScriptArm, ScriptArm]]:
+        """The arm for which something is so, and the other; none unless it is so for one and not for the other."""
         ours, theirs = is_so(self.ours), is_so(self.theirs)
         if ours is None or theirs is None or ours == theirs:
-            return None
-        return (self.ours, self.theirs) if ours else (self.theirs, self.ours)
+            return []
+        return [(self.ours, self.theirs) if ours else (self.theirs, self.ours)]
 
     @cached_property
     def gradient_factor(self) -> float | None:
@@ -70,50 +70,42 @@ class Pair:
 
 def find_culprits(pair: Pair) -> list[Culprit]:
     """The mistakes that a pair of arms looks like, most harmful first."""
-    found = (finder(pair) for finder in FINDERS)
-    return [culprit for culprit in found if culprit is not None]
+    return [culprit for finder in FINDERS for culprit in finder(pair)]
 
 
 def _near(value: float, wanted: float) -> bool:
     return abs(value - wanted) <= NEAR * wanted
 
 
-def _ranks_apart(pair: Pair) -> Culprit | None:
+def _ranks_apart(pair: Pair) -> Iterator[Culprit]:
     found = {arm.name: arm.agreement for arm in (pair.theirs, pair.ours) if arm.agreement is not None}
     said = {name: apart_words(name, own) for name, own in found.items()}
-    apart = pair.one_of(lambda arm: bool(said.get(arm.name)))
-    if apart is None:
-        return None
-    arm, _ = apart
-    field = "gradients.by_rank" if found[arm.name].gradients else "parameters.by_rank"
-    values = {name: "apart" if words else "alike" for name, words in said.items()}
-    return Culprit(field=field, sentence=said[arm.name] or "", values=values)
+    for arm, _ in pair.apart(lambda arm: bool(said.get(arm.name))):
+        field = "gradients.by_rank" if found[arm.name].gradients else "parameters.by_rank"
+        values = {name: "apart" if words else "alike" for name, words in said.items()}
+        yield Culprit(field=field, sentence=said[arm.name] or "", values=values)
 
 
-def _summed(pair: Pair) -> Culprit | None:
+def _summed(pair: Pair) -> Iterator[Culprit]:
     factor = pair.gradient_factor
-    apart = pair.one_of(lambda arm: "sum" in str(arm.fields.get("horovod.op", "")).lower().replace("adasum", ""))
-    if apart is not None:
-        arm, other = apart
+    for arm, other in pair.apart(lambda arm: "sum" in str(arm.fields.get("horovod.op", "")).lower().replace("adasum", "")):
         sentence = f"{arm.name} sums gradients over its ranks (horovod.op Sum) where {other.name} averages them"
-        return Culprit(field="horovod.op", sentence=f"{sentence}: {arm.ranks} times as large", values=pair.values("horovod.op"))
+        yield Culprit(field="horovod.op", sentence=f"{sentence}: {arm.ranks} times as large", values=pair.values("horovod.op"))
+        return
     if factor is None or _near(factor, 1.0):
-        return None
+        return
     size = factor if factor > 1 else 1 / factor if factor else 0.0
     arm, other = (pair.ours, pair.theirs) if factor > 1 else (pair.theirs, pair.ours)
     why = ", the number of ranks: it sums where the other averages" if pair.is_ranks(factor) else ""
     sentence = f"gradients of {arm.name} are {size:.3g} times as large as those of {other.name}{why}"
-    return Culprit(field="gradients.scale", sentence=sentence, values={pair.theirs.name: 1.0, pair.ours.name: factor})
+    yield Culprit(field="gradients.scale", sentence=sentence, values={pair.theirs.name: 1.0, pair.ours.name: factor})
 
 
-def _not_zeroed(pair: Pair) -> Culprit | None:
+def _not_zeroed(pair: Pair) -> Iterator[Culprit]:
     field = "optimizer.keeps_gradients"
-    apart = pair.one_of(lambda arm: arm.fields.get(field))
-    if apart is None:
-        return None
-    arm, other = apart
-    sentence = f"{arm.name} never zeroes its gradients: each step adds to those of the steps before; {other.name} has zero_grad()"
-    return Culprit(field=field, sentence=sentence, values=pair.values(field))
+    for arm, other in pair.apart(lambda arm: arm.fields.get(field)):
+        how = "never zeroes its gradients: each step adds to those of the steps before"
+        yield Culprit(field=field, sentence=f"{arm.name} {how}; {other.name} has zero_grad()", values=pair.values(field))
 
 
 def _left_out(arm: ScriptArm) -> list[str]:
@@ -131,34 +123,27 @@ def _left_out(arm: ScriptArm) -> list[str]:
     return [name for name in known if name in seen and name not in changed and any(name in step.parameters for step in steps)]
 
 
-def _not_optimized(pair: Pair) -> Culprit | None:
+def _not_optimized(pair: Pair) -> Iterator[Culprit]:
     left = pair.each(_left_out)
-    apart = pair.one_of(lambda arm: bool(left[arm.name]))
-    if apart is None:
-        return None
-    arm, _ = apart
-    names = left[arm.name]
-    sentence = (
-        f"no step of {arm.name} changes {named(names)}: its optimizer was made before the model was moved or replaced, "
-        "or lacks them"
-    )
-    values = {name: f"without {named(found)}" if found else "all parameters" for name, found in left.items()}
-    return Culprit(field="optimizer.left_out", sentence=sentence, values=values, covers=["optimizer.0.parameters"])
+    for arm, _ in pair.apart(lambda arm: bool(left[arm.name])):
+        why = "its optimizer was made before the model was moved or replaced, or lacks them"
+        sentence = f"no step of {arm.name} changes {named(left[arm.name])}: {why}"
+        values = {name: f"without {named(found)}" if found else "all parameters" for name, found in left.items()}
+        yield Culprit(field="optimizer.left_out", sentence=sentence, values=values, covers=["optimizer.0.parameters"])
 
 
-def _global_batch(pair: Pair) -> Culprit | None:
+def _global_batch(pair: Pair) -> Iterator[Culprit]:
     if pair.ours.number("accumulation") != pair.theirs.number("accumulation") and pair.ours.samples == pair.theirs.samples:
-        return None  # one of them makes up its step of smaller batches
+        return  # one of them makes up its step of smaller batches
     for field in ("loader.batch_size", "rank_local_batch", "samples"):
         ours, theirs = (arm.samples if field == "samples" else arm.number(field) for arm in (pair.ours, pair.theirs))
         if ours and theirs and ours != theirs:
             break
     else:
-        return None
+        return
     if not pair.is_ranks(ours / theirs):
-        return None
-    big = pair.ours if ours > theirs else pair.theirs
-    small = pair.theirs if big is pair.ours else pair.ours
+        return
+    big, small = (pair.ours, pair.theirs) if ours > theirs else (pair.theirs, pair.ours)
     most, least = max(ours, theirs), min(ours, theirs)
     sentence = (
         f"each rank of {big.name} takes {most:g} samples, of {small.name} {least:g}, a factor of {most / least:g}, "
@@ -166,7 +151,7 @@ def _global_batch(pair: Pair) -> Culprit | None:
     )
     values = {pair.theirs.name: int(theirs), pair.ours.name: int(ours)}
     covers = ["loader.batch_size", "rank_local_batch", "loader.length", "epoch.steps"]
-    return Culprit(field=field, sentence=sentence, values=values, covers=covers, changes_work=True)
+    yield Culprit(field=field, sentence=sentence, values=values, covers=covers, changes_work=True)
 
 
 def _is_sharded_by_sampler(arm: ScriptArm) -> bool | None:
@@ -177,35 +162,32 @@ def _is_sharded_by_sampler(arm: ScriptArm) -> bool | None:
     return replicas == arm.ranks and arm.fields.get("sampler.rank") is not None and isinstance(arm.fields["sampler.rank"], dict)
 
 
-def _same_data(pair: Pair) -> Culprit | None:
+def _same_data(pair: Pair) -> Iterator[Culprit]:
     covers = ["sampler.", "loader.length", "epoch.steps", "loader.class"]
-    shared, sampled = pair.one_of(lambda arm: arm.shares_batches), pair.one_of(_is_sharded_by_sampler)
+    shared, sampled = pair.apart(lambda arm: arm.shares_batches), pair.apart(_is_sharded_by_sampler)
     lengths = [length for arm in (pair.ours, pair.theirs) if (length := arm.number("loader.length", "epoch.steps"))]
     changes_work = len(set(lengths)) > 1
-    if shared is not None:
-        arm, other = shared
+    for arm, other in shared:
         why, replicas = "", arm.fields.get("sampler.replicas")
-        if sampled is not None and sampled[0] is other:
+        if sampled and sampled[0][0] is other:
             why = f" (sampler.replicas {shown(replicas)}, sampler.rank {shown(arm.fields.get('sampler.rank'))})"
             why = ", since it has no distributed sampler" if replicas is None else why
         sentence = f"every rank of {arm.name} reads the same batches{why}; those of {other.name} read different ones"
         values = {arm.name: "the same on all ranks", other.name: "different by rank"}
-        return Culprit(field="batches.by_rank", sentence=sentence, values=values, covers=covers, changes_work=changes_work)
-    if sampled is not None and (changes_work or len(lengths) < 2):
-        other, arm = sampled
+        yield Culprit(field="batches.by_rank", sentence=sentence, values=values, covers=covers, changes_work=changes_work)
+    for other, arm in sampled if not shared and (changes_work or len(lengths) < 2) else []:
         sentence = f"no sampler shares out the data of {arm.name} among its ranks: each reads all of it; {other.name} has one"
         values = pair.values("sampler.class")
-        return Culprit(field="sampler.class", sentence=sentence, values=values, covers=covers, changes_work=changes_work)
-    return None
+        yield Culprit(field="sampler.class", sentence=sentence, values=values, covers=covers, changes_work=changes_work)
 
 
-def _scaled_rate(pair: Pair) -> Culprit | None:
+def _scaled_rate(pair: Pair) -> Iterator[Culprit]:
     field = next(
         (name for name in pair.theirs.fields if name.startswith("optimizer.0.") and name.endswith(".lr")), "optimizer.0.0.lr"
     )
     ours, theirs = (arm.learning_rates[0] if arm.learning_rates else arm.number(field) for arm in (pair.ours, pair.theirs))
     if not ours or not theirs or not pair.is_ranks(ours / theirs):
-        return None
+        return
     arm = pair.ours if ours > theirs else pair.theirs
     factor = max(ours, theirs) / min(ours, theirs)
     sentence = (
@@ -214,7 +196,7 @@ def _scaled_rate(pair: Pair) -> Culprit | None:
     )
     covers = [name for name in pair.theirs.fields if name.startswith("optimizer.") and name.endswith("lr")]
     values = {pair.theirs.name: theirs, pair.ours.name: ours}
-    return Culprit(field=field, sentence=sentence, values=values, covers=[*covers, "schedule.lr"])
+    yield Culprit(field=field, sentence=sentence, values=values, covers=[*covers, "schedule.lr"])
 
 
 def _counts_steps(arm: ScriptArm) -> bool | None:
@@ -225,32 +207,29 @@ def _counts_steps(arm: ScriptArm) -> bool | None:
     return True if stepped >= steps - 1 else False if stepped == 0 else None
 
 
-def _schedule(pair: Pair) -> Culprit | None:
+def _schedule(pair: Pair) -> Iterator[Culprit]:
     given = pair.values("schedule.lr")
     rates = pair.each(lambda arm: arm.learning_rates or (own if isinstance(own := given[arm.name], list) else []))
-    moving = pair.one_of(lambda arm: len(set(rates[arm.name])) > 1 if len(rates[arm.name]) > 1 else None)
-    apart = moving or pair.one_of(_counts_steps)
-    if apart is None:
-        return None
-    arm, other = apart
-    sentence = f"{arm.name} steps its schedule with every optimizer step, {other.name} does not"
-    if moving:
-        sentence = f"the learning rate of {arm.name} changes from step to step, that of {other.name} does not"
-    how = "per epoch" if other.fields.get("schedule.class") else "per epoch, or not at all"
-    sentence += f": {other.name} steps its schedule {how}"
-    covers = ["schedule.", *(name for name in pair.theirs.fields if name.startswith("optimizer.") and name.endswith("lr"))]
-    return Culprit(field="schedule.lr", sentence=sentence, values=rates, covers=covers)
+    moving = pair.apart(lambda arm: len(set(rates[arm.name])) > 1 if len(rates[arm.name]) > 1 else None)
+    for arm, other in moving or pair.apart(_counts_steps):
+        sentence = f"{arm.name} steps its schedule with every optimizer step, {other.name} does not"
+        if moving:
+            sentence = f"the learning rate of {arm.name} changes from step to step, that of {other.name} does not"
+        how = "per epoch" if other.fields.get("schedule.class") else "per epoch, or not at all"
+        covers = ["schedule.", *(name for name in pair.theirs.fields if name.startswith("optimizer.") and name.endswith("lr"))]
+        sentence += f": {other.name} steps its schedule {how}"
+        yield Culprit(field="schedule.lr", sentence=sentence, values=rates, covers=covers)
 
 
-def _compressed(pair: Pair) -> Culprit | None:
+def _compressed(pair: Pair) -> Iterator[Culprit]:
     ours, theirs = pair.ours.compression, pair.theirs.compression
     if ours == theirs:
-        return None
+        return
     arm, other = (pair.ours, pair.theirs) if ours is not None else (pair.theirs, pair.ours)
     field = "horovod.compression" if "horovod.compression" in arm.fields else "ddp.comm_hook"
     sentence = f"{arm.name} exchanges gradients {_exchanged(arm)} ({field}), {other.name} {_exchanged(other)}"
     values = {pair.theirs.name: theirs, pair.ours.name: ours}
-    return Culprit(field=field, sentence=sentence, values=values, covers=["horovod.compression", "ddp.comm_hook"])
+    yield Culprit(field=field, sentence=sentence, values=values, covers=["horovod.compression", "ddp.comm_hook"])
 
 
 def _exchanged(arm: ScriptArm) -> str:
@@ -260,39 +239,34 @@ def _exchanged(arm: ScriptArm) -> str:
     return f"in {arm.compression}" if arm.compression in ("float16", "bfloat16") else f"by {arm.compression}"
 
 
-def _seeds(pair: Pair) -> Culprit | None:
-    apart = pair.one_of(lambda arm: arm.seeds_alike)
-    if apart is None:
-        return None
-    arm, other = apart
-    sentence = (
-        f"seeds are alike on all ranks of {arm.name} and differ on those of {other.name}: "
-        f"dropout and augmentation draw alike on all ranks of {arm.name}"
-    )
-    return Culprit(field="seed.torch", sentence=sentence, values=pair.values("seed.torch"))
+def _seeds(pair: Pair) -> Iterator[Culprit]:
+    for arm, other in pair.apart(lambda arm: arm.seeds_alike):
+        sentence = (
+            f"seeds are alike on all ranks of {arm.name} and differ on those of {other.name}: "
+            f"dropout and augmentation draw alike on all ranks of {arm.name}"
+        )
+        yield Culprit(field="seed.torch", sentence=sentence, values=pair.values("seed.torch"))
 
 
-def _buffers(pair: Pair) -> Culprit | None:
-    keeps = pair.one_of(lambda arm: arm.fields.get("ddp.broadcast_buffers") is False)
-    apart = pair.each(lambda arm: arm.agreement.buffers if arm.agreement else None)
-    has_buffers = any(arm.number("model.buffers") != 0 for arm in (pair.ours, pair.theirs))
-    if keeps is not None and has_buffers:
-        arm, _ = keeps
-        kept = "each rank keeps its own, such as statistics of batch norm"
-        sentence = f"{arm.name} does not broadcast buffers (ddp.broadcast_buffers): {kept}"
-        return Culprit(field="ddp.broadcast_buffers", sentence=sentence, values=pair.values("ddp.broadcast_buffers"))
-    differ = pair.one_of(lambda arm: None if apart[arm.name] is None else bool(apart[arm.name]))
-    if differ is None:
-        return None
-    arm, other = differ
-    comes_with_it = (arm.fields.get("library"), other.fields.get("library")) == ("horovod", "ddp")
-    names = apart[arm.name] or []
-    sentence = f"buffers differ between ranks of {arm.name} ({named(names)}) and agree in {other.name}, which broadcasts them"
-    values = {name: "apart" if found else "alike" for name, found in apart.items()}
-    return Culprit(field="buffers.by_rank", sentence=sentence, values=values, severity="training" if comes_with_it else "mistake")
+def _buffers(pair: Pair) -> Iterator[Culprit]:
+    field, apart = "ddp.broadcast_buffers", pair.each(lambda arm: arm.agreement.buffers if arm.agreement else None)
+    if any(arm.number("model.buffers") != 0 for arm in (pair.ours, pair.theirs)):
+        for arm, _ in pair.apart(lambda arm: arm.fields.get(field) is False):
+            kept = "each rank keeps its own, such as statistics of batch norm"
+            yield Culprit(
+                field=field, sentence=f"{arm.name} does not broadcast buffers ({field}): {kept}", values=pair.values(field)
+            )
+            return
+    for arm, other in pair.apart(lambda arm: None if apart[arm.name] is None else bool(apart[arm.name])):
+        comes_with_it = (arm.fields.get("library"), other.fields.get("library")) == ("horovod", "ddp")
+        names = named(apart[arm.name] or [])
+        sentence = f"buffers differ between ranks of {arm.name} ({names}) and agree in {other.name}, which broadcasts them"
+        values = {name: "apart" if found else "alike" for name, found in apart.items()}
+        severity: Severity = "training" if comes_with_it else "mistake"
+        yield Culprit(field="buffers.by_rank", sentence=sentence, values=values, severity=severity)
 
 
-FINDERS: tuple[Callable[[Pair], Culprit | None], ...] = (
+FINDERS: tuple[Callable[[Pair], Iterator[Culprit]], ...] = (
     _ranks_apart,
     _summed,
     _not_zeroed,
