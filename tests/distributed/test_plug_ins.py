@@ -145,7 +145,7 @@ def test_all_four_kinds_are_found_by_their_entry_points(tmp_path):
     assert {arm: record.status for arm, record in records.items()} == {"ddp": "ok", "engine": "ok"}
     assert records["engine"].parity.gradient_error < 1e-5, "read though the engine drops its gradients"
     assert (tmp_path / "out" / "one-line.txt").is_file()
-    (tmp_path / "plan.yaml").write_text(yaml.safe_dump({**content, "arms": {"ddp": {"backend": "broken"}}}))
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump({**content, "arms": {**arms, "broken": {"backend": "broken"}}}))
     broken = ringside("compare", "plan.yaml", "-o", "other", cwd=tmp_path, path=[site])
     assert broken.returncode == 2
     assert "which does not derive from backends.base.Backend" in broken.stderr
