@@ -42,16 +42,10 @@ class TensorboardLog:
         self._writer = EventFileWriter(str(folder))
         self._throughput = f"throughput/{sample_unit}_per_s"
 
-    def losses(self, losses: Sequence[float], *, first: int) -> None:
-        """Write the losses of steps while their epoch goes on; ``first``: optimizer steps before them."""
-        for step, loss in enumerate(losses, start=first):
-            self._scalar("loss/step", loss, step)
-        self._writer.flush()
-
-    def epoch(self, record: EpochRecord, block: BlockRecord, *, steps_written: int = 0) -> None:
-        """Write what is known of an epoch that is done; both are of all ranks. ``steps_written``: by ``losses``, before."""
+    def epoch(self, record: EpochRecord, block: BlockRecord) -> None:
+        """Write what is known of an epoch that is done; both are of all ranks."""
         first = record.epoch * record.steps
-        for step, loss in enumerate(record.step_losses[steps_written:], start=first + steps_written):
+        for step, loss in enumerate(record.step_losses, start=first):
             self._scalar("loss/step", loss, step)
         for step, rate in zip((first, first + record.steps - 1), record.learning_rates, strict=True):
             self._scalar("learning_rate", rate, step)

@@ -38,8 +38,6 @@ class Flag:
     """Ellipsis: the field's. None: there is none."""
     help: str = ""
     """Empty: the docstring of the field."""
-    is_hidden: bool = False
-    """Leave it out of ``--help``."""
     is_argument: bool = False
     """Give it without a name: an argument, not an option."""
     metavar: str | None = None
@@ -61,7 +59,7 @@ class Flag:
             default = ...
         elif kind == list[str] or default is None:
             kind, default = kind | None, None
-        how: dict[str, Any] = {"help": text, "rich_help_panel": self.panel, "hidden": self.is_hidden, **_bounds(found, kind)}
+        how: dict[str, Any] = {"help": text, "rich_help_panel": self.panel, **_bounds(found, kind)}
         how["metavar"] = self.metavar or (f"{{{','.join(self._words())}}}" if self._words() else None)
         names = self.names or (self.name,)
         option = typer.Argument(default, **how) if self.is_argument else typer.Option(default, *names, **how)

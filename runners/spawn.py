@@ -21,26 +21,14 @@ import socket
 import sys
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from measurement.addresses import LOOPBACK, free_port, holder_of, is_free
-from runners.launchers.spawn import rank_environment
+from runners.launchers.torchrun import VARIABLES
 
 DEFAULT_PORT = 29500
 IMPORTED_ONCE = ("torch", "torch._dynamo", "runners.rank.engine")
 """Before ranks are forked, so that they share it: importing takes each of them two seconds of a core. The first optimizer imports
 the second. None of them starts a thread or touches a GPU, which a fork would not survive."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Node:
-    """This host among the others."""
-
-    node_rank: int
-    ranks: tuple[int, ...]
-    """On each host."""
-    master: tuple[str, int]
-    """Host and port at which the ranks meet."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -50,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if not given.module:
         parser.error("give the module to run last: -m MODULE ARGUMENTS")
     try:
-        node = this_node(given)
+        environment = first_rank(given)
     except ValueError as error:
         parser.error(str(error))
     module, *arguments = given.module
@@ -62,9 +50,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     gc.freeze()  # no rank looks at what all share, which would also copy it
     gc.enable()
-    ranks = node.ranks[node.node_rank]
+    ranks = int(environment[VARIABLES.local_world_size])
     try:
-        torch.multiprocessing.start_processes(run_rank, args=(node, module, arguments), nprocs=ranks, start_method="fork")
+        torch.multiprocessing.start_processes(run_rank, args=(environment, module, arguments), nprocs=ranks, start_method="fork")
     except (torch.multiprocessing.ProcessExitedException, torch.multiprocessing.ProcessRaisedException) as error:
         sys.exit(f"ringside: {error}")
 
@@ -84,8 +72,8 @@ def _arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def this_node(given: argparse.Namespace) -> Node:
-    """Return what was given, checked.
+def first_rank(given: argparse.Namespace) -> dict[str, str]:
+    """Return torchrun's variables as the first rank of this host has them.
 
     Raises:
         ValueError: it does not fit together, or the port is taken.
@@ -100,7 +88,16 @@ def this_node(given: argparse.Namespace) -> Node:
         )
     if not 0 <= given.node_rank < nodes:
         raise ValueError(f"--node-rank {given.node_rank} lies outside --nnodes {nodes}; give 0 to {nodes - 1}")
-    return Node(node_rank=given.node_rank, ranks=tuple(ranks), master=_meeting(given, nodes=nodes))
+    host, port = _meeting(given, nodes=nodes)
+    return {
+        "MASTER_ADDR": host,
+        "MASTER_PORT": str(port),
+        "GROUP_RANK": str(given.node_rank),
+        VARIABLES.rank: str(sum(ranks[: given.node_rank])),
+        VARIABLES.local_rank: "0",
+        VARIABLES.world_size: str(sum(ranks)),
+        VARIABLES.local_world_size: str(ranks[given.node_rank]),
+    }
 
 
 def _meeting(given: argparse.Namespace, *, nodes: int) -> tuple[str, int]:
@@ -116,12 +113,13 @@ def _meeting(given: argparse.Namespace, *, nodes: int) -> tuple[str, int]:
     return host or LOOPBACK, port
 
 
-def run_rank(local_rank: int, node: Node, module: str, arguments: list[str]) -> None:
+def run_rank(local_rank: int, first: dict[str, str], module: str, arguments: list[str]) -> None:
     """One rank: torchrun's variables, then the module as ``__main__``.
 
     It tells of an exception itself: torch (2.15) would leave a file of it in the temporary folder.
     """
-    os.environ |= rank_environment(local_rank, node_rank=node.node_rank, ranks=node.ranks, master=node.master)
+    rank = int(first[VARIABLES.rank]) + local_rank
+    os.environ |= first | {VARIABLES.rank: str(rank), VARIABLES.local_rank: str(local_rank)}
     sys.argv = [module, *arguments]
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from measurement.errors import LaunchError
 from measurement.probes.installed_mpi import MPICH, OPEN_MPI
-from measurement.world import ALLOW_ROOT, HOROVOD, MPI, RENDEZVOUS, World
+from measurement.world import ALLOW_ROOT, HOROVOD, MPI, RENDEZVOUS
 from runners.launchers.base import HERE, HostCommand, HostSlots, Launcher, LaunchJob
 from runners.launchers.rank_variables import RankVariables
 
@@ -21,9 +20,6 @@ VARIABLES = RankVariables(
     gives=GIVES,
     others=("OMPI_COMM_WORLD_", "PMIX_"),
 )
-ROLE_IN_POD = "K_MPI_JOB_ROLE"
-"""Set by MPI Operator: in the pod with this role mpirun finds the hosts by itself."""
-NO_LAUNCHER = World().launcher
 KEEP_FULL_NAMES, KEEP_FULL_NAMES_5 = "OMPI_MCA_orte_keep_fqdn_hostnames", "PRTE_MCA_prte_keep_fqdn_hostnames"
 """In Open MPI 4, and in Open MPI 5. Neither minds the other's variables."""
 
@@ -58,19 +54,6 @@ def open_mpi_environment(job: LaunchJob) -> dict[str, str]:
     of_daemons = ("OMPI_MCA_oob_tcp_if_include", *(() if job.is_local else ("PRTE_MCA_prte_if_include",)))  # which refuses lo
     chosen = dict.fromkeys((*of_daemons, "OMPI_MCA_btl_tcp_if_include"), interface) if interface else {}
     return root | names | chosen
-
-
-def require_mpirun_in_pod(world: World, module: str, environment: Mapping[str, str]) -> None:
-    """Refuse a plain ``python -m module`` in the launcher of an MPIJob, whose workers it would leave idle.
-
-    Raises:
-        LaunchError: with the command.
-    """
-    if environment.get(ROLE_IN_POD) == "launcher" and world.launcher == NO_LAUNCHER:
-        raise LaunchError(
-            "this is the launcher of an MPIJob, and python alone is a world of 1, without its workers; start the ranks with: "
-            f"mpirun python -m {module}"
-        )
 
 
 def needs_full_names(hosts: Sequence[HostSlots]) -> bool:

@@ -5,8 +5,10 @@ Inside one (``salloc``, ``sbatch``) its nodes are reached by steps of the job (`
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from measurement.errors import LaunchError, quoted
@@ -57,7 +59,7 @@ def expand_nodes(text: str) -> list[str]:
         LaunchError: it is none, or one of more than 65,536 nodes.
     """
     found: list[str] = []
-    for part in _split(text):
+    for part in filter(None, re.split(r",(?![^\[]*\])", text)):
         found += _expanded(part, text)
         if len(found) > MOST_NODES:
             raise _no_list(text)
@@ -79,33 +81,27 @@ def expand_counts(text: str) -> list[int]:
     return found
 
 
-def _split(text: str) -> Iterator[str]:
-    """At commas outside brackets."""
-    return (part for part in re.split(r",(?![^\[]*\])", text) if part)
-
-
 def _expanded(part: str, text: str) -> list[str]:
-    read = re.fullmatch(r"([^\[\]]*)(?:\[([0-9,-]+)\](.*))?", part)
-    if read is None or (read[2] is None and not part):
+    """Return the names of one part, such as ``r[1-2]n[08-09]``: texts, and lists of numbers between them."""
+    pieces = re.split(r"\[([0-9,-]+)\]", part)
+    choices = [_numbers(piece, text) if number % 2 else [piece] for number, piece in enumerate(pieces)]
+    if re.search(r"[\[\]]", "".join(pieces)) or math.prod(map(len, choices)) > MOST_NODES:
         raise _no_list(text)
-    if read[2] is None:
-        return [part]
-    rest = _expanded(read[3], text) if read[3] else [""]
-    numbers = [number for span in read[2].split(",") for number in _numbers(span, text)]
-    if len(numbers) * len(rest) > MOST_NODES:
-        raise _no_list(text)
-    return [f"{read[1]}{number}{after}" for number in numbers for after in rest]
+    return ["".join(names) for names in itertools.product(*choices)]
 
 
-def _numbers(span: str, text: str) -> list[str]:
-    """``01-03`` is 01, 02, 03."""
-    read = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", span)
-    if read is None:
-        raise _no_list(text)
-    first, last = int(read[1]), int(read[2] or read[1])
-    if not 0 <= last - first < MOST_NODES:
-        raise _no_list(text)
-    return [f"{number:0{len(read[1])}d}" for number in range(first, last + 1)]
+def _numbers(listed: str, text: str) -> list[str]:
+    """``01-03,7`` is 01, 02, 03, 7."""
+    found: list[str] = []
+    for span in listed.split(","):
+        read = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", span)
+        if read is None:
+            raise _no_list(text)
+        first, last = int(read[1]), int(read[2] or read[1])
+        if not 0 <= last - first < MOST_NODES:
+            raise _no_list(text)
+        found += [f"{number:0{len(read[1])}d}" for number in range(first, last + 1)]
+    return found
 
 
 def _no_list(text: str) -> LaunchError:

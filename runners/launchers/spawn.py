@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from runners.launchers.base import HERE, HostCommand, Launcher, LaunchJob
 from runners.launchers.torchrun import VARIABLES
 
@@ -31,24 +29,3 @@ class Spawn(Launcher):
             )
             for node, entry in enumerate(job.hosts)
         )
-
-
-def rank_environment(local_rank: int, *, node_rank: int, ranks: Sequence[int], master: tuple[str, int]) -> dict[str, str]:
-    """The variables that ``runners.spawn`` sets in a rank: torchrun's. Pure.
-
-    Args:
-        local_rank: of this host's.
-        node_rank: of this host.
-        ranks: on each host.
-        master: host and port of the store.
-    """
-    assert VARIABLES.node_rank is not None
-    return {
-        "MASTER_ADDR": master[0],
-        "MASTER_PORT": str(master[1]),
-        VARIABLES.rank: str(sum(ranks[:node_rank]) + local_rank),
-        VARIABLES.local_rank: str(local_rank),
-        VARIABLES.node_rank: str(node_rank),
-        VARIABLES.world_size: str(sum(ranks)),
-        VARIABLES.local_world_size: str(ranks[node_rank]),
-    }

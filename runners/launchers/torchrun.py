@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping, Sequence
-
 from measurement.addresses import LOOPBACK
 from measurement.world import RENDEZVOUS
 from runners.launchers.base import HERE, HostCommand, Launcher, LaunchJob
@@ -20,16 +17,6 @@ VARIABLES = RankVariables(
     gives=frozenset({RENDEZVOUS}),
     others=("TORCHELASTIC_", "MASTER_ADDR", "MASTER_PORT"),
 )
-
-IN_A_POD = ("PET_NNODES", "PET_NPROC_PER_NODE", "PET_NODE_RANK", "PET_MASTER_ADDR", "PET_MASTER_PORT")
-"""torchrun's own flags as variables, as Kubeflow Trainer sets them in each pod of a TrainJob."""
-
-
-def command_in_pod(module: str, arguments: Sequence[str], environment: Mapping[str, str]) -> list[str] | None:
-    """Return the torchrun that ``python -m module`` in a pod of a TrainJob stands for; None in no such pod, or in a rank."""
-    if VARIABLES.are_set(environment) or not all(environment.get(name) for name in IN_A_POD):
-        return None
-    return [sys.executable, "-m", "torch.distributed.run", "-m", module, *arguments]
 
 
 class Torchrun(Launcher):

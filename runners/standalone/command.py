@@ -10,19 +10,18 @@ from typing import Any
 
 from backends import backend_class, make_backend
 from measurement.conditions.disturbing_variables import disturbances, told
-from measurement.errors import PlanError
+from measurement.errors import LaunchError, PlanError
 from measurement.plans.plan import Arm, Plan
 from measurement.plans.plan_file import check_plan
 from measurement.records.results import ResultsFolder, default_folder, folder_name
 from measurement.world import HOROVOD, MPI, World
 from runners.flags import Given, command, values_of
 from runners.launchers import horovodrun, mpirun, read_own_world
-from runners.launchers.torchrun import command_in_pod
 from runners.planning.arms import require_given, require_gpu_here
 from runners.planning.launched_arms import libraries_of
 from runners.processes.readable_output import make_output_readable
 from runners.rank.resources import take_resources, threads_of
-from runners.standalone.flags import FLAGS, RunOptions, plan_content, require_own_local_rank, settings
+from runners.standalone.flags import FLAGS, RunOptions, plan_content, settings
 from runners.standalone.run import StandaloneRun
 from workloads import REGISTRY
 
@@ -53,10 +52,9 @@ def measure(backend: str, given: Given) -> None:
     """Carry out what the flags say, as one of the ranks. Collective."""
     content, options = plan_content(given), RunOptions(**values_of(given, RunOptions))
     world = read_own_world()
-    _join_pods(world, MODULES[backend])
+    _require_launcher_in_pod(world, MODULES[backend])
     if world.launcher in MAY_BE_HOROVODRUN:
         make_output_readable()
-    require_own_local_rank(options.local_rank, world)
     threads = content["threads"] = threads_of(world, asked=content.get("threads"), environment=os.environ)
     plan = resolve_plan(options.backend or backend, content, values_of(given, Arm), world)
     folder = ResultsFolder(options.output or default_folder(f"{plan.baseline}-{folder_name(plan.workload)}"))
@@ -66,12 +64,15 @@ def measure(backend: str, given: Given) -> None:
     StandaloneRun(plan=plan, world=world, options=options, folder=folder).run()
 
 
-def _join_pods(world: World, module: str) -> None:
-    """In a pod of a TrainJob become torchrun, which starts the pod's ranks; in the launcher of an MPIJob say what does."""
-    mpirun.require_mpirun_in_pod(world, module, os.environ)
-    become = command_in_pod(module, sys.argv[1:], os.environ)
-    if become is not None:
-        os.execv(become[0], become)
+def _require_launcher_in_pod(world: World, module: str) -> None:
+    """Refuse a plain ``python -m module`` in a pod of a Kubernetes job, with a ``LaunchError`` that has the command."""
+    if world.launcher != World().launcher:
+        return
+    says = "and python alone is a world of 1, without the other pods; start the ranks with:"
+    if os.environ.get("K_MPI_JOB_ROLE") == "launcher":
+        raise LaunchError(f"this is the launcher of an MPIJob, {says} mpirun python -m {module}")
+    if "PET_NNODES" in os.environ:
+        raise LaunchError(f"this is a pod of a TrainJob, {says} torchrun -m {module}")
 
 
 def resolve_plan(backend: str, content: Mapping[str, Any], arm: Mapping[str, Any], world: World) -> Plan:

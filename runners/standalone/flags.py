@@ -14,7 +14,6 @@ from measurement.errors import PlanError, quoted
 from measurement.plans.plan import Arm, Measurement, Plan
 from measurement.plans.plan_file import overridden, parse_yaml
 from measurement.plans.settings import Section, TrainingSettings
-from measurement.world import World
 from runners.flags import Flag, Given, values_of
 
 
@@ -31,8 +30,6 @@ class RunOptions(Section):
     """Write TensorBoard's event files into this folder."""
     timeout: float = Field(default=300.0, ge=1)
     """Seconds to wait for other ranks, to meet and in each exchange."""
-    local_rank: int | None = None
-    """torch.distributed.launch appends this. It must be what LOCAL_RANK says."""
     output: Path | None = None
     """Results folder, a new one. [results/BACKEND-WORKLOAD-TIME]"""
 
@@ -61,7 +58,6 @@ FLAGS: Sequence[Flag] = (
     _pairs(LAUNCH, Arm, "options", ("--option",), help="Option of the backend. May be repeated."),
     Flag(LAUNCH, Arm, "transport"),
     _run("timeout"),
-    _run("local_rank", ("--local-rank", "--local_rank"), is_hidden=True),
 )
 SETTABLE = (
     *("seed", "threads", "affinity", "freed_memory", "device", "micro_steps", "precision", "max_gradient_norm"),
@@ -105,12 +101,3 @@ def plan_content(given: Given) -> dict[str, Any]:
     if needing:
         raise PlanError(f"{needing} is for training to the end; say --epochs N with it, or leave it out to measure throughput")
     return content | {"training": None}
-
-
-def require_own_local_rank(given: int | None, world: World) -> None:
-    """Refuse a ``--local-rank`` that is not what the launcher's variables say, with a ``PlanError``."""
-    if given is not None and given != world.local_rank:
-        raise PlanError(
-            f"--local-rank {given}, but this process is local rank {world.local_rank} of {world.local_world_size} "
-            f"(launcher: {world.launcher}); start it with torchrun, or with python -m torch.distributed.launch"
-        )

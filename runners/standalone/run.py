@@ -25,7 +25,7 @@ from runners.rank.engine import Engine, start_engine
 from runners.rank.remote_error import report_error
 from runners.standalone.flags import RunOptions
 from runners.standalone.joint_start import joint_start
-from runners.standalone.partial_results import PartialResults
+from runners.standalone.partial_results import write_partial_record
 from runners.standalone.rendezvous import rendezvous_store
 from runners.standalone.throughput import measure
 from runners.standalone.training_run import TrainingRun
@@ -69,7 +69,6 @@ class StandaloneRun:
         engine = self._start()
         record: LaunchRecord | None = None
         self.world = engine.runner.world
-        partial_results = PartialResults(self.folder, self.plan, rank=self.world.rank)
         try:
             events = self._open_events(engine)
             training = TrainingRun(engine, self.options, say=self._say, events=events) if engine.job.training else None
@@ -79,18 +78,17 @@ class StandaloneRun:
             if training:
                 training.run(record)
             else:
-                measure(engine, record, self.plan.measurement, keep=partial_results.add)
+                measure(engine, record, self.plan.measurement)
             self._finish(engine, record, events)
-            partial_results.remove()
             engine.runner.release()
             engine.backend.barrier()
         except RingsideError as error:
             self._say_why(error)
-            partial_results.remove()
             engine.backend.teardown()
             raise
         except BaseException as error:
-            partial_results.write_record(record, error)
+            if record is not None:
+                write_partial_record(self.folder, self.plan, record, error, rank=self.world.rank)
             raise
         engine.backend.teardown()
 

@@ -11,9 +11,10 @@ from reports.conclusions.blocks import tabulate_blocks, throughput_per_s
 from reports.conclusions.step_terms import data_wait_share, step_shares, step_terms, terms_by_launch
 from reports.conclusions.steps import Steps
 from reports.conclusions.summaries import summarise_cases
+from reports.tables.case_tables import case_figures
 from reports.wording.causes import limit_sentence
 from reports.wording.disturbances import oversubscription_warning
-from reports.wording.formatting import bandwidth, duration, rate, share, size_text
+from reports.wording.formatting import share, size_text
 
 CONFIDENCE = 0.95
 
@@ -42,13 +43,11 @@ def throughput_table(record: LaunchRecord, steps: pd.DataFrame) -> Table:
 
 def cases_table(record: LaunchRecord, steps: pd.DataFrame) -> Table:
     """One row per case of a micro-benchmark: its figures, or why there are none."""
-    loads = any(case.samples for case in record.cases)
-    table = _table(record, "operation", "size", *(("samples/s", "batch") if loads else ("latency", "algbw", "busbw")))
+    table = _table(record, "operation", "size", "speed", "")
     blocks = tabulate_blocks(Steps.of(steps.assign(launch=record.launch, arm=record.arm)))
     for case, found in zip(record.cases, summarise_cases([record], blocks, confidence=CONFIDENCE), strict=True):
-        figures = [duration(found.latency_s), bandwidth(found.algbw_bytes_per_s), bandwidth(found.busbw_bytes_per_s)]
-        figures = [rate(found.samples_per_s), figures[0]] if loads else figures
-        table.add_row(case.operation, size_text(case), *([found.not_offered, "", ""] if found.not_offered else figures))
+        speed, _, below = (found.not_offered, "", "") if found.not_offered else case_figures(found)
+        table.add_row(case.operation, size_text(case), speed, below)
     return table
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from measurement.errors import ParityError
 from measurement.plans.plan import Measurement
@@ -14,10 +14,8 @@ from runners.protocol.messages import BlockCommand, DriftReport
 from runners.rank.engine import Engine
 
 
-def measure(engine: Engine, record: LaunchRecord, measurement: Measurement, *, keep: Callable[[BlockRecord], None]) -> None:
-    """Time the blocks; on every rank the record gets those of all ranks. Collective.
-
-    ``keep`` is called with each of this rank's blocks when it is over.
+def measure(engine: Engine, record: LaunchRecord, measurement: Measurement) -> None:
+    """Time the blocks; on every rank the record gets each block of all ranks when it is over. Collective.
 
     Raises:
         ParityError: on every rank, where a micro-benchmark's result was wrong.
@@ -26,13 +24,12 @@ def measure(engine: Engine, record: LaunchRecord, measurement: Measurement, *, k
     has_local = engine.backend.has_local_steps and not engine.job.speed.sync_batchnorm
     assert measurement.rounds is not None and measurement.block_steps is not None
     local_every = measurement.local_every if has_local and not record.cases else 0
-    mine: list[BlockRecord] = []
     for case, number, kind in _blocks(_cases(record), measurement.rounds, local_every=local_every):
         started = time.monotonic()
         command = BlockCommand(
-            turn=len(mine),
+            turn=len(record.blocks),
             round=number,
-            block=len(mine),
+            block=len(record.blocks),
             kind=kind,
             case=case,
             steps=measurement.block_steps,
@@ -40,11 +37,10 @@ def measure(engine: Engine, record: LaunchRecord, measurement: Measurement, *, k
             rebuild=False,
         )
         block = command.record(engine.run_block(command))
-        mine.append(block.model_copy(update={"started_s": started - began, "wall_s": time.monotonic() - started}))
-        keep(mine[-1])
+        block = block.model_copy(update={"started_s": started - began, "wall_s": time.monotonic() - started})
+        blocks = engine.backend.all_gather_object(block, BlockRecord)
+        record.blocks.append(BlockRecord.joined(blocks[0], ranks_of(blocks)))
     record.measuring_s = time.monotonic() - began
-    everyone = engine.backend.all_gather_object(mine, list[BlockRecord])
-    record.blocks = [BlockRecord.joined(blocks[0], ranks_of(blocks)) for blocks in zip(*everyone, strict=True)]
     wrong = [f"rank {steps.rank}: {steps.wrong}" for block in record.blocks for steps in block.ranks if steps.wrong]
     if wrong:
         raise ParityError("; ".join(wrong))

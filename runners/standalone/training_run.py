@@ -32,8 +32,8 @@ class TrainingRun:
         self._engine, self._training, self._runner = engine, engine.job.training, engine.epochs
         self._options, self._say, self._events = options, say, events
         self._rank = engine.runner.world.rank
-        self._printed, self._logged = 0, 0
-        """Steps of this epoch that lines were printed of, and whose losses TensorBoard has."""
+        self._printed = 0
+        """Steps of this epoch that lines were printed of."""
 
     def run(self, record: LaunchRecord) -> None:
         """Train until the last epoch; the record gets epochs and blocks, on every rank."""
@@ -45,7 +45,7 @@ class TrainingRun:
 
     def _epoch(self, epoch: int, record: LaunchRecord, began: float) -> None:
         started = time.monotonic()
-        self._printed, self._logged = 0, 0
+        self._printed = 0
 
         def pause(epoch: int, progress: EpochProgress) -> None:
             self._print_progress(record, epoch, progress)
@@ -61,10 +61,10 @@ class TrainingRun:
         record.blocks.append(block)
         self._say(line(done, epochs=self._training.epochs, unit=record.sample_unit))
         if self._events is not None:
-            self._events.epoch(done, block, steps_written=self._logged)
+            self._events.epoch(done, block)
 
     def _print_progress(self, record: LaunchRecord, epoch: int, progress: EpochProgress) -> None:
-        """Print how the steps went since the last line, over all ranks, and write their losses for TensorBoard."""
+        """Print how the steps went since the last line, over all ranks."""
         new = slice(self._printed, None)
         own = (progress.losses[new], sum(progress.samples[new]), progress.phases_s[new])
         ranks = self._engine.backend.all_gather_object(own, tuple[list[float], int, list[list[float]]])
@@ -78,9 +78,6 @@ class TrainingRun:
             f"{sum(samples for _, samples, _ in ranks) / seconds:,.1f} {record.sample_unit}/s  data wait {waited / seconds:.0%}  "
             f"{timedelta(seconds=round(left * seconds / len(losses)))} left"
         )
-        if self._events is not None:
-            self._events.losses(losses, first=epoch * self._runner.steps + self._printed)
-            self._logged = done
         self._printed = done
 
 

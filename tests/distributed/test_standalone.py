@@ -142,16 +142,6 @@ def test_an_address_in_use_names_who_uses_it():
 
 
 @pytest.mark.costly
-def test_the_launcher_of_old_tutorials(tmp_path):
-    """torch.distributed.launch appends --local-rank to the arguments."""
-    launch = ["python", "-m", "torch.distributed.launch", "--standalone", "--nproc-per-node", "1"]
-    done = run(*launch, "-m", "runners.ddp", *SHORT, *NO_LOCAL, "-o", tmp_path)
-    assert done.returncode == 0, done.stderr
-    (record,) = ResultsFolder(tmp_path).records()
-    assert len(record.ranks) == 1
-
-
-@pytest.mark.costly
 def test_uneven_ranks_on_two_hosts(tmp_path):
     """Both are this one: 1 rank, and 2."""
     where = ["--nproc-per-node", "1,2", "--master-addr", "127.0.0.1", "--master-port", str(free_port())]
@@ -167,9 +157,9 @@ def test_uneven_ranks_on_two_hosts(tmp_path):
 
 @pytest.mark.costly
 def test_the_pods_of_a_trainjob_are_one_world(tmp_path):
-    """Each runs plain python, by the variables of Kubeflow Trainer."""
+    """Each runs torchrun, by the variables of Kubeflow Trainer."""
     shared = {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "1", "PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": str(free_port())}
-    command = ["python", "-m", "runners.ddp", *SHORT, "--set", "threads=1", "-o", tmp_path / "run"]
+    command = ["torchrun", "-m", "runners.ddp", *SHORT, "--set", "threads=1", "-o", tmp_path / "run"]
     with ThreadPoolExecutor() as pool:
         pods = [*pool.map(lambda number: run(*command, **shared, PET_NODE_RANK=number), ("0", "1"))]
     assert [pod.returncode for pod in pods] == [0, 0], pods
@@ -177,11 +167,15 @@ def test_the_pods_of_a_trainjob_are_one_world(tmp_path):
     assert (record.launcher, record.world_size) == ("torchrun", 2)
 
 
-def test_the_launcher_of_an_mpijob_is_told_of_mpirun(monkeypatch):
-    monkeypatch.setenv("K_MPI_JOB_ROLE", "launcher")
+@pytest.mark.parametrize(
+    ("variable", "value", "command"),
+    [("K_MPI_JOB_ROLE", "launcher", "mpirun python -m runners.hvd"), ("PET_NNODES", "2", "torchrun -m runners.hvd")],
+)
+def test_plain_python_in_a_pod_is_told_of_the_launcher(monkeypatch, variable, value, command):
+    monkeypatch.setenv(variable, value)
     monkeypatch.setattr(sys, "argv", ["hvd"])
     done = run_here(lambda: typer.run(command_line("horovod")))
-    assert "start the ranks with: mpirun python -m runners.hvd" in done.stderr
+    assert (done.returncode, f"start the ranks with: {command}\n" in done.stderr) == (2, True)
 
 
 def test_a_run_is_never_overwritten(run_once):
@@ -210,7 +204,6 @@ def test_torchrun_cannot_start_horovod():
         (["--workload-option", "learning_rate=-1"], "learning_rate = -1"),
         (["--option", "bucket_cap=1"], "did you mean 'bucket_cap_mb'?"),
         (["--transport", "nccl"], "needs a GPU"),
-        (["--local-rank", "1"], "--local-rank 1, but this process is local rank 0 of 1"),
         (["--set", "affinity=close"], "affinity = 'close': Input should be 'spread' or 'none'"),
         (["--set", "hosts=a:1"], "--set 'hosts' is not for a standalone run; it sets seed, threads, "),
         (["--set", "training.warmup_epochs=1"], "--set training.warmup_epochs is for training to the end; say --epochs N"),

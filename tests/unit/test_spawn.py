@@ -8,46 +8,53 @@ import socket
 import pytest
 
 from runners import spawn
-from runners.launchers.spawn import rank_environment
 
 
-def node(*arguments):
-    return spawn.this_node(spawn._arguments().parse_args([*arguments, "-m", "json.tool", "--help"]))
+def first(*arguments):
+    return spawn.first_rank(spawn._arguments().parse_args([*arguments, "-m", "json.tool", "--help"]))
 
 
 def test_ranks_follow_the_hosts():
-    second = node("--nproc-per-node", "2", "--nnodes", "3", "--node-rank", "1", "--master-addr", "host1", "--master-port", "1234")
-    assert (second.node_rank, second.ranks) == (1, (2, 2, 2))
-    assert rank_environment(1, node_rank=1, ranks=second.ranks, master=second.master) == {
+    assert first(
+        "--nproc-per-node", "2", "--nnodes", "3", "--node-rank", "1", "--master-addr", "host1", "--master-port", "1234"
+    ) == {
         "MASTER_ADDR": "host1",
         "MASTER_PORT": "1234",
-        "RANK": "3",
-        "LOCAL_RANK": "1",
+        "RANK": "2",
+        "LOCAL_RANK": "0",
         "GROUP_RANK": "1",
         "WORLD_SIZE": "6",
         "LOCAL_WORLD_SIZE": "2",
     }
 
 
+def test_a_rank_has_the_variables_of_the_first_of_its_host_and_its_own_number(monkeypatch):
+    own = {}
+    monkeypatch.setattr(os, "environ", own)
+    monkeypatch.setattr("runpy.run_module", lambda *_, **__: None)
+    monkeypatch.setattr("sys.argv", [])
+    spawn.run_rank(1, {"RANK": "2", "LOCAL_RANK": "0", "WORLD_SIZE": "6"}, "json.tool", [])
+    assert own == {"RANK": "3", "LOCAL_RANK": "1", "WORLD_SIZE": "6"}
+
+
 def test_one_host_meets_on_loopback():
-    alone = node("--nproc-per-node", "2")
-    host, port = alone.master
-    assert host == "127.0.0.1"
-    assert port > 1023
+    alone = first("--nproc-per-node", "2")
+    assert alone["MASTER_ADDR"] == "127.0.0.1"
+    assert int(alone["MASTER_PORT"]) > 1023
 
 
 def test_hosts_may_have_unequal_numbers_of_ranks():
-    last = node("--nproc-per-node", "2,1,3", "--node-rank", "2", "--master-addr", "host1")
-    ranks = [rank_environment(local, node_rank=2, ranks=last.ranks, master=last.master) for local in range(3)]
-    assert [(one["RANK"], one["WORLD_SIZE"], one["LOCAL_WORLD_SIZE"]) for one in ranks] == [(n, "6", "3") for n in "345"]
+    last = first("--nproc-per-node", "2,1,3", "--node-rank", "2", "--master-addr", "host1")
+    assert (last["RANK"], last["WORLD_SIZE"], last["LOCAL_WORLD_SIZE"]) == ("3", "6", "3")
 
 
 def test_variables_say_where_ranks_meet_unless_flags_do(monkeypatch):
     monkeypatch.setenv("MASTER_ADDR", "host7")
     monkeypatch.setenv("MASTER_PORT", "4321")
     several = ("--nproc-per-node", "1", "--nnodes", "2", "--node-rank", "1")
-    assert node(*several).master == ("host7", 4321)
-    assert node(*several, "--master-addr", "host8", "--master-port", "1234").master == ("host8", 1234)
+    named = ("--master-addr", "host8", "--master-port", "1234")
+    found = [first(*several), first(*several, *named)]
+    assert [(own["MASTER_ADDR"], own["MASTER_PORT"]) for own in found] == [("host7", "4321"), ("host8", "1234")]
 
 
 @pytest.mark.parametrize(
@@ -65,7 +72,7 @@ def test_variables_say_where_ranks_meet_unless_flags_do(monkeypatch):
 )
 def test_what_does_not_fit(arguments, message):
     with pytest.raises(ValueError, match=message):
-        node("--nproc-per-node", "1", *arguments)
+        first("--nproc-per-node", "1", *arguments)
 
 
 def test_a_port_in_use_is_named(capsys):

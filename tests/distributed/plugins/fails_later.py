@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from pathlib import Path
 
 import horovod.torch as hvd
 
@@ -43,6 +44,13 @@ class KilledHorovod(Fails, Horovod):
 class RaisingDDP(Fails, DDP):
     def fail(self):
         raise ValueError("no more steps from me")
+
+
+class ToldDDP(Fails, DDP):
+    """Nothing fails: it leaves a file when blocks have been measured."""
+
+    def fail(self):
+        Path(os.environ["TESTS_FOLDER"], "measured").touch()
 
 
 class UnstartedDDP(DDP):
