@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 
 from tests.conftest import BIN, REPOSITORY
 from tests.kit.warm_server import socket_path, warm_command
@@ -20,6 +21,11 @@ def run(*command, timeout=200, cwd=REPOSITORY, **variables):
     """Run it, with these environment variables, too; what it said and its exit code."""
     words, own = list(map(str, command)), environment() | variables
     return subprocess.run(words, capture_output=True, text=True, timeout=timeout, cwd=cwd, env=own, check=False)
+
+
+def run_python(code, *arguments, **more):
+    """Run code in a Python of its own, as ``run`` does."""
+    return run(sys.executable, "-c", code, *arguments, **more)
 
 
 def warm(*arguments):

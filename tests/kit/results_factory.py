@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from rich.console import Console
 
 from measurement.conditions.same_environment import plan_digest
 from measurement.plans.plan import FLOOR, Arm, Measurement, Plan
@@ -24,8 +26,10 @@ from measurement.records.record import (
     ThreadTimes,
 )
 from measurement.records.results import ResultsFolder
-from reports import REGISTRY
+from reports import REGISTRY, conclude
+from reports.formats.terminal import comparison_lines
 from reports.formats.tracker import Tracker
+from reports.schema import Comparison
 
 STARTED = "2026-01-01T12:00:00+00:00"
 COMPARISON_ID = "synthetic-20260101"
@@ -100,10 +104,21 @@ def make_plan(ratios: Iterable[str] = ("horovod-gloo", "horovod-mpi"), **measure
     return Plan(name="synthetic", workload="digits", world_size=2, baseline="ddp-gloo", arms=arms, measurement=settings)
 
 
-def write_results(root: Path, *, truth: Truth | None = None, plan: Plan | None = None, seed: int = 1) -> ResultsFolder:
-    """A whole results folder without reports."""
-    truth = truth or Truth()
-    plan = plan or make_plan(truth.ratios)
+def write_results(
+    root: Path, *, truth: Truth | None = None, plan: Plan | None = None, seed: int = 1, **changes: Any
+) -> ResultsFolder:
+    """A whole results folder without reports.
+
+    Args:
+        root: where it is made.
+        truth: what is true of the arms.
+        plan: instead of one of the truth's arms.
+        seed: of the noise.
+        changes: fields of ``Truth`` and of the plan's ``measurement``, by name.
+    """
+    names = {one.name for one in fields(Truth)} & changes.keys()
+    truth = replace(truth or Truth(), **{name: changes.pop(name) for name in names})
+    plan = plan or make_plan(truth.ratios, **changes)
     folder = ResultsFolder(root)
     folder.write_plan(plan)
     folder.write_manifest(make_manifest(plan))
@@ -111,6 +126,18 @@ def write_results(root: Path, *, truth: Truth | None = None, plan: Plan | None =
         for record in make_launch(plan, truth, launch, random=np.random.default_rng([seed, launch])):
             folder.write_launch(record)
     return folder
+
+
+def concluded(root: Path, **more: Any) -> Comparison:
+    """What is concluded from ``write_results`` with these arguments."""
+    return conclude(write_results(root, **more))
+
+
+def on_terminal(comparison: Comparison, *, width: int = 80) -> str:
+    """What a terminal of this width shows of it."""
+    text = io.StringIO()
+    Console(file=text, width=width).print(comparison_lines(comparison))
+    return text.getvalue()
 
 
 def make_manifest(plan: Plan) -> Manifest:
@@ -128,6 +155,13 @@ def make_manifest(plan: Plan) -> Manifest:
         ],
         seconds={"total": 240.0, "starting": 40.0, "training": 180.0, "other": 20.0},
     )
+
+
+def make_record(**changes: Any) -> LaunchRecord:
+    """A baseline's record of one rank that measured nothing, but for ``changes``."""
+    usual = {"comparison_id": "c", "plan_digest": "d", "launch": 0, "arm": "ddp", "role": "baseline", "backend": "ddp"}
+    usual |= {"transport": "gloo", "launcher": "torchrun", "workload": "digits", "world_size": 1, "status": "ok"}
+    return LaunchRecord(**usual | changes)
 
 
 def make_launch(plan: Plan, truth: Truth, launch: int, *, random: np.random.Generator) -> list[LaunchRecord]:

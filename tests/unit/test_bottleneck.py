@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-
 import pandas as pd
 import pytest
 
-from reports import write_reports
 from reports.conclusions.step_terms import LIMIT, bottleneck_of, data_wait_share, step_shares
-from reports.schema import Comparison, Estimate, StepShares, StepTerms
+from reports.schema import Estimate, StepShares, StepTerms
 from reports.wording.causes import limit_sentence
 from tests.kit import results_factory
-from tests.kit.results_factory import Truth, make_plan, write_results
+from tests.kit.results_factory import concluded
 
 
 def shares(data_wait, exposed_exchange=None, **others):
@@ -71,10 +68,6 @@ def test_the_larger_share_is_the_limit_from_the_threshold_on(own, limit):
             "Computing takes most of the step: 2% is waiting for data, 0% exposed exchange",
         ),
         (
-            {"a": shares(0.0, 1.07)},
-            "The network is the limit: 100% of the step is exposed exchange, 0% waiting for data",
-        ),
-        (
             {"a": shares(0.1, 0.0, library_overhead=0.3), "b": shares(0.1, 0.0, imbalance=0.4)},
             "The library is the limit in a: 30% of the step is its overhead besides exchange. "
             "Stragglers are the limit in b: 40% of the step is waiting for the slowest rank",
@@ -89,40 +82,20 @@ def test_one_sentence_names_arms_with_the_same_limit_together(arms, sentence):
     assert limit_sentence(arms, hosts=2) == sentence
 
 
-@pytest.fixture
-def network_bound(tmp_path):
-    """Of steps of 20 ms, about 8 are exchange: a share of 40% where the ratio is 1."""
-    return write_results(tmp_path / "results", truth=Truth(exposed_s=0.008, noise=0.001, drift=0.0))
-
-
 @pytest.mark.slow
-def test_every_report_tells_the_limit(network_bound):
-    comparison = write_reports(network_bound)
+def test_a_share_of_known_size_is_the_limit(tmp_path):
+    """Of steps of 20 ms, about 8 are exchange: a share of 40% where the ratio is 1."""
+    comparison = concluded(tmp_path, exposed_s=0.008, noise=0.001, drift=0.0)
     own = comparison.arm("ddp-gloo").step_shares
     assert own.exposed_exchange == pytest.approx(0.4, abs=0.02)
     assert own.data_wait == pytest.approx(results_factory.SHARES["ddp"][0], abs=0.001)
     assert comparison.limit.startswith(
         "Exchange between ranks of one host is the limit: 36 to 44% of the step is exposed exchange, 5% waiting"
     )
-    assert "ddp-gloo-control" not in comparison.limit
-    stored = json.loads((network_bound.root / "comparison.json").read_text())
-    assert stored["arms"][0]["step_shares"] == own.model_dump()
-    assert "Exchange between ranks of one host is the limit: 36 to 44%" in (network_bound.root / "report.md").read_text()
-    assert "<li>Exchange between ranks of one host is the limit: 36 to 44%" in (network_bound.root / "report.html").read_text()
 
 
 @pytest.mark.slow
 def test_without_local_steps_the_network_cannot_be_judged(tmp_path):
-    folder = write_results(tmp_path / "results", plan=make_plan(local_every=0))
-    comparison = write_reports(folder)
+    comparison = concluded(tmp_path, local_every=0)
     assert comparison.arm("ddp-gloo").step_shares.exposed_exchange is None
     assert comparison.limit.startswith("The input is not the limit: 5%")
-
-
-@pytest.mark.slow
-def test_files_written_before_there_were_shares_can_be_read(network_bound):
-    stored = json.loads(write_reports(network_bound).model_dump_json())
-    del stored["limit"]
-    for arm in stored["arms"]:
-        del arm["step_shares"]
-    assert Comparison.model_validate(stored).limit is None

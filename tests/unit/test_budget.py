@@ -24,8 +24,9 @@ from reports.statistics.budget import (
 from reports.statistics.intervals import launch_ratios
 from runners.driver.rounds import RoundLimit
 from tests.kit.budgets import REGIMES, SCALES, fixed, interval_of, launch, on_a_budget, tables
+from tests.kit.changed import changed
 from tests.kit.ratios import log_width
-from tests.kit.results_factory import COMPARISON_ID, Truth, make_plan, write_results
+from tests.kit.results_factory import Truth, make_plan, write_results
 
 USUAL = Cost(start_s=23.0, round_s=0.8)
 
@@ -121,8 +122,8 @@ def test_on_a_budget_intervals_cover_and_are_about_as_narrow_as_the_best_fixed_o
 
 def measured(tmp_path, name, *, ratio, launches=3):
     """A folder with launches of a plan that has a budget; each took 60 s of 12 rounds, and 8 s to start."""
-    measurement = Measurement(minutes=10, block_steps=2).model_copy(update={"launches": launches})
-    plan = make_plan([name]).model_copy(update={"measurement": measurement})
+    measurement = changed(Measurement(minutes=10, block_steps=2), launches=launches)
+    plan = changed(make_plan([name]), measurement=measurement)
     truth = Truth(ratios={name: ratio}, launch_noise=0.02, drift=0.0)
     folder = write_results(tmp_path / f"{ratio}", truth=truth, plan=plan)
     return plan, folder
@@ -146,14 +147,12 @@ def test_a_folder_tells_what_its_launches_cost_and_what_was_chosen_is_in_the_rep
     assert (chosen.launch, chosen.rounds >= FEWEST_ROUNDS, chosen.launches > 3) == (3, True, True)
     assert choose_length(plan, folder, launch=3, left_s=10.0) is None
     manifest = folder.read_manifest()
-    folder.write_manifest(manifest.model_copy(update={"choices": [chosen]}))
+    folder.write_manifest(changed(manifest, choices=[chosen]))
     comparison = write_reports(folder)
-    assert comparison.comparison_id == COMPARISON_ID and comparison.choices == [chosen]
-    said = " ".join(method(comparison))
-    assert "10 minutes were given" in said and "pilots of 12, 12, 12 rounds" in said and "is between launches" in said
+    assert comparison.choices == [chosen]
+    assert "pilots of 12, 12, 12 rounds" in " ".join(method(comparison))
     assert 0 <= comparison.spread.between_share <= 1
-    assert "launches" not in comparison.measurement
-    went_on = comparison.model_copy(update={"measurement": {**comparison.measurement, "minutes": None, "launches": 5}})
+    went_on = changed(comparison, measurement={**comparison.measurement, "minutes": None, "launches": 5})
     assert "minutes were given" not in " ".join(method(went_on))
 
 

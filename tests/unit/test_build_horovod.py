@@ -25,27 +25,27 @@ KEY = cache.BuildKey(
 
 
 @pytest.mark.parametrize("part", [field.name for field in fields(cache.BuildKey)])
-def test_the_key_changes_with_each_thing_the_wheel_depends_on(part: str) -> None:
+def test_the_key_changes_with_each_thing_the_wheel_depends_on(part):
     assert replace(KEY, **{part: "other"}).name() != KEY.name()
 
 
-def test_the_key_is_a_readable_file_name_and_stays_the_same() -> None:
+def test_the_key_is_a_readable_file_name_and_stays_the_same():
     assert KEY.name() == replace(KEY).name()
     assert re.fullmatch(r"0\.28\.1-torch2\.15\.0\+cu132-cpython-311-openmpi4\.1\.8-cpu-[0-9a-f]{10}", KEY.name())
     assert "-mpich5.0.2-cpu-" in replace(KEY, openmpi="", mpich="5.0.2").name()
     assert "/" not in replace(KEY, torch="../../etc").name()
 
 
-def test_parts_that_only_join_alike_have_different_keys() -> None:
+def test_parts_that_only_join_alike_have_different_keys():
     assert replace(KEY, platform="a-b", cpu="c").name() != replace(KEY, platform="a", cpu="b-c").name()
 
 
-def test_the_key_of_this_environment_names_its_torch() -> None:
+def test_the_key_of_this_environment_names_its_torch():
     torch = pytest.importorskip("torch")
     assert build_horovod.build_key("cpu").torch == torch.__version__
 
 
-def test_the_cache_lies_where_xdg_says(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_cache_lies_where_xdg_says(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache.cache_root() == tmp_path / "ringside" / "horovod"
     monkeypatch.delenv("XDG_CACHE_HOME")
@@ -53,7 +53,7 @@ def test_the_cache_lies_where_xdg_says(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert cache.cache_root() == tmp_path / ".cache" / "ringside" / "horovod"
 
 
-def sources_for(operations: str, root: Path) -> None:
+def sources_for(operations, root):
     """Write sources that hold just the lines that the edits of a build look for."""
     for edit in edits.edits_for(operations):
         file = root / edit.path
@@ -63,31 +63,30 @@ def sources_for(operations: str, root: Path) -> None:
 
 
 @pytest.mark.parametrize("operations", ["cpu", "nccl"])
-def test_every_edit_is_applied(operations: str, tmp_path: Path) -> None:
+def test_every_edit_is_applied(operations, tmp_path):
     sources_for(operations, tmp_path)
     edits.apply_edits(tmp_path, edits.edits_for(operations))
     top = (tmp_path / "CMakeLists.txt").read_text(encoding="utf-8")
     assert "set(CMAKE_CXX_STANDARD 20)" in top
     assert "CMAKE_CXX_STANDARD 14" not in top
     assert "$ORIGIN/../../../..;$ORIGIN/../../torch/lib" in top
-    assert top.startswith("# first\n")
 
 
-def test_only_a_cpu_build_hides_cuda_from_pytorch(tmp_path: Path) -> None:
+def test_only_a_cpu_build_hides_cuda_from_pytorch(tmp_path):
     paths = {operations: {edit.path for edit in edits.edits_for(operations)} for operations in ("cpu", "nccl")}
     assert "cmake/Modules/FindPytorch.cmake" in paths["cpu"] - paths["nccl"]
     assert "horovod/common/ops/cuda/CMakeLists.txt" in paths["nccl"] - paths["cpu"]
 
 
 @pytest.mark.parametrize("text", ["set(CMAKE_CXX_STANDARD 17)\n", "", "set(CMAKE_CXX_STANDARD 14)\n" * 2])
-def test_a_text_that_is_not_there_once_is_an_error_and_nothing_is_written(text: str, tmp_path: Path) -> None:
+def test_a_text_that_is_not_there_once_is_an_error_and_nothing_is_written(text, tmp_path):
     (tmp_path / "CMakeLists.txt").write_text(text, encoding="utf-8")
     with pytest.raises(edits.EditError, match=r"C\+\+20 in the project.*CMakeLists\.txt"):
         edits.apply_edits(tmp_path, edits.COMMON_EDITS)
     assert (tmp_path / "CMakeLists.txt").read_text(encoding="utf-8") == text
 
 
-def test_the_digest_follows_what_the_edits_do_and_not_their_wording() -> None:
+def test_the_digest_follows_what_the_edits_do_and_not_their_wording():
     edit = edits.COMMON_EDITS[0]
     digest = edits.edits_digest([edit])
     assert edits.edits_digest([replace(edit, reason="other words")]) == digest
@@ -95,27 +94,24 @@ def test_the_digest_follows_what_the_edits_do_and_not_their_wording() -> None:
     assert edits.edits_digest(edits.edits_for("cpu")) != edits.edits_digest(edits.edits_for("nccl"))
 
 
-@pytest.mark.parametrize("has_toolkit", [False, True])
-@pytest.mark.parametrize("has_gpu", [False, True])
-@pytest.mark.parametrize("has_nccl", [False, True])
-def test_auto_builds_for_gpus_only_where_everything_is_there(has_toolkit: bool, has_gpu: bool, has_nccl: bool) -> None:
-    chosen = toolchain.choose_operations("auto", has_toolkit=has_toolkit, has_gpu=has_gpu, has_nccl=has_nccl)
-    assert chosen == ("nccl" if has_toolkit and has_gpu and has_nccl else "cpu")
+@pytest.mark.parametrize("lacking", [None, "has_toolkit", "has_gpu", "has_nccl"])
+def test_auto_builds_for_gpus_only_where_everything_is_there(lacking):
+    there = {name: name != lacking for name in ("has_toolkit", "has_gpu", "has_nccl")}
+    assert toolchain.choose_operations("auto", **there) == ("cpu" if lacking else "nccl")
 
 
-def test_asking_decides_as_far_as_the_machine_can() -> None:
-    assert toolchain.choose_operations("cpu", has_toolkit=True, has_gpu=True, has_nccl=True) == "cpu"
+def test_asking_decides_as_far_as_the_machine_can():
     assert toolchain.choose_operations("nccl", has_toolkit=True, has_gpu=False, has_nccl=True) == "nccl"
     with pytest.raises(toolchain.ToolchainError, match="nvcc on PATH, or CUDA_HOME"):
         toolchain.choose_operations("nccl", has_toolkit=False, has_gpu=True, has_nccl=True)
 
 
-def test_each_missing_prerequisite_is_named(tmp_path: Path) -> None:
+def test_each_missing_prerequisite_is_named(tmp_path):
     problems = toolchain.missing_prerequisites(None, tmp_path, None)
     assert all(word in problem for word, problem in zip(("C++ compiler", "Python.h", "make"), problems, strict=True))
 
 
-def test_a_compiler_that_cannot_compile_cpp20_is_named(tmp_path: Path) -> None:
+def test_a_compiler_that_cannot_compile_cpp20_is_named(tmp_path):
     old = tmp_path / "c++"
     old.write_text('#!/bin/sh\n[ "$1" = --version ] && echo "c++ 4.8" && exit 0\nexit 1\n', encoding="utf-8")
     old.chmod(0o755)
@@ -124,7 +120,7 @@ def test_a_compiler_that_cannot_compile_cpp20_is_named(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def bare_machine(monkeypatch, tmp_path):
     """An environment of its own with an empty cache, and a PATH without a compiler or make."""
     for name in ("CXX", "CUDA_HOME"):
         monkeypatch.delenv(name, raising=False)
@@ -135,21 +131,17 @@ def bare_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_without_a_compiler_the_exit_code_is_2_and_one_paragraph_says_how_to_get_one(
-    bare_machine: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_compiler_the_exit_code_is_2_and_one_paragraph_says_how_to_get_one(bare_machine, capsys):
     assert build_horovod.main(["--operations", "cpu"]) == 2
     said = capsys.readouterr().err
     assert "no C++ compiler" in said
     assert "apt-get install g++ make python3-dev" in said
     assert "Going on without Horovod" in said
-    state = cache.read_state()
-    assert state is not None
-    assert state.status == "missing"
-    assert "no C++ compiler" in state.reason
+    assert cache.read_state().status == "missing"
+    assert "no C++ compiler" in cache.read_state().reason
 
 
-def test_a_retry_waits_until_the_cause_may_have_changed(bare_machine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_retry_waits_until_the_cause_may_have_changed(bare_machine, capsys):
     build_horovod.main(["--operations", "cpu"])
     capsys.readouterr()
     assert build_horovod.main(["--operations", "cpu", "--retry-only"]) == 0
@@ -161,25 +153,23 @@ def test_a_retry_waits_until_the_cause_may_have_changed(bare_machine: Path, caps
     assert "no make" not in capsys.readouterr().err
 
 
-def test_a_failed_download_is_always_worth_a_retry(bare_machine: Path) -> None:
+def test_a_failed_download_is_always_worth_a_retry(bare_machine):
     build_horovod.report_failure(wheel.BuildError("no network", retry=True), "key", "")
-    state = cache.read_state()
-    assert state is not None
-    assert state.fingerprint == ""
+    assert cache.read_state().fingerprint == ""
 
 
-def test_retry_only_does_nothing_where_no_build_failed(bare_machine: Path) -> None:
+def test_retry_only_does_nothing_where_no_build_failed(bare_machine):
     assert build_horovod.main(["--retry-only"]) == 0
     assert cache.read_state() is None
 
 
 @pytest.mark.parametrize("stored", ["", "[]", '{"status": "missing"}', '{"unknown": 1}'])
-def test_a_state_that_cannot_be_read_is_none(stored: str, tmp_path: Path) -> None:
+def test_a_state_that_cannot_be_read_is_none(stored, tmp_path):
     (tmp_path / cache.STATE_FILE).write_text(stored, encoding="utf-8")
     assert cache.read_state(tmp_path) is None
 
 
-def test_state_is_read_as_it_was_written(tmp_path: Path) -> None:
+def test_state_is_read_as_it_was_written(tmp_path):
     state = cache.BuildState(status="missing", key="k", reason="why\nlong", log="build.log", fingerprint="f")
     cache.write_state(state, tmp_path)
     assert cache.read_state(tmp_path) == state
@@ -197,18 +187,18 @@ def test_state_is_read_as_it_was_written(tmp_path: Path) -> None:
         ("nothing that we know", "the build failed"),
     ],
 )
-def test_the_cause_of_a_failed_build_is_named(log: str, cause: str) -> None:
+def test_the_cause_of_a_failed_build_is_named(log, cause):
     assert wheel.explain(f"before\n{log}\nafter") == cause
 
 
-def test_the_tail_of_a_log_is_short_and_its_last_lines() -> None:
+def test_the_tail_of_a_log_is_short_and_its_last_lines():
     tail = wheel.log_tail("\n".join(["early", *(f"{n} " + "word " * 400 for n in range(50))])).splitlines()
     assert len(tail) == wheel.LOG_TAIL_LINES
     assert max(len(line) for line in tail) <= 160
     assert tail[-1].startswith("49 ")
 
 
-def test_a_wheel_without_the_extension_does_not_reach_the_cache(tmp_path: Path) -> None:
+def test_a_wheel_without_the_extension_does_not_reach_the_cache(tmp_path):
     built, kept = tmp_path / "dist", tmp_path / "kept"
     built.mkdir()
     kept.mkdir()
@@ -224,9 +214,7 @@ def test_a_wheel_without_the_extension_does_not_reach_the_cache(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("ends", "is_kept"), [("kill -TERM $$", True), ("kill -SEGV $$", False), ("exit 1", False)])
-def test_a_wheel_that_cannot_be_imported_leaves_the_cache(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, ends: str, is_kept: bool
-) -> None:
+def test_a_wheel_that_cannot_be_imported_leaves_the_cache(monkeypatch, tmp_path, ends, is_kept):
     """One whose trial was ended by whoever ended the set-up left it, too, and was compiled anew."""
     python, built = tmp_path / "python", tmp_path / "a.whl"
     python.write_text(f"#!/bin/sh\n{ends}\n")
@@ -238,7 +226,7 @@ def test_a_wheel_that_cannot_be_imported_leaves_the_cache(
     assert built.exists() == is_kept
 
 
-def test_the_build_ignores_the_callers_horovod_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_build_ignores_the_callers_horovod_settings(monkeypatch, tmp_path):
     monkeypatch.setenv("HOROVOD_WITHOUT_GLOO", "1")
     environment = wheel.build_environment("cpu", tmp_path, targets=(), progress=progress.BuildProgress("Horovod"))
     assert "HOROVOD_WITHOUT_GLOO" not in environment
@@ -248,7 +236,7 @@ def test_the_build_ignores_the_callers_horovod_settings(monkeypatch: pytest.Monk
     assert "HOROVOD_GPU_OPERATIONS" not in environment
 
 
-def test_nccl_is_laid_out_as_the_linker_looks_for_it(tmp_path: Path) -> None:
+def test_nccl_is_laid_out_as_the_linker_looks_for_it(tmp_path):
     nccl = tmp_path / "nvidia" / "nccl"
     (nccl / "lib").mkdir(parents=True)
     (nccl / "include").mkdir()
@@ -263,18 +251,18 @@ def test_nccl_is_laid_out_as_the_linker_looks_for_it(tmp_path: Path) -> None:
     ("cpuinfo", "expected"),
     [("flags : fpu avx f16c fma", "avx-f16c-fma"), ("flags : fpu avx2", "baseline"), ("", "baseline")],
 )
-def test_the_cpu_class_names_what_is_compiled_in(cpuinfo: str, expected: str) -> None:
+def test_the_cpu_class_names_what_is_compiled_in(cpuinfo, expected):
     assert toolchain.cpu_class(cpuinfo) == expected
 
 
-def test_cmakes_progress_is_read() -> None:
+def test_cmakes_progress_is_read():
     line = "  [ 26%] Building CXX object third_party/gloo/gloo/CMakeFiles/gloo.dir/rendezvous/file_store.cc.o"
     assert progress.parse_step(line) == (26, "third_party/gloo/gloo/rendezvous/file_store.cc")
     assert progress.parse_step("[100%] Linking CXX shared library mpi_lib_v2.so") == (100, "mpi_lib_v2.so")
     assert progress.parse_step("warning: 50% of this") is None
 
 
-def test_progress_elsewhere_than_on_a_terminal_is_a_plain_line_now_and_then() -> None:
+def test_progress_elsewhere_than_on_a_terminal_is_a_plain_line_now_and_then():
     stream, now = io.StringIO(), [0.0]
     shown = progress.BuildProgress("Horovod", stream=stream, clock=lambda: now[0])
     for second in range(60):

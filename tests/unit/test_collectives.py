@@ -115,18 +115,21 @@ COLLECTIVES = ["all_reduce", "broadcast", "all_gather", "reduce_scatter", "reduc
 GROUPED = ["group_all_reduce", "group_broadcast"]
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"dtype": dtype} for dtype in ("float32", "float16", "bfloat16", "int32", "int8")),
+        {"root": 1},
+        {"in_place": True},
+        {"in_place": False},
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("world_size", [2, 3, 5])
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int32", "int8"])
 @pytest.mark.parametrize("operation", [*COLLECTIVES, *GROUPED])
-def test_right_results_pass(operation, dtype, world_size):
+def test_right_results_pass(operation, options, world_size):
     if world_size >= OPERATIONS[operation].least_ranks:
-        assert run(operation, world_size=world_size, dtype=dtype) == dict.fromkeys(range(world_size))
-
-
-@pytest.mark.parametrize("root", [0, 1, 2])
-@pytest.mark.parametrize("operation", [name for name in COLLECTIVES if OPERATIONS[name].has_root])
-def test_right_results_pass_from_any_root(operation, root):
-    assert run(operation, world_size=3, root=root) == dict.fromkeys(range(3))
+        assert run(operation, world_size=world_size, **options) == dict.fromkeys(range(world_size))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int64", "uint8"])
@@ -145,12 +148,6 @@ def test_right_results_of_every_op_pass_and_another_ops_do_not(operation, op, dt
                 return combined(tensors, other)
 
         assert any(run(operation, world_size=5, op=op, dtype=dtype, communicator=Confused).values()), other
-
-
-@pytest.mark.parametrize("operation", ["all_reduce", "broadcast", "all_gather"])
-def test_both_places_of_a_result_pass(operation):
-    for in_place in (True, False):
-        assert run(operation, world_size=3, in_place=in_place) == dict.fromkeys(range(3))
 
 
 class LosesTheLast(Threads):
@@ -207,13 +204,10 @@ def test_what_a_library_leaves_out_is_not_offered():
     [
         ("all_reduce", 2, 1.0),
         ("all_reduce", 4, 1.5),
-        ("all_reduce", 8, 1.75),
-        ("all_gather", 2, 0.5),
         ("all_gather", 4, 0.75),
         ("reduce_scatter", 8, 0.875),
         ("broadcast", 4, 1.0),
         ("send_recv", 4, 1.0),
-        ("isend_irecv", 4, 1.0),
         ("group_all_reduce", 5, 1.5),
         ("reduce", 4, 1.0),
         ("gather", 4, 0.75),
@@ -282,18 +276,12 @@ def test_a_size_survives_its_own_text(size):
     ("changes", "message"),
     [
         ({"workload_options": {"sizes": ["64 kB"]}}, "sizes.0 = '64 kB': not a size; give bytes"),
-        ({"workload_options": {"sizes": [True]}}, "not a size"),
         ({"workload_options": {"sizes": [3]}}, "greater than or equal to 64"),
-        ({"workload_options": {"sizes": []}}, "at least 1 item"),
         ({"workload_options": {"operations": ["all_redcue"]}}, "unknown operation 'all_redcue'; did you mean 'all_reduce'?"),
         ({"workload_options": {"operations": ["group_all_reduce"]}}, "needs 3 ranks or more, and world_size is 2"),
-        ({"workload_options": {"dtype": "bfloat17"}}, "'bfloat16'"),
-        ({"workload_options": {"dtype": []}}, "at least 1 item"),
-        ({"workload_options": {"op": "mean"}}, "'avg'"),
         ({"workload_options": {"operations": ["reduce"], "root": 2}}, "root 2 is no rank of world_size 2; give 0 to 1"),
         ({"workload_options": {"sizes": [1024], "first": 1024}}, "sizes is given, and first, last or factor, too"),
         ({"workload_options": {"first": "1 MiB", "last": "1 KiB"}}, "first 1MiB is larger than last 1KiB"),
-        ({"workload_options": {"factor": 1}}, "greater than or equal to 2"),
         ({"world_size": 1}, "needs 2 ranks or more, and world_size is 1"),
         ({"world_size": 1, "arms": {"ddp": {"backend": "single"}}}, "backend 'single' offers no collectives"),
     ],

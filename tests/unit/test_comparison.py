@@ -10,9 +10,8 @@ import pandas as pd
 import pytest
 
 from measurement.errors import RecordError
-from measurement.records.record import Failure
 from measurement.records.results import ResultsFolder
-from reports import conclude, make_report
+from reports import conclude
 from reports.compose_comparison import compare
 from reports.conclusions.blocks import (
     pair_blocks,
@@ -23,7 +22,12 @@ from reports.conclusions.evidence import measured_minutes
 from reports.conclusions.steps import Steps, read_steps
 from reports.wording.disturbances import page_fault_lines, restart_lines
 from reports.wording.headlines import headline
-from tests.kit.results_factory import Truth, make_plan, write_results
+from tests.kit.changed import changed
+from tests.kit.results_factory import Truth, concluded, make_plan, write_results
+
+pytestmark = pytest.mark.slow  # results of whole comparisons are composed
+
+EQUAL = {"horovod-gloo": 1.0}
 
 
 @pytest.fixture(scope="module")
@@ -37,38 +41,20 @@ def sound(stored):
     return conclude(stored)
 
 
-@pytest.mark.slow
 def test_known_ratios_are_recovered(sound):
     faster, slower = sound.result("horovod-gloo"), sound.result("horovod-mpi")
     assert (faster.verdict, slower.verdict) == ("faster", "slower")
     assert faster.ci_low < 1.1 < faster.ci_high
     assert slower.ci_low < 0.9 < slower.ci_high
     assert (faster.launches, faster.pairs, faster.world_size, faster.hosts) == (3, 36, 2, ["host1"])
+    assert (sound.fastest, sound.warnings) == (["horovod-gloo"], [])
 
 
-def test_the_headline_names_the_fastest_with_its_figures(sound):
-    faster = sound.result("horovod-gloo")
-    percent = f"{faster.throughput_ratio - 1:.1%}"
-    bounds = f"95% interval {faster.ci_low:.3f} to {faster.ci_high:.3f}, one long run {faster.run_low:.3f} to {faster.run_high:.3f}"
-    figures = f"ratio {faster.throughput_ratio:.3f}, {bounds}, 3 launches, 36 pairs"
-    slower = sound.result("horovod-mpi").throughput_ratio
-    assert sound.headline == f"Horovod over Gloo is {percent} faster than DDP, over MPI {1 - slower:.1%} slower"
-    assert sound.findings[0].startswith(f"horovod-gloo is {percent} faster than ddp-gloo ({figures})")
-    assert [line.split()[0] for line in sound.findings[:2]] == ["horovod-gloo", "horovod-mpi"]
-    assert (sound.fastest, sound.findings[2:]) == (
-        ["horovod-gloo"],
-        ["Fastest: horovod-gloo, shown against every other arm measured"],
-    )
-    assert sound.control.startswith("A/A control: ddp-gloo against itself comes out equal")
-    assert sound.warnings == []
-
-
-@pytest.mark.slow
 def test_the_headline_answers_the_plans_question_and_tells_of_the_others_in_brief(tmp_path):
     """Though another candidate is faster."""
     names = ["ddp-fp16", "horovod-gloo", "horovod-mpi", "naive"]
-    truth = Truth(ratios=dict(zip(names, (1.2, 1.1, 0.9, 1.0), strict=True)), noise=0.01)
-    folder = write_results(tmp_path, truth=truth, plan=make_plan(names, floor=False))
+    ratios = dict(zip(names, (1.2, 1.1, 0.9, 1.0), strict=True))
+    folder = write_results(tmp_path, ratios=ratios, noise=0.01, floor=False)
     found = conclude(folder)
     horovods = ["horovod-gloo", "horovod-mpi"]
     assert [line.split()[0] for line in found.findings[:2]] == horovods
@@ -76,34 +62,26 @@ def test_the_headline_answers_the_plans_question_and_tells_of_the_others_in_brie
     assert found.headline.startswith("horovod-gloo is ") and f", ddp-fp16 {fp16 - 1:.0%} faster" in found.headline
     assert found.headline.endswith(": naive")
     records = folder.records()
-    asked = compare(folder.read_plan().model_copy(update={"question": "naive"}), records, read_steps(folder, records))
+    asked = compare(changed(folder.read_plan(), question="naive"), records, read_steps(folder, records))
     assert asked.findings[0].split()[0] == "naive" or asked.findings[0].startswith("Undecided whether naive")
 
 
-@pytest.mark.parametrize("name", ["markdown", "html"])
-def test_throughputs_that_need_not_divide_to_the_ratio_are_explained_where_they_stand(sound, name):
-    assert sound.result("horovod-gloo").note is None
-    assert b"so the throughputs need not divide to it" in make_report(name).render(sound)
-
-
-@pytest.mark.slow
 def test_ranks_that_share_cores_are_told_of_first(stored):
     records = [record for record in stored.records() if record.launch == 0]
     for record in records:
-        record.ranks = [rank.model_copy(update={"affinity": [0], "device": "cpu"}) for rank in record.ranks]
+        record.ranks = [changed(rank, affinity=[0], device="cpu") for rank in record.ranks]
     found = compare(stored.read_plan(), records, read_steps(stored, records))
     assert found.warnings[0].startswith("2 ranks share 1 core: each also waits for its turn on a core")
 
 
 def test_batches_that_ended_are_told(sound):
-    arms = [arm.model_copy(update={"restarts": 3 if arm.name == "horovod-gloo" else 0}) for arm in sound.arms]
+    arms = [changed(arm, restarts=3 if arm.name == "horovod-gloo" else 0) for arm in sound.arms]
     assert restart_lines(sound.arms) == []
     assert restart_lines(arms) == [
         "the workload's batches ended in timed steps and were restarted, as at the end of an epoch: 3 times in horovod-gloo"
     ]
 
 
-@pytest.mark.slow
 def test_pages_that_steps_fault_in_are_told_by_launch_where_they_matter(stored):
     records = stored.records()
     by_launch = {"ddp-gloo": [120, 9000, 300], "horovod-gloo": [0, 0, 0]}
@@ -111,25 +89,20 @@ def test_pages_that_steps_fault_in_are_told_by_launch_where_they_matter(stored):
         for block in record.blocks if record.arm in by_launch else []:
             block.page_faults = by_launch[record.arm][record.launch] * block.steps
     found = compare(stored.read_plan(), records, read_steps(stored, records))
-    figures = found.arm("ddp-gloo").page_faults
-    assert (figures.fewest, figures.most) == (120, 9000)
-    assert figures.per_step == pytest.approx(3140)
+    assert found.arm("ddp-gloo").page_faults.per_step == pytest.approx(3140)
     assert found.arm("horovod-mpi").page_faults is None
     (line,) = [line for line in found.warnings if "Page faults per step" in line]
     assert found.remedies == [line]
     assert "kernel: ddp-gloo 120 to 9,000, horovod-gloo 0. They" in line
     assert page_fault_lines(found.arms, freed_memory="keep") == []
-    longer = [arm.model_copy(update={"step_time_s": {"p50": 10.0}}) for arm in found.arms]
+    longer = [changed(arm, step_time_s={"p50": 10.0}) for arm in found.arms]
     assert page_fault_lines(longer, freed_memory="return") == []
 
 
-@pytest.mark.slow
 def test_throughput_is_samples_of_all_ranks_over_the_slowest_ranks_time(tmp_path):
-    found = conclude(write_results(tmp_path, truth=Truth(drift=0.0, noise=0.01)))
-    arm = found.arm("ddp-gloo")
+    arm = concluded(tmp_path, drift=0.0, noise=0.01).arm("ddp-gloo")
     assert arm.throughput_per_s.value == pytest.approx(2 * 32 / 0.02, rel=0.02)
     assert arm.step_time_s["p50"] == pytest.approx(0.02, rel=0.02)
-    assert list(arm.step_time_s) == ["p5", "p25", "p50", "p75", "p95"]
     assert sum(arm.phases_s.values()) == pytest.approx(arm.step_time_s["p50"], rel=1e-6)
 
 
@@ -139,17 +112,6 @@ def test_exposed_communication_is_the_step_time_that_local_blocks_save(sound):
         assert arm.exposed_exchange_s.ci_low <= arm.exposed_exchange_s.value <= arm.exposed_exchange_s.ci_high
 
 
-def test_arms_carry_what_they_are(sound):
-    arm = sound.arm("horovod-mpi")
-    assert (arm.role, arm.backend, arm.transport, arm.launcher) == ("candidate", "horovod", "mpi", "horovodrun")
-    assert arm.options == {"compression": "none"}
-    assert arm.described["horovod"] == "0.28.1"
-    assert arm.peak_memory_bytes == 401 * 2**20
-    assert arm.parity.passed
-    assert (arm.scaling_efficiency, arm.scaling_baseline) == (None, None)
-    assert (sound.sample_unit, sound.global_batch_size, sound.measured_minutes) == ("images", 64, 3.0)
-
-
 @pytest.fixture(scope="module")
 def with_inputs(tmp_path_factory):
     """DDP alone, and beside Horovod: the input takes half of DDP's step, a fifth of Horovod's."""
@@ -157,13 +119,12 @@ def with_inputs(tmp_path_factory):
     found = []
     for names in (["ddp-gloo"], ["ddp-gloo", "horovod-gloo"]):
         plan = make_plan([*names[1:], *(f"{name}-synthetic" for name in names)], control=False)
-        others = {f"{name}-synthetic": plan.arms[name].model_copy(update={"input": "synthetic"}) for name in names}
-        plan = plan.model_copy(update={"arms": plan.arms | others})
+        others = {f"{name}-synthetic": changed(plan.arms[name], input="synthetic") for name in names}
+        plan = changed(plan, arms=plan.arms | others)
         found.append(conclude(write_results(tmp_path_factory.mktemp("inputs"), truth=truth, plan=plan)))
     return found
 
 
-@pytest.mark.slow
 def test_what_the_input_takes_is_recovered_and_is_no_verdict(with_inputs):
     alone, both = with_inputs
     shares = {arm.name: arm.input_share for arm in both.arms if arm.input_share}
@@ -173,52 +134,38 @@ def test_what_the_input_takes_is_recovered_and_is_no_verdict(with_inputs):
     ddp, hvd = (f"{share.value:.0%}" for share in shares.values())
     assert both.headline.startswith("Horovod is ") and both.headline.endswith(f"; input: {hvd} to {ddp} of step time")
     assert not any(line.startswith("Fastest") for line in both.findings), "one candidate's finding says it already"
-    failed = both.result("horovod-gloo").model_copy(update={"role": "control"})
-    assert headline(both.model_copy(update={"results": [*both.results, failed]})).endswith("; what the input costs is undecided")
+    failed = changed(both.result("horovod-gloo"), role="control")
+    assert headline(changed(both, results=[*both.results, failed])).endswith("; what the input costs is undecided")
     assert alone.results == [] and alone.headline.startswith("Input: 50% of step time")
-    figure = r"[0-9.]+ \([0-9.]+ to [0-9.]+\)"
-    words = (
-        rf"Input takes [0-9.]+% \([0-9.]+% to [0-9.]+%\) of a step under ddp-gloo, [0-9.]+ ms; the wait for batches is {figure} ms"
-    )
-    assert re.fullmatch(words, alone.findings[-1]), alone.findings[-1]
-    for found in with_inputs:
-        terms = {arm.name: arm.step_terms_s.library_overhead for arm in found.arms}
-        assert {name for name, overhead in terms.items() if overhead is None} == {name for name in terms if "synthetic" in name}
-        rows = {line for line in make_report("markdown").render(found).decode().splitlines() if "| other input |" in line}
-        assert len(rows) == sum("synthetic" in name for name in terms)
+    assert alone.findings[-1].startswith("Input takes 50") and " of a step under ddp-gloo, " in alone.findings[-1]
+    for arm in (arm for found in with_inputs for arm in found.arms):
+        assert (arm.step_terms_s.library_overhead is None) == ("synthetic" in arm.name), arm.name
 
 
-@pytest.mark.slow
 def test_same_against_same_is_not_called_different(tmp_path):
     calls = []
-    truth, plan = Truth(ratios={"horovod-gloo": 1.0}), make_plan(["horovod-gloo"], rounds=8, block_steps=1, floor=False)
     for seed in range(4):
-        folder = write_results(tmp_path / str(seed), truth=truth, plan=plan, seed=seed)
-        calls += [result.verdict for result in conclude(folder).results]
+        found = concluded(tmp_path / str(seed), ratios=EQUAL, rounds=8, block_steps=1, floor=False, seed=seed)
+        calls += [result.verdict for result in found.results]
     assert sum(call in ("faster", "slower") for call in calls) <= 1
 
 
-@pytest.mark.slow
 def test_stalls_are_counted_told_and_paid_for(tmp_path):
     """A step of 20 ms that takes 60 ms more every tenth time: 26 ms in the mean, 0.769 of the baseline."""
-    truth = Truth(ratios={"horovod-gloo": 1.0}, stalls={"horovod-gloo": (0.1, 0.06)}, noise=0.01, drift=0.0)
-    plan = make_plan(truth.ratios, rounds=40, block_steps=20, launches=5, floor=False)
-    found = conclude(write_results(tmp_path, truth=truth, plan=plan))
+    stalls = {"stalls": {"horovod-gloo": (0.1, 0.06)}, "noise": 0.01, "drift": 0.0}
+    found = concluded(tmp_path, ratios=EQUAL, **stalls, rounds=40, block_steps=20, launches=5, floor=False)
     stalls, result = found.arm("horovod-gloo").stalls, found.result("horovod-gloo")
     assert stalls.count == pytest.approx(0.1 * 5 * 40 * 20, rel=0.15)
     assert (stalls.typical_s, stalls.share) == (pytest.approx(0.08, rel=0.03), pytest.approx(0.006 / 0.026, rel=0.15))
     assert found.arm("ddp-gloo").stalls.count == 0
     assert result.verdict == "slower" and result.ci_low < 20 / 26 < result.ci_high
     assert result.ratio_without_stalls == pytest.approx(1.0, abs=0.01)
-    assert any(line.startswith(f"horovod-gloo stalled: {stalls.count} steps, ") for line in found.warnings)
 
 
-@pytest.mark.slow
 def test_a_verdict_that_hangs_on_a_few_stalls_is_withheld(tmp_path):
     """One step in 500 that takes 0.2 s more: nine in all, which make all of the difference."""
-    truth = Truth(ratios={"horovod-gloo": 0.997}, stalls={"horovod-gloo": (0.002, 0.2)}, noise=0.002, drift=0.0)
-    plan = make_plan(truth.ratios, rounds=40, block_steps=20, launches=5, floor=False)
-    found = conclude(write_results(tmp_path, truth=truth, plan=plan, seed=2))
+    stalls = {"stalls": {"horovod-gloo": (0.002, 0.2)}, "noise": 0.002, "drift": 0.0, "seed": 2}
+    found = concluded(tmp_path, ratios={"horovod-gloo": 0.997}, **stalls, rounds=40, block_steps=20, launches=5, floor=False)
     result = found.result("horovod-gloo")
     assert found.arm("horovod-gloo").stalls.count == 9
     assert (result.verdict_alone, result.verdict, result.withheld_by) == ("slower", "undecided", "stalls")
@@ -227,13 +174,9 @@ def test_a_verdict_that_hangs_on_a_few_stalls_is_withheld(tmp_path):
     assert found.undecided == [], "measuring on would not decide it soon"
 
 
-@pytest.mark.slow
 def test_load_that_hurts_one_arm_more_gives_no_verdict_that_the_quiet_rounds_contradict(tmp_path):
-    truth = Truth(
-        ratios={"horovod-gloo": 1.0}, loaded_rounds=range(13), slowed_by_load={"horovod-gloo": 2.0}, noise=0.01, drift=0.0
-    )
-    plan = make_plan(truth.ratios, rounds=40, launches=5, local_every=0)
-    found = conclude(write_results(tmp_path, truth=truth, plan=plan))
+    load = {"loaded_rounds": range(13), "slowed_by_load": {"horovod-gloo": 2.0}, "noise": 0.01, "drift": 0.0}
+    found = concluded(tmp_path, ratios=EQUAL, **load, rounds=40, launches=5, local_every=0)
     result = found.result("horovod-gloo")
     assert (result.verdict_alone, result.verdict, result.withheld_by) == ("slower", "undecided", "load")
     assert result.quiet_ratio == pytest.approx(1.0, abs=0.01)
@@ -244,36 +187,31 @@ def test_load_that_hurts_one_arm_more_gives_no_verdict_that_the_quiet_rounds_con
     assert found.arm("ddp-gloo").load.disturbed_share == pytest.approx(13 / 40, abs=0.03)
 
 
-@pytest.mark.slow
 def test_a_difference_that_the_quiet_rounds_show_too_is_said_on_a_loaded_machine(tmp_path):
-    truth = Truth(ratios={"horovod-gloo": 0.9}, loaded_rounds=range(8), noise=0.01, drift=0.0)
-    found = conclude(write_results(tmp_path, truth=truth, plan=make_plan(truth.ratios, rounds=40, launches=5, floor=False)))
+    load = {"loaded_rounds": range(8), "noise": 0.01, "drift": 0.0}
+    found = concluded(tmp_path, ratios={"horovod-gloo": 0.9}, **load, rounds=40, launches=5, floor=False)
     assert (found.result("horovod-gloo").verdict, found.result("horovod-gloo").withheld_by) == ("slower", None)
     assert found.headline == "Horovod is 10% slower than DDP", "load that changes nothing is a mark and no headline"
     assert found.warnings[0].startswith("The machine was not quiet")
 
 
-@pytest.mark.slow
 def test_one_disturbed_round_in_forty_changes_nothing(tmp_path):
-    truth = Truth(loaded_rounds=[3])
-    found = conclude(write_results(tmp_path, truth=truth, plan=make_plan(truth.ratios, rounds=40, floor=False)))
+    found = concluded(tmp_path, loaded_rounds=[3], rounds=40, floor=False)
     assert not any("not quiet" in line for line in found.warnings)
     assert all(result.quiet_ratio is None for result in found.results)
 
 
-@pytest.mark.slow
 def test_a_second_look_is_told_and_its_interval_wider(stored, sound):
     records = stored.records()
-    manifest = stored.read_manifest().model_copy(update={"looks": [2, 3]})
+    manifest = changed(stored.read_manifest(), looks=[2, 3])
     second = compare(stored.read_plan(), records, read_steps(stored, records), manifest=manifest)
     assert any(line.startswith("Interim analyses: 2, after 2, 3 launches") for line in second.warnings)
     assert second.result("horovod-gloo").ci_low < sound.result("horovod-gloo").ci_low
 
 
-@pytest.mark.slow
 def test_failed_arms_are_rows_with_their_error(tmp_path):
     statuses = {("horovod-mpi", launch): status for launch, status in enumerate(["failed", "timeout", "failed"])}
-    found = conclude(write_results(tmp_path, truth=Truth(statuses=statuses)))
+    found = concluded(tmp_path, statuses=statuses)
     arm, result = found.arm("horovod-mpi"), found.result("horovod-mpi")
     assert (arm.status, arm.launches, arm.throughput_per_s, arm.exposed_exchange_s) == ("failed", 0, None, None)
     assert [(e.launch, e.status, e.ranks) for e in arm.errors] == [(0, "failed", [1]), (1, "timeout", [1]), (2, "failed", [1])]
@@ -284,10 +222,9 @@ def test_failed_arms_are_rows_with_their_error(tmp_path):
     assert found.undecided == []
 
 
-@pytest.mark.slow
 def test_an_arm_that_failed_once_uses_its_other_launches_and_one_that_was_wrong_once_has_no_timing_at_all(tmp_path):
     statuses = {("horovod-gloo", 1): "timeout", ("horovod-mpi", 1): "wrong"}
-    found = conclude(write_results(tmp_path, truth=Truth(statuses=statuses)))
+    found = concluded(tmp_path, statuses=statuses)
     assert (found.arm("horovod-gloo").status, found.arm("horovod-gloo").launches) == ("timeout", 2)
     assert (found.result("horovod-gloo").launches, found.result("horovod-gloo").pairs) == (2, 24)
     assert "horovod-gloo is timeout in 1 launch; the others count" in found.warnings
@@ -298,16 +235,6 @@ def test_an_arm_that_failed_once_uses_its_other_launches_and_one_that_was_wrong_
     assert "conv1" in arm.parity.failures[0]
 
 
-@pytest.mark.slow
-def test_without_a_baseline_nothing_is_claimed(tmp_path):
-    statuses = {("ddp-gloo", launch): "failed" for launch in range(3)}
-    found = conclude(write_results(tmp_path, truth=Truth(statuses=statuses)))
-    assert {result.verdict for result in found.results} == {"undecided"}
-    assert found.headline == "No comparison: ddp-gloo failed"
-    assert found.arm("horovod-gloo").throughput_per_s is not None
-
-
-@pytest.mark.slow
 def test_an_arm_that_was_never_started_is_a_row_too(stored):
     plan, records = stored.read_plan(), [r for r in stored.records() if r.arm != "horovod-mpi" and r.launch == 0]
     found = compare(plan, records, read_steps(stored, records))
@@ -315,10 +242,8 @@ def test_an_arm_that_was_never_started_is_a_row_too(stored):
     assert [arm.name for arm in found.arms] == list(plan.compared_arms())
 
 
-@pytest.mark.slow
 def test_a_failing_control_comes_first_and_demotes_smaller_claims(tmp_path):
-    truth = Truth(ratios={"horovod-gloo": 1.07, "horovod-mpi": 1.5}, control_ratio=1.06, noise=0.01)
-    found = conclude(write_results(tmp_path, truth=truth))
+    found = concluded(tmp_path, ratios={"horovod-gloo": 1.07, "horovod-mpi": 1.5}, control_ratio=1.06, noise=0.01)
     assert found.control.startswith("The A/A control failed: ddp-gloo against itself differs")
     assert found.result("horovod-gloo").ci_low > 1
     assert found.result("horovod-gloo").verdict == "undecided"
@@ -327,21 +252,12 @@ def test_a_failing_control_comes_first_and_demotes_smaller_claims(tmp_path):
     assert found.result("horovod-mpi").verdict == "faster"
 
 
-@pytest.mark.slow
-def test_no_control_is_said_and_one_launch_is_cautioned(tmp_path):
-    found = conclude(write_results(tmp_path, plan=make_plan(control=False, launches=1)))
-    assert "No A/A control was run" in found.control
-    assert all(result.role == "candidate" for result in found.results)
-    assert any("the variance between launches is unknown" in line for line in found.warnings)
-
-
-@pytest.mark.slow
 def test_an_interrupted_launch_counts_as_far_as_it_got(tmp_path):
     """One arm's launches never came to the gate."""
-    folder = write_results(tmp_path, truth=Truth(cut={(arm, 2): 5 for arm in make_plan().compared_arms()}))
+    folder = write_results(tmp_path, cut={(arm, 2): 5 for arm in make_plan().compared_arms()})
     for record in folder.records():
         if record.arm == "horovod-mpi":
-            folder.write_record(record.model_copy(update={"parity": None}))
+            folder.write_record(changed(record, parity=None))
     found = conclude(folder)
     assert found.result("horovod-gloo").pairs == 12 + 12 + 5
     counts = "was interrupted; what it had measured counts"
@@ -349,7 +265,6 @@ def test_an_interrupted_launch_counts_as_far_as_it_got(tmp_path):
     assert f"horovod-mpi {counts}, though no launch of it came to the parity gate" in found.warnings
 
 
-@pytest.mark.slow
 def test_a_block_that_a_rank_did_not_finish_is_left_out(stored):
     records = stored.records()
     steps = raw_steps(stored, records)
@@ -360,31 +275,24 @@ def test_a_block_that_a_rank_did_not_finish_is_left_out(stored):
     assert found.result("horovod-mpi").pairs == 36
 
 
-@pytest.mark.slow
 def test_undecided_says_how_much_longer(tmp_path):
-    truth = Truth(ratios={"horovod-gloo": 1.06}, noise=0.15)
-    found = conclude(write_results(tmp_path, truth=truth, plan=make_plan(["horovod-gloo"], rounds=6, floor=False)))
+    found = concluded(tmp_path, ratios={"horovod-gloo": 1.06}, noise=0.15, rounds=6, floor=False)
     result = found.result("horovod-gloo")
     assert result.verdict == "undecided"
     assert result.more_minutes > 0
-    instead = r": \d+ launch(es)? more of 6 rounds(, or as many with \d+ rounds each|, while longer launches would not)"
-    assert re.search(r"; about \d+ minutes? more of measuring \(\d+ minutes? to .+\) should decide" + instead, found.findings[0])
+    assert re.search(r"; about \d+ minutes? more of measuring .*: \d+ launch(es)? more of 6 rounds", found.findings[0])
     assert result.more_launches > 0 and 0 <= result.between_share <= 1
     assert found.undecided == [result]
 
 
-@pytest.mark.slow
 def test_sequential_mode_pairs_whole_launches(tmp_path):
-    plan = make_plan(mode="sequential", launches=5)
-    folder = write_results(tmp_path, plan=plan, truth=Truth(noise=0.01))
-    found = conclude(folder)
-    result = found.result("horovod-gloo")
+    folder = write_results(tmp_path, mode="sequential", launches=5, noise=0.01)
+    result = conclude(folder).result("horovod-gloo")
     assert (result.launches, result.pairs) == (5, 5)
     assert result.ci_low < 1.1 < result.ci_high
-    assert measured_minutes(plan, folder.records()) == pytest.approx(5 * 5), "four arms and the floor"
+    assert measured_minutes(folder.read_plan(), folder.records()) == pytest.approx(5 * 5), "four arms and the floor"
 
 
-@pytest.mark.slow
 def test_the_order_of_records_and_steps_does_not_matter(stored, sound):
     plan, records = stored.read_plan(), stored.records()
     shuffled = raw_steps(stored, records).sample(frac=1, random_state=3).reset_index(drop=True)
@@ -392,7 +300,6 @@ def test_the_order_of_records_and_steps_does_not_matter(stored, sound):
     assert compare(plan, records[::-1], Steps.of(shuffled), **beside) == sound
 
 
-@pytest.mark.slow
 def test_parts_of_a_block_make_the_whole(stored):
     """Steps are read in parts, which end anywhere."""
     records = [record for record in stored.records() if record.launch == 0]
@@ -407,14 +314,9 @@ def test_of_ranks_that_take_equally_long_the_first_counts_as_the_slowest():
     assert Steps.of(steps_by_hand(rows)).slowest["rank"].tolist() == [0]
 
 
-def test_records_of_another_plan_are_refused(stored):
-    with pytest.raises(RecordError, match="of another plan"):
-        compare(make_plan(rounds=13), stored.records(), Steps.joined([]))
-
-
 def test_records_of_a_plan_that_had_more_keys_have_the_digest_of_their_manifest(stored):
-    records = [record.model_copy(update={"plan_digest": "of before"}) for record in stored.records()]
-    manifest = stored.read_manifest().model_copy(update={"plan_digest": "of before"})
+    records = [changed(record, plan_digest="of before") for record in stored.records()]
+    manifest = changed(stored.read_manifest(), plan_digest="of before")
     with pytest.raises(RecordError, match="of another plan"):
         compare(stored.read_plan(), records, Steps.joined([]))
     assert compare(stored.read_plan(), records, Steps.joined([]), manifest=manifest).results
@@ -455,9 +357,7 @@ def test_blocks_and_pairs_by_hand():
     assert blocks["throughput_per_s"].tolist() == [10.0, 20.0]
     pairs = pair_blocks(make_plan(), blocks, "horovod-gloo")
     assert pairs["log_ratio"].tolist() == pytest.approx([math.log(2)])
-    slowest = Steps.of(steps_by_hand(rows)).slowest
-    assert slowest["step_s"].tolist() == [1.0, 3.0, 1.0, 1.0]
-    assert slowest["rank"].tolist() == [0, 1, 0, 0]
+    assert Steps.of(steps_by_hand(rows)).slowest["rank"].tolist() == [0, 1, 0, 0]
 
 
 def test_a_candidate_is_held_against_both_copies_of_the_baseline():
@@ -476,39 +376,16 @@ def test_a_candidate_is_held_against_both_copies_of_the_baseline():
     nan = math.nan
     expected = [[[8, 1], [8, 4], [8, 1]], [[8, 1], [8, 4], [nan, nan]], [[nan, nan], [8, 4], [8, 1]]]
     assert np.array_equal(table, expected, equal_nan=True)
-    assert pair_blocks(make_plan(), blocks, "ddp-gloo-control")["log_ratio"].tolist() == pytest.approx([math.log(4)] * 2)
-    without_baseline = blocks[blocks["arm"] != "ddp-gloo"]
-    assert pair_blocks(make_plan(), without_baseline, "horovod-gloo").empty
+    assert pair_blocks(make_plan(), blocks[blocks["arm"] != "ddp-gloo"], "horovod-gloo").empty
 
 
-@pytest.mark.slow
 def test_candidates_are_held_against_each_other_and_ties_are_named(tmp_path):
-    truth = Truth(ratios={"horovod-gloo": 1.1, "horovod-mpi": 1.1, "other-mpi": 1.02}, noise=0.01)
-    found = conclude(write_results(tmp_path, truth=truth, plan=make_plan(truth.ratios, rounds=40, launches=5, floor=False)))
+    ratios = {"horovod-gloo": 1.1, "horovod-mpi": 1.1, "other-mpi": 1.02}
+    found = concluded(tmp_path, ratios=ratios, noise=0.01, rounds=40, launches=5, floor=False)
     assert sorted(found.fastest) == ["horovod-gloo", "horovod-mpi"]
     assert found.findings[-1].endswith("are tied")
 
 
-@pytest.mark.slow
-def test_steps_of_launches_that_are_not_ok_do_not_count(tmp_path):
-    folder = write_results(tmp_path, truth=Truth(statuses={("horovod-gloo", 0): "failed", ("horovod-mpi", 2): "wrong"}))
-    records = folder.records()
-    timed = read_steps(folder, records).valid(records).slowest
-    assert set(timed.loc[timed["arm"] == "horovod-gloo", "launch"]) == {1, 2}
-    assert "horovod-mpi" not in set(timed["arm"])
-
-
-@pytest.mark.slow
-def test_where_every_arm_failed_after_some_blocks_there_is_still_a_conclusion(tmp_path):
-    folder = write_results(tmp_path)
-    for record in folder.records():
-        folder.write_record(record.model_copy(update={"status": "failed", "error": Failure(message="rank 1 died")}))
-    found = conclude(folder)
-    assert {arm.status for arm in found.arms} == {"failed"}
-    assert found.block_table["arm"] == []
-
-
-@pytest.mark.slow
 def test_blocks_with_a_skipped_step_do_not_count(stored):
     """A step that the optimizer does not take is shorter: one arm's overflows would make it faster."""
     records = stored.records()

@@ -79,23 +79,6 @@ def test_a_dropped_row_differs():
     assert found == ("report.md: line", row, corpus.NOTHING)
 
 
-def test_what_came_and_what_went_is_told_in_short():
-    """Once for all places that differ alike."""
-    text = STORED[CASE]["comparison.json"]
-    content = json.loads(text)
-    for result in content["results"]:
-        del result["ci_low"]
-    content["new"] = content.pop("limit")
-    found = compare(STORED[CASE], {**STORED[CASE], "comparison.json": json.dumps(content)})
-    assert {one.short for one in found} == {
-        "comparison.json: .results[*].ci_low went",
-        "comparison.json: .limit went",
-        "comparison.json: .new came",
-    }
-    (gone,) = compare(STORED[CASE], {name: text for name, text in STORED[CASE].items() if name != "junit.xml"})
-    assert gone.short == "junit.xml went"
-
-
 def test_accepted_differences_are_written_down_with_the_reason(tmp_path, monkeypatch):
     for name in ("EXPECTED", "ACCEPTED"):
         monkeypatch.setattr(corpus, name, tmp_path / name)

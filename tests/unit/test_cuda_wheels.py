@@ -42,7 +42,7 @@ CUBIN = 2
 
 
 @pytest.fixture
-def torch_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def torch_files(monkeypatch, tmp_path):
     """torch's own CUDA wheels as they are laid out, in few files."""
     ours = tmp_path / "site" / "nvidia" / "cu13"
     for file in ("include/cuda_runtime.h", "lib/libcudart.so.13"):
@@ -53,14 +53,14 @@ def torch_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return ours
 
 
-def test_the_wheels_are_of_the_release_that_torch_brings_and_pinned_where_the_pins_are_of_it() -> None:
+def test_the_wheels_are_of_the_release_that_torch_brings_and_pinned_where_the_pins_are_of_it():
     pinned = cuda_wheels.compiler_requirements("13.2")
     assert [line.split("==")[0] for line in pinned] == list(cuda_wheels.COMPILER_WHEELS)
     assert all(line.split("==")[1].startswith("13.2.") and "*" not in line for line in pinned)
     assert cuda_wheels.compiler_requirements("13.0") == [f"{name}==13.0.*" for name in cuda_wheels.COMPILER_WHEELS]
 
 
-def test_compiler_and_torchs_files_make_a_toolkit_and_torchs_files_stay(torch_files: Path, tmp_path: Path) -> None:
+def test_compiler_and_torchs_files_make_a_toolkit_and_torchs_files_stay(torch_files, tmp_path):
     nvcc = tmp_path / "cuda" / "nvidia" / "cu13" / "bin" / "nvcc"
     nvcc.parent.mkdir(parents=True)
     nvcc.touch()
@@ -72,24 +72,24 @@ def test_compiler_and_torchs_files_make_a_toolkit_and_torchs_files_stay(torch_fi
     assert sorted(torch_files.rglob("*")) == before
 
 
-def test_wheels_without_nvcc_are_refused_with_the_remedy(torch_files: Path, tmp_path: Path) -> None:
+def test_wheels_without_nvcc_are_refused_with_the_remedy(torch_files, tmp_path):
     with pytest.raises(toolchain.ToolchainError, match=r"hold no nvcc at .*install a CUDA toolkit"):
         cuda_wheels.complete_toolkit(tmp_path / "cuda", "13.2")
 
 
-def test_a_torch_without_wheels_of_cuda_13_offers_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_torch_without_wheels_of_cuda_13_offers_no_compiler(monkeypatch):
     monkeypatch.setattr(toolchain, "nccl_home", lambda: None)
     assert cuda_wheels.torch_cuda_release() == ""
 
 
-def test_compute_capabilities_are_read_in_both_spellings() -> None:
+def test_compute_capabilities_are_read_in_both_spellings():
     assert build_horovod.parse_capabilities("9.0, 80,80,100") == ("80", "90", "100")
     assert build_horovod.parse_capabilities("") == ()
     with pytest.raises(argparse.ArgumentTypeError, match="'hopper' is no list of compute capabilities, such as 80,90"):
         build_horovod.parse_capabilities("hopper")
 
 
-def test_the_capabilities_asked_for_are_in_the_key_of_the_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_capabilities_asked_for_are_in_the_key_of_the_wheel(monkeypatch):
     monkeypatch.setattr(toolchain, "find_cuda_toolkit", lambda: None)
     monkeypatch.setattr(cuda_wheels, "torch_cuda_release", lambda: "13.2")
     assert build_horovod.operations_tag("nccl", targets=("80", "90")).endswith("-cuda13.2-cc80.90")
@@ -102,7 +102,7 @@ def test_the_capabilities_asked_for_are_in_the_key_of_the_wheel(monkeypatch: pyt
 @pytest.mark.timeout(1800)
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="hiding the machine's toolkit needs root and unshare")
 @pytest.mark.skipif(not cuda_wheels.torch_cuda_release(), reason="this torch has no wheels of CUDA 13")
-def test_a_machine_without_nvcc_builds_horovod_with_nccl_for_the_capabilities_asked_for(tmp_path: Path) -> None:
+def test_a_machine_without_nvcc_builds_horovod_with_nccl_for_the_capabilities_asked_for(tmp_path):
     """Five minutes of a core, and 215 MB where the packages are not cached."""
     empty = tmp_path / "empty"
     (empty / "folder").mkdir(parents=True)
@@ -125,14 +125,14 @@ def test_a_machine_without_nvcc_builds_horovod_with_nccl_for_the_capabilities_as
     assert cubin_capabilities(extension.read_bytes()) == {80, 90}
 
 
-def run(*argv: object, **variables: object) -> str:
+def run(*argv, **variables):
     environment = os.environ | {name: str(value) for name, value in variables.items()}
     done = subprocess.run([str(part) for part in argv], env=environment, capture_output=True, encoding="utf-8", timeout=1500)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-def cubin_capabilities(library: bytes) -> set[int]:
+def cubin_capabilities(library):
     """The compute capabilities of the machine code in a library's fat binaries, as their headers say."""
     found, start = set(), library.find(FATBIN_MAGIC)
     while start >= 0:

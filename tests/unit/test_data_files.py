@@ -23,7 +23,7 @@ from tests.kit.dataset_files import (
     write_mnist,
     write_text,
 )
-from tests.unit.test_data_workloads import CPU, IMAGES, held_out, refusal, workload
+from tests.unit.test_data_workloads import CPU, IMAGES, are_equal, held_out, refusal, workload
 
 pytestmark = pytest.mark.slow  # data sets are written and read
 
@@ -82,8 +82,7 @@ def test_files_are_read_however_they_were_unpacked(tmp_path, name, change):
     write_data(name, tmp_path)
     wanted = held_out(workload(name, tmp_path))
     each(tmp_path / ("MNIST/raw" if name == "mnist" else BATCHES), CHANGES[change])
-    found = held_out(workload(name, tmp_path))
-    assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
+    assert are_equal(held_out(workload(name, tmp_path)), wanted)
 
 
 @pytest.mark.parametrize("inside", ["raw", "mnist/RAW", "Mnist/raw"])
@@ -121,8 +120,7 @@ def test_cifar10_is_read_in_both_versions_and_packed_as_it_is_published(tmp_path
         with tarfile.open(tmp_path / f"cifar-10-{version}.tar.gz", "w:gz") as archive:
             archive.add(folder, folder.name)
         each(folder, lambda path, content: None)
-    found = held_out(workload("cifar10", tmp_path))
-    assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
+    assert are_equal(held_out(workload("cifar10", tmp_path)), wanted)
 
 
 def test_an_archive_that_is_cut_off_or_holds_something_else(tmp_path):
@@ -155,7 +153,7 @@ def test_what_systems_leave_is_no_class_and_no_image(tmp_path):
     made = workload("imagenet", tmp_path)
     made.require_data()
     assert made.build_model()(torch.zeros(2, 3, 64, 64)).shape == (2, 2)
-    assert all(torch.equal(one, other) for one, other in zip(held_out(made), wanted, strict=True))
+    assert are_equal(held_out(made), wanted)
     assert len(made.training_set) == 19
     (note,) = made.data_notes()
     assert note.startswith(
@@ -205,7 +203,7 @@ def test_texts_by_the_names_that_corpora_have(tmp_path, names):
     for name in (".DS_Store", f"._{names[1]}", f"{names[1]}.part", f"{names[1]}~", "wiki.test.tokens", "constraints.txt"):
         (tmp_path / name).write_bytes(b"\xff\xfe")
     made = workload("language_model", tmp_path, sequence_length=16)
-    assert all(torch.equal(one, other) for one, other in zip(held_out(made), wanted, strict=True))
+    assert are_equal(held_out(made), wanted)
     assert f"'{tmp_path / names[1]}' is read as val.txt" in made.data_notes()
 
 

@@ -16,6 +16,7 @@ from reports import conclude
 from runners.planning.arm_checks import require_undisturbed
 from runners.planning.arms import resolve_arms
 from tests.conftest import REPOSITORY
+from tests.kit.changed import changed
 from tests.kit.results_factory import make_plan, write_results
 
 ARMS = {
@@ -60,11 +61,6 @@ def test_detail_reaches_every_backend_of_torch_distributed_and_horovods_timeline
     assert make_backend("horovod", transport=None, options={}).refused_environment({"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}) is None
 
 
-def test_a_plan_that_sets_one_is_refused_when_it_is_read():
-    with pytest.raises(PlanError, match="environment of arm 'ddp': TORCH_DISTRIBUTED_DEBUG=DETAIL compares every collective"):
-        arms(environment={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"})
-
-
 def test_others_are_told_with_the_arms_that_they_reach(monkeypatch):
     for name, value in (("TORCH_LOGS", "+dynamo"), ("HOROVOD_LOG_LEVEL", "debug"), ("PYTHONMALLOC", "debug")):
         monkeypatch.setenv(name, value)
@@ -81,11 +77,11 @@ def test_others_are_told_with_the_arms_that_they_reach(monkeypatch):
 def test_the_headline_and_the_warnings_name_what_ranks_had(tmp_path):
     """Also of scripts, whose commands may set what is refused elsewhere; not what the plan sets, nor what reaches nobody."""
     plan = make_plan(["horovod-gloo"], launches=2)
-    plan = plan.model_copy(update={"environment": {"LD_PRELOAD": "mine.so"}})
+    plan = changed(plan, environment={"LD_PRELOAD": "mine.so"})
     folder = write_results(tmp_path, plan=plan)
     shell = {"HOROVOD_TIMELINE": "/tmp/t.json", "LD_PRELOAD": "mine.so", "NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "1"}
     for record in folder.records():
-        record.ranks = [rank.model_copy(update={"environment": shell}) for rank in record.ranks]
+        record.ranks = [changed(rank, environment=shell) for rank in record.ranks]
         folder.write_launch(record)
     found = conclude(folder)
     assert found.left_in_shell == ["HOROVOD_TIMELINE"]

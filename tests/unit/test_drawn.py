@@ -42,12 +42,3 @@ def test_a_tenth_is_drawn_by_the_commit_and_all_if_asked(run_at):
     assert run_at("a") == first, "the same again for who looks at a failure"
     assert run_at("b") != first
     assert len(run_at("a", draw="all")) == 31
-
-
-def test_every_test_is_drawn_for_some_commit(monkeypatch):
-    monkeypatch.setenv("RINGSIDE_DRAW", "commit")
-    found = set()
-    for number in range(60):
-        monkeypatch.setattr(conftest, "commit", lambda number=number: str(number))
-        found.update(conftest.drawn(range(64), number=12))
-    assert found == set(range(64))

@@ -6,6 +6,7 @@ import pytest
 
 from runners.protocol.gate_verdict import drift_between
 from runners.protocol.messages import DriftReport
+from tests.kit.changed import changed
 
 
 def rank(rate=0.1, *, weight=(1.0, 2.0), **more):
@@ -37,6 +38,6 @@ def test_what_differs_is_told_with_its_values(other, message):
     alike = (
         other
         if other.hyperparameters.get("momentum")
-        else other.model_copy(update={"hyperparameters": {**other.hyperparameters, "momentum": [0.9]}})
+        else changed(other, hyperparameters={**other.hyperparameters, "momentum": [0.9]})
     )
     assert message in drift_between([first, first, alike])

@@ -8,9 +8,7 @@ import re
 
 import numpy as np
 import pytest
-from rich.console import Console
 
-from measurement.plans.plan_file import check_plan
 from measurement.records.record import Case
 from reports import conclude, make_report
 from reports.charts.comparison_charts import charts
@@ -18,14 +16,16 @@ from reports.charts.interval_axis import interval_axis
 from reports.charts.study_charts import study_charts
 from reports.compose_study import conclude_study
 from reports.conclusions.verdict import reach_of_load, stands_clear, tells_nothing
-from reports.formats.terminal import comparison_lines
 from reports.statistics.student import around
 from reports.wording.first_screen import first_screen
 from reports.wording.formatting import apart, percent_apart, ratio
-from tests.kit.results_factory import FORMATS, Truth, make_launch, make_plan, write_results
+from tests.kit.changed import changed
+from tests.kit.results_factory import FORMATS, Truth, concluded, make_launch, make_plan, on_terminal, write_results
 from tests.unit.test_separate_runs import compared, write_alternating
-from tests.unit.test_study import write_points
+from tests.unit.test_study import study_of, write_points
 from tests.unit.test_verdict import interval
+
+pytestmark = pytest.mark.slow  # results of whole comparisons are composed
 
 ONE = "horovod-gloo"
 NONSENSE = re.compile(r"\d{6,}\.\d|\bnan\b|\binf\b|e\+\d\d|0\.000 to|ratio –")
@@ -35,7 +35,7 @@ NONSENSE = re.compile(r"\d{6,}\.\d|\bnan\b|\binf\b|e\+\d\d|0\.000 to|ratio –")
 def written(tmp_path, truths, change=None, **measurement):
     """A folder whose launches have a truth each; ``change`` alters each record before it is written."""
     plan = make_plan([ONE], launches=len(truths), **measurement)
-    folder = write_results(tmp_path, truth=truths[0], plan=plan.model_copy(update={"reports": []}))
+    folder = write_results(tmp_path, truth=truths[0], plan=changed(plan, reports=[]))
     folder.write_plan(plan)
     for launch, truth in enumerate(truths):
         for record in make_launch(plan, truth, launch, random=np.random.default_rng([1, launch])):
@@ -45,29 +45,24 @@ def written(tmp_path, truths, change=None, **measurement):
     return folder
 
 
-def rendered(found) -> dict[str, bytes]:
+def rendered(found):
     """Every format; JSON without numbers that are none."""
     made = {name: make_report(name) for name in FORMATS}
     files = {name: content for name, report in made.items() if (content := report.render(found)) is not None}
     json.loads(json.dumps(charts(found), allow_nan=False))
-    console = Console(width=100, record=True, file=None)
-    with console.capture() as shown:
-        console.print(comparison_lines(found))
     json.loads(files["json"], parse_constant=pytest.fail)
-    return files | {"terminal": shown.get().encode()}
+    return files | {"terminal": on_terminal(found, width=100).encode()}
 
 
-def sound(tmp_path, truth=None, *, seed=1, **measurement):
+def sound(tmp_path, *, ratio=0.8, **more):
     """A comparison of one candidate, of which every format is made and none says nonsense."""
-    truth = truth or Truth(ratios={ONE: 0.8})
-    found = conclude(write_results(tmp_path, truth=truth, plan=make_plan(truth.ratios, **measurement), seed=seed))
+    found = concluded(tmp_path, ratios={ONE: ratio}, **more)
     files = rendered(found)
     for line in (found.headline, found.control, *found.findings, *found.warnings, files["terminal"].decode()):
         assert not NONSENSE.search(line), line
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("rounds", [12, 1])
 def test_one_launch_gives_a_ratio_and_no_verdict(tmp_path, rounds):
     found = sound(tmp_path, launches=1, rounds=rounds)
@@ -78,47 +73,38 @@ def test_one_launch_gives_a_ratio_and_no_verdict(tmp_path, rounds):
     assert found.undecided == [result], "--until-decided measures on"
 
 
-@pytest.mark.slow
 def test_two_launches_that_disagree_say_so_and_how_many_are_needed(tmp_path):
-    found = sound(tmp_path, Truth(ratios={ONE: 0.8}, launch_noise=1.0), launches=2)
+    found = sound(tmp_path, launch_noise=1.0, launches=2)
     assert found.result(ONE).verdict == "undecided"
     assert "two launches disagree, or agree by chance; measure three or more (the plan's measurement.launches)" in found.findings[0]
     assert found.control.startswith("The A/A control's interval is too wide to check much")
-    assert (found.result(ONE).more_minutes, found.result(ONE).more_range) == (None, None)
+    assert found.result(ONE).more_minutes is None
     bar = interval_axis(first_screen(found).candidates, baseline=found.baseline, confidence=0.95).bars[0]
     assert 0 <= bar.left < bar.dot < bar.left + bar.width <= 100
 
 
-@pytest.mark.slow
 def test_two_launches_without_any_noise_are_decided_with_a_caution(tmp_path):
-    found = sound(tmp_path, Truth(ratios={ONE: 0.8}, noise=0.0, drift=0.0), launches=2)
+    found = sound(tmp_path, noise=0.0, drift=0.0, launches=2)
     assert found.result(ONE).verdict == "slower"
     assert any(line.startswith("with two launches, their variance is poorly estimated") for line in found.warnings)
 
 
-@pytest.mark.slow
 def test_identical_launches_and_a_ratio_of_exactly_1(tmp_path):
-    found = sound(tmp_path, Truth(ratios={ONE: 1.0}, noise=0.0, drift=0.0))
-    result = found.result(ONE)
+    result = sound(tmp_path, ratio=1.0, noise=0.0, drift=0.0).result(ONE)
     assert (result.verdict, result.throughput_ratio) == ("equivalent", pytest.approx(1.0, abs=1e-3))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("true", [1e-6, 1 / 18, 1e3])
 def test_huge_ratios_are_told_in_words_that_can_be_read(tmp_path, true):
-    found = sound(tmp_path, Truth(ratios={ONE: true}, noise=0.01, drift=0.0, exposed_s=0.0))
+    found = sound(tmp_path, ratio=true, noise=0.01, drift=0.0, exposed_s=0.0)
     assert found.result(ONE).verdict == ("faster" if true > 1 else "slower")
     assert re.search(r"is (more than )?\d+(\.\d)? times (faster|slower) than", found.headline), found.headline
     assert not any("a few blocks are far out" in line for line in found.warnings)
     assert charts(found)["pairs"]["layout"]["yaxis"]["type"] == "log"
 
 
-EVERY_ROUND = range(12)
-
-
-@pytest.mark.slow
 def test_far_beyond_what_load_does_there_is_a_verdict_on_a_machine_that_was_never_quiet(tmp_path):
-    found = sound(tmp_path, Truth(ratios={ONE: 1 / 18}, loaded_rounds=EVERY_ROUND, noise=0.1))
+    found = sound(tmp_path, ratio=1 / 18, loaded_rounds=range(12), noise=0.1)
     result = found.result(ONE)
     assert (result.verdict, result.withheld_by, result.quiet_ratio) == ("slower", None, None)
     assert result.load_reach == pytest.approx(4.0, rel=0.1), "half of the cores were others'"
@@ -127,15 +113,12 @@ def test_far_beyond_what_load_does_there_is_a_verdict_on_a_machine_that_was_neve
     assert "load alone may cause a factor of 4.0" in found.findings[0]
 
 
-@pytest.mark.slow
 def test_what_load_may_have_made_is_no_verdict_where_no_round_was_quiet(tmp_path):
-    truth = Truth(ratios={ONE: 1.0}, loaded_rounds=EVERY_ROUND, slowed_by_load={ONE: 3.0}, noise=0.01, drift=0.0)
-    found = sound(tmp_path, truth)
+    found = sound(tmp_path, ratio=1.0, loaded_rounds=range(12), slowed_by_load={ONE: 3.0}, noise=0.01, drift=0.0)
     assert (found.result(ONE).verdict, found.result(ONE).withheld_by) == ("undecided", "load")
     assert "no round was undisturbed; load alone may cause a factor of 4.0" in found.findings[0]
 
 
-@pytest.mark.slow
 def test_a_few_quiet_rounds_that_tell_nothing_count_as_none(tmp_path):
     """One launch has a quiet round, so that there is a ratio of quiet rounds and no interval."""
     busy, once = (Truth(ratios={ONE: 1 / 18}, loaded_rounds=rounds, noise=0.1) for rounds in (range(12), range(11)))
@@ -163,10 +146,8 @@ def test_the_reach_of_load_is_its_share_twice_over_or_the_controls_interval():
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (None, "–"),
         (math.nan, "–"),
         (0.0, "< 0.001"),
-        (1.0, "1.000"),
         (123.4, "123"),
         (8e11, "> 9999"),
         (math.inf, "> 9999"),
@@ -208,26 +189,22 @@ STATUSES = [
     ({("ddp-gloo", n): "failed" for n in range(3)}, "No comparison of horovod-gloo with ddp-gloo: ddp-gloo is failed"),
     ({(arm, n): "failed" for n in range(3) for arm in ("ddp-gloo", "ddp-gloo.control", ONE)}, "No comparison of horovod-gloo"),
     ({(ONE, n): "failed" for n in range(2)}, "one launch gives a ratio but no verdict"),
-    ({(ONE, 0): "failed"}, "horovod-gloo is "),
     ({("ddp-gloo.control", n): "failed" for n in range(3)}, "The A/A control gives no interval"),
 ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("statuses", "said"), STATUSES)
 def test_arms_that_failed_have_a_sentence(tmp_path, statuses, said):
     plan = make_plan([ONE])
     statuses = {(plan.control_name if "control" in arm else arm, launch): how for (arm, launch), how in statuses.items()}
-    found = sound(tmp_path, Truth(ratios={ONE: 0.8}, statuses=statuses))
+    found = sound(tmp_path, statuses=statuses)
     assert any(said in line for line in (found.headline, found.control, *found.findings))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("cut", [0, 1])
 def test_launches_that_finished_no_round_or_one(tmp_path, cut):
-    plan = make_plan([ONE])
-    cuts = {(arm, launch): cut for arm in plan.compared_arms() for launch in range(3)}
-    found = sound(tmp_path, Truth(ratios={ONE: 0.8}, cut=cuts))
+    cuts = {(arm, launch): cut for arm in make_plan([ONE]).compared_arms() for launch in range(3)}
+    found = sound(tmp_path, cut=cuts)
     assert (found.result(ONE).throughput_ratio is None) == (cut == 0)
 
 
@@ -237,7 +214,6 @@ def _without_samples(record, blocks=slice(None)):
             rank.samples = [0] * len(rank.samples)
 
 
-@pytest.mark.slow
 def test_blocks_without_samples_have_no_rate_and_do_not_count(tmp_path):
     truths = [Truth(ratios={ONE: 0.8})] * 3
     none = conclude(written(tmp_path / "none", truths, _without_samples))
@@ -248,42 +224,37 @@ def test_blocks_without_samples_have_no_rate_and_do_not_count(tmp_path):
     assert some.result(ONE).throughput_ratio == pytest.approx(0.8, rel=0.1)
 
 
-@pytest.mark.slow
 def test_one_arm_alone_has_no_ratio_and_is_rendered(tmp_path):
-    found = conclude(write_results(tmp_path, truth=Truth(ratios={}), plan=make_plan([])))
+    found = concluded(tmp_path, ratios={})
     rendered(found)
     assert [result.role for result in found.results] == ["control"]
 
 
-@pytest.mark.slow
 def test_one_of_two_launches_stalled(tmp_path):
-    found = sound(tmp_path, Truth(ratios={ONE: 1.0}, stalls={ONE: (0.003, 3.0)}), launches=2, rounds=20)
+    found = sound(tmp_path, ratio=1.0, stalls={ONE: (0.003, 3.0)}, launches=2, rounds=20)
     assert found.result(ONE).verdict == "undecided"
 
 
 CASES = [Case(name=f"all_reduce/{size}", operation="all_reduce", message_bytes=size) for size in (1024, 4096)]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("launches", "said"),
     [(1, "one launch gives a ratio but no verdict"), (2, "with two launches, their variance is poorly estimated")],
 )
 def test_micro_benchmarks_of_few_launches_say_so(tmp_path, launches, said):
-    found = sound(tmp_path, Truth(ratios={ONE: 0.8}, cases=CASES, launch_noise=0.3), launches=launches)
+    found = sound(tmp_path, cases=CASES, launch_noise=0.3, launches=launches)
     assert {result.verdict for result in found.results} == {"undecided"}
     assert any(said in line for line in found.warnings)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("launches", "said"), [(1, "one launch gives a ratio"), (2, "with two launches, their variance is poorly estimated")]
 )
 def test_points_of_few_launches_say_so_and_the_charts_stay_readable(tmp_path, launches, said):
-    content = make_plan([ONE], rounds=4, launches=launches).model_dump()
-    study = check_plan({**content, "points": {"two": {"world_size": 2}, "four": {"world_size": 4}}}, source="p")
-    truths = {name: Truth(ratios={ONE: 0.8}, launch_noise=1.0) for name in study.points}
-    found = conclude_study(write_points(tmp_path, study, truths))
+    study = study_of({"two": {"world_size": 2}, "four": {"world_size": 4}}, launches=launches)
+    truth = Truth(ratios={ONE: 0.8}, launch_noise=1.0)
+    found = conclude_study(write_points(tmp_path, study, dict.fromkeys(study.points, truth)))
     lines = [line for line in found.warnings if said in line]
     assert [line.partition(":")[0] for line in lines] == ["two", "four"]
     json.dumps(study_charts(found), allow_nan=False)
@@ -293,7 +264,6 @@ def test_points_of_few_launches_say_so_and_the_charts_stay_readable(tmp_path, la
     assert "range" in axis or launches == 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "said"), [(1, "one run of an arm gives a ratio"), (2, "two runs disagree, or agree by chance; make")]
 )

@@ -2,7 +2,6 @@
 
 import ast
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ ROOMS = ("measurement", "workloads", "backends", "runners", "reports", "install"
 NO_TEXT = ("os.open", "archive.open", "Image.open", "tarfile.open", "gzip.open", "lzma.open", "bz2.open", "webbrowser.open")
 
 
-def without_encoding(tree: ast.AST) -> Iterator[int]:
+def without_encoding(tree):
     """The lines of a module where the locale would decide."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
@@ -59,11 +58,11 @@ def test_an_error_of_a_file_whose_name_is_no_utf8_can_be_told():
         ("subprocess.run(argv, encoding='utf-8')", False),
     ],
 )
-def test_what_is_looked_for(source: str, is_found: bool) -> None:
+def test_what_is_looked_for(source, is_found):
     assert bool(list(without_encoding(ast.parse(source)))) is is_found
 
 
-def test_every_file_and_program_is_read_in_a_named_encoding() -> None:
+def test_every_file_and_program_is_read_in_a_named_encoding():
     found = [
         f"{file.relative_to(HOUSE)}:{line}"
         for room in ROOMS

@@ -17,8 +17,11 @@ from reports.schema import MachineFigures, NetworkFigures
 from reports.tables.machine_tables import machine_table
 from reports.wording.first_screen import MOST_CAUSE, first_screen
 from reports.wording.headlines import MOST_WORDS
-from tests.kit.results_factory import Truth, make_plan, write_results
+from tests.kit.changed import changed
+from tests.kit.results_factory import Truth, write_results
 from tests.unit.test_study import study_of, write_points
+
+pytestmark = pytest.mark.slow  # results of whole comparisons are composed
 
 MOST_IN_ALL = 150
 """Words of a first screen with two candidates, all that is not behind a click."""
@@ -54,7 +57,6 @@ def shown(tmp_path_factory):
     return {kind: (one, first_screen(one)) for kind, one in found.items()}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*KINDS, "study"])
 def test_headline_and_first_screen_have_few_words(shown, kind):
     found, screen = shown[kind]
@@ -67,15 +69,13 @@ def test_headline_and_first_screen_have_few_words(shown, kind):
     assert all(mark.explanation for mark in screen.marks)
 
 
-@pytest.mark.slow
 def test_the_batch_is_not_told_in_the_unit_of_throughput(shown):
     """8 sequences a rank are some thousand tokens, and were told as 8 tokens."""
     comparison, _ = shown["decided"]
-    tokens = first_screen(comparison.model_copy(update={"sample_unit": "tokens", "local_batch_size": 8})).compared
+    tokens = first_screen(changed(comparison, sample_unit="tokens", local_batch_size=8)).compared
     assert "batch 8 per rank" in tokens and "token" not in tokens
 
 
-@pytest.mark.slow
 def test_the_answer_comes_first_and_the_marks_say_what_weakens_it(shown):
     assert {kind: shown[kind][0].headline for kind in HEADLINES} == HEADLINES
     quiet = {kind: (screen.marks[1].word, screen.marks[1].ok) for kind, (_, screen) in shown.items()}
@@ -89,7 +89,6 @@ def test_the_answer_comes_first_and_the_marks_say_what_weakens_it(shown):
     assert shown["decided"][1].next_step is None
 
 
-@pytest.mark.slow
 def test_all_intervals_lie_on_one_axis(shown):
     axis = interval_axis(shown["decided"][1].candidates, baseline="ddp-gloo", confidence=0.95, threshold=0.02)
     gloo, mpi = axis.bars
@@ -99,67 +98,53 @@ def test_all_intervals_lie_on_one_axis(shown):
     assert interval_axis(shown["wrong"][1].candidates, baseline="ddp-gloo", confidence=0.95).bars[1] is None
 
 
-@pytest.mark.slow
 def test_a_control_that_tells_nothing_is_no_green_mark(shown):
     found, _ = shown["decided"]
     wide = [one.model_copy(update={"ci_low": 0.29, "ci_high": 3.103} if one.role == "control" else {}) for one in found.results]
-    mark = first_screen(found.model_copy(update={"results": wide})).marks[0]
+    mark = first_screen(changed(found, results=wide)).marks[0]
     assert (mark.word, mark.ok) == ("too wide", False)
 
 
-@pytest.mark.slow
 def test_the_machine_meanwhile_stays_in_its_launch_and_memory_stands_once(shown):
     """Blocks that are in no pair were drawn in the panel of the next launch."""
     found, _ = shown["decided"]
     length = 1 + max(found.results[0].pair_table["turn"])
     column = {"launch": [0, 1], "turn": [length + 5, 0], "others": [0.5, 0.1]}
-    drawn = charts(found.model_copy(update={"machine_table": column}))["machine"]
+    drawn = charts(changed(found, machine_table=column))["machine"]
     first, second = drawn["data"][0]["x"]
     assert first < second
     assert HtmlReport().render(found).decode().count(">peak GiB<") == 1
     assert b"peak memory" not in HtmlReport().render(found)
 
 
-@pytest.mark.slow
-def test_an_idle_interface_has_no_figures(shown):
+@pytest.mark.parametrize(
+    ("figures", "column", "text"),
+    [
+        ({"busy_cores": 1, "core_shares": [1.0]}, "network", "lo 2.00 (10)"),
+        ({"busy_cores": math.nan, "core_shares": []}, "cores", "– of 0"),
+    ],
+    ids=["an idle interface", "two readings within one tick of the clock"],
+)
+def test_what_a_host_did_not_do_or_is_not_known_has_no_figures(shown, figures, column, text):
     found, _ = shown["decided"]
     rates = {"lo": NetworkFigures(sent_bytes_per_s=2e6, received_bytes_per_s=2e6, packets_per_s=10.0)}
     rates["eth0"] = NetworkFigures(sent_bytes_per_s=8.97, received_bytes_per_s=8.97, packets_per_s=0.1)
-    host = MachineFigures(host="a", busy_cores=1, core_shares=[1.0], memory_used_bytes=1, memory_bytes=2, network=rates)
-    arms = [arm.model_copy(update={"machine": [host]}) for arm in found.arms]
-    rows = machine_table(found.model_copy(update={"arms": arms})).rows
-    assert {row.entries["network"].text for row in rows} == {"lo 2.00 (10)"}
+    host = MachineFigures(host="a", memory_used_bytes=1, memory_bytes=2, network=rates, **figures)
+    arms = [changed(arm, machine=[host]) for arm in found.arms]
+    rows = machine_table(changed(found, arms=arms)).rows
+    assert {row.entries[column].text for row in rows} == {text}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("device", "kind"), [("cpu", "CPU"), ("NVIDIA H100 80GB HBM3", "GPU")])
 def test_what_was_compared_says_on_which_kind_of_device(shown, device, kind):
     found, _ = shown["decided"]
-    assert f"host ({kind})" in first_screen(found.model_copy(update={"device": device})).compared
+    assert f"host ({kind})" in first_screen(changed(found, device=device)).compared
 
 
-@pytest.mark.slow
-def test_a_host_whose_counters_do_not_move_has_a_row(shown):
-    """Two readings within one tick of its clock: the share of its cores is not known."""
-    host = MachineFigures(host="a", busy_cores=math.nan, core_shares=[], memory_used_bytes=1, memory_bytes=2, network={})
-    found, _ = shown["decided"]
-    arms = [arm.model_copy(update={"machine": [host]}) for arm in found.arms]
-    rows = machine_table(found.model_copy(update={"arms": arms})).rows
-    assert rows[0].entries["cores"].text == "– of 0"
-
-
-@pytest.mark.slow
 def test_far_out_blocks_are_told_where_they_matter(shown):
     found, _ = shown["decided"]
     result = found.result("horovod-gloo")
     pairs = {(0.056, 0.055): False, (0.90, 0.95): True, (0.93, 0.93): False}
     for (total, typical), told in pairs.items():
-        changed = result.model_copy(update={"throughput_ratio": total, "typical_ratio": typical})
-        assert is_atypical(changed, threshold=0.01) == told, (total, typical)
-
-
-@pytest.mark.slow
-def test_arms_that_are_called_otherwise_keep_their_names(tmp_path):
-    truth = Truth(ratios={"new": 0.5, "fp16": 0.5, "old": 0.5}, noise=0.01, drift=0.0)
-    found = conclude(write_results(tmp_path, truth=truth, plan=make_plan(truth.ratios, launches=2, rounds=4, local_every=0)))
-    assert re.match(r"(new|fp16|old) is 50% slower than ddp-gloo, (new|fp16|old) 50%, ", found.headline)
+        other = changed(result, throughput_ratio=total, typical_ratio=typical)
+        assert is_atypical(other, threshold=0.01) == told, (total, typical)

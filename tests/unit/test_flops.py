@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 
 import numpy as np
@@ -13,18 +11,13 @@ from torch import nn
 
 from measurement.probes.flops import PEAKS, count_flops, peak_of
 from measurement.records.record import FlopCount
-from measurement.world import World
-from reports import conclude, write_reports
-from reports.formats.csv_report import CsvReport
+from reports import conclude
 from reports.formats.texts import caption
 from reports.statistics.student import paired_ratio, student_t
 from reports.tables.machine_tables import asked_resources, resource_table
-from runners.protocol.messages import Job
-from runners.rank.engine import start_engine
-from tests.kit.results_factory import make_plan, write_results
+from tests.kit.engines import make_engine
+from tests.kit.results_factory import concluded, make_plan, write_results
 
-RESNET18 = 3.64e9
-"""At 224 × 224, forward: 1.82 GMACs (He et al. 2015 have 1.8, in table 1)."""
 BREAKS = """
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -53,20 +46,6 @@ def test_a_linear_and_a_convolution_have_the_flops_of_their_formulas():
     assert sum(found.values()) == 3 * 2 * (3 * 10 * 10) * (2 * 3 * 3) * 5, "and the images' gradient"
 
 
-@pytest.mark.slow
-def test_resnet_18_has_the_flops_that_are_published():
-    from torchvision.models import resnet18
-
-    with torch.device("meta"):
-        model, images = resnet18(), torch.zeros(2, 3, 224, 224)
-    with torch.no_grad():
-        forward = sum(count_flops(lambda: model(images))[0].values()) / 2
-    step = sum(count_flops(lambda: train(model, images))[0].values()) / 2
-    assert forward == pytest.approx(RESNET18, rel=0.01)
-    first = 2 * 112 * 112 * 3 * 7 * 7 * 64
-    assert step == 3 * forward - first, "the first convolution computes no gradient of its images"
-
-
 def test_what_has_no_formula_and_may_compute_much_is_named():
     @torch.library.custom_op("ringside_test::scale", mutates_args=())
     def scale(values: torch.Tensor) -> torch.Tensor:
@@ -80,15 +59,13 @@ def test_what_has_no_formula_and_may_compute_much_is_named():
 @pytest.mark.slow
 def test_rank_0_counts_in_the_gate_and_what_breaks_then_fails_nothing(tmp_path):
     (tmp_path / "breaks.py").write_text(BREAKS)
-    job = Job(arm="single", backend="single", workload="digits", local_batch_size=4, world_size=1, seed=1, device="cpu")
-    engine = start_engine(job, World())
+    engine = make_engine()
     count = engine.run_gate(counts_flops=True).flops
     first, second, linear = (28 * 28 * 25 * 16, 14 * 14 * 25 * 16 * 32, 7 * 7 * 32 * 10)
     assert (count.samples, count.dtype, count.error) == (2, "float32", None)
     assert sum(count.by_operation.values()) == 2 * 2 * (2 * first + 3 * second + 3 * linear)
     assert engine.run_gate().flops is None, "once is enough"
-    broken = start_engine(job.model_copy(update={"workload": f"{tmp_path / 'breaks.py'}:Breaks"}), World())
-    count = broken.run_gate(counts_flops=True).flops
+    count = make_engine(f"{tmp_path / 'breaks.py'}:Breaks").run_gate(counts_flops=True).flops
     assert "TooClever: not under a dispatch mode" in count.error and "breaks.py" in count.error
 
 
@@ -96,15 +73,12 @@ def test_rank_0_counts_in_the_gate_and_what_breaks_then_fails_nothing(tmp_path):
     ("device", "tflops"),
     [
         ("NVIDIA H100 80GB HBM3", 989.5),
-        ("NVIDIA H100 PCIe", 756.5),
         ("NVIDIA H200", 989.5),
         ("NVIDIA H200 NVL", None),
         ("NVIDIA GH200 480GB", None),
-        ("NVIDIA A100-SXM4-80GB", 312),
         ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None),
         ("NVIDIA RTX A1000", None),
         ("NVIDIA L4", 121),
-        ("NVIDIA L40S", 362),
         ("Tesla V100-PCIE-16GB", 112),
         ("Tesla V100-SXM2-16GB", 125),
         ("AMD Instinct MI300X", 1307.4),
@@ -160,7 +134,7 @@ def resources_of(root, *, device="cpu", **plan):
 @pytest.mark.slow
 def test_memory_and_mfu_stand_beside_the_ratio(tmp_path):
     folder = resources_of(tmp_path, peak_tflops=0.5)
-    found = write_reports(folder)
+    found = conclude(folder)
     arm, result = found.arm("horovod-gloo"), found.result("horovod-gloo")
     assert result.memory_ratio.bounds == pytest.approx((1.25, 1.25), rel=1e-3), "its launches differ as the baseline's do"
     assert arm.resources.memory_bytes.value == pytest.approx(1.25 * 1.01 * 2**30)
@@ -170,20 +144,9 @@ def test_memory_and_mfu_stand_beside_the_ratio(tmp_path):
     assert arm.resources.flops_per_s.value == pytest.approx(speed.value / 2 * 5e7)
     assert arm.resources.mfu.bounds == pytest.approx([bound / 2 * 5e7 / 0.5e12 for bound in speed.bounds])
     table = resource_table(found)
-    assert [column.title for column in table.columns] == [
-        *("arm", "images/s per core", "GFLOP/s per core", "MFU", "peak GiB", "memory ratio"),
-    ]
-    assert table.rows[0].entries["memory_ratio"].text == "1"
-    assert table.rows[-1].entries["memory_ratio"].text == "1.250 (1.250 to 1.250)"
+    assert [row.entries["memory_ratio"].text for row in table.rows[:: len(table.rows) - 1]] == ["1", "1.250 (1.250 to 1.250)"]
     assert [column.name for column in asked_resources(found).columns] == ["arm", "mfu", "memory", "memory_ratio"]
     assert "(peak_tflops of the plan)" in caption("resources", found)
-    for name in ("report.md", "report.html"):
-        text = (tmp_path / name).read_text()
-        assert text.count("Per device, memory, energy") == 1
-        assert text.count("peak GiB</th>" if name.endswith("html") else "peak GiB") == 1 and "GiB at peak" not in text
-    (row,) = [one for one in csv.DictReader(io.StringIO(CsvReport().render(found).decode())) if one["arm"] == "horovod-gloo"]
-    assert float(row["memory_ratio_ci_low"]) == result.memory_ratio.ci_low
-    assert float(row["flops_per_sample"]) == 5e7
 
 
 @pytest.mark.slow
@@ -199,8 +162,7 @@ def test_a_known_gpu_needs_no_peak_and_an_unknown_one_has_no_mfu(tmp_path):
 
 @pytest.mark.slow
 def test_results_of_before_have_what_they_can_have(tmp_path):
-    folder = write_results(tmp_path, plan=make_plan(["horovod-gloo"]))
-    found = conclude(folder)
+    found = concluded(tmp_path)
     own = found.arm("ddp-gloo").resources
     assert own.flops_per_s is own.mfu is None
     assert own.per_device_per_s and own.memory_bytes

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from measurement.plans.plan import Measurement
-from measurement.records.record import Failure, LaunchRecord
+from measurement.records.record import Failure
 from runners.driver import gates
 from runners.driver.arm_session import ArmLaunch, Exchange
 from runners.driver.gates import none_can_pass, run_gates
 from runners.protocol.gate_verdict import NOT_REPEATABLE
 from runners.protocol.messages import GateReply, ParityReport
 from runners.protocol.sketches import sketch_states
+from tests.kit.results_factory import make_record
 from tests.unit.test_parity import tensors
 
 
@@ -39,9 +40,8 @@ class Session:
 
 
 def arm(name, reports, *, role="candidate", status="ok", error=None):
-    fields = {"comparison_id": "c", "plan_digest": "d", "launch": 0, "arm": name, "role": role, "backend": "x", "world_size": 2}
-    more = {"transport": "gloo", "launcher": "spawn", "workload": "w", "status": status}
-    record = LaunchRecord(**fields, **more, error=Failure(message=error) if error else None)
+    error = Failure(message=error) if error else None
+    record = make_record(arm=name, role=role, world_size=2, status=status, error=error)
     return ArmLaunch(session=Session(name, reports), job=None, record=record, say=lambda text: None)
 
 

@@ -52,7 +52,7 @@ def test_a_bundle_over_its_limit_names_the_largest_wheels(tmp_path):
         gpu_bundle.refuse_large(bundle, tmp_path.glob("*.whl"), 2)
 
 
-def linked_environment(folder: Path) -> Path:
+def linked_environment(folder):
     """An environment with this one's packages but those that are ``LACKING``; returns its Python."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, timeout=60)
     ours, theirs = (Path(sysconfig.get_path("purelib", vars={"base": str(base)})) for base in (sys.prefix, folder))

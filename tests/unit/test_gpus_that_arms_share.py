@@ -20,6 +20,7 @@ from runners.hosts.host_facts import CARDS, facts
 from runners.launchers import HERE
 from runners.planning.arm_checks import require_gpus_on, require_known_device, require_shared_gpus
 from runners.planning.arms import resolve_arms
+from tests.kit.changed import changed
 from tests.kit.results_factory import Truth, make_launch, make_plan
 
 
@@ -82,7 +83,7 @@ def test_a_login_node_without_gpus_does_not_choose_for_hosts_that_have_some(monk
 
 @pytest.mark.parametrize(("on_gpus", "kept"), [(True, (64, True, True)), (False, (4, False, False))])
 def test_a_rehearsal_on_gpus_has_all_that_their_memory_must_hold(on_gpus, kept):
-    plan = make_plan(floor=True).model_copy(update={"local_batch_size": 64})
+    plan = changed(make_plan(floor=True), local_batch_size=64)
     short = short_of(plan, on_gpus=on_gpus)
     assert (short.local_batch_size, short.measurement.control, short.measurement.floor) == kept
     assert short.measurement.launches == 1

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
-import sys
 import time
 
 import numpy as np
@@ -21,7 +19,9 @@ from runners.driver.arm_session import Exchange
 from runners.driver.rounds import measured_outside
 from runners.processes.host_counters import read_counters
 from tests.conftest import TINY
-from tests.kit.results_factory import make_plan, write_results
+from tests.kit.changed import changed
+from tests.kit.commands import run_python
+from tests.kit.results_factory import concluded, write_results
 from tests.unit.test_rank_supervisor import supervised, supervisors  # noqa: F401 - the latter is a fixture
 
 BEFORE = HostCounters(
@@ -61,7 +61,7 @@ def test_two_readings_make_what_happened_between_them():
 
 def test_bytes_over_links_are_those_of_the_plans_interface_where_arms_are_frozen():
     use = later(network={"lo": BEFORE.network["lo"], "eth0": later().network["eth0"], "eth1": later().network["eth0"]}).since(
-        BEFORE.model_copy(update={"network": {"lo": BEFORE.network["lo"], "eth0": NOTHING, "eth1": NOTHING}})
+        changed(BEFORE, network={"lo": BEFORE.network["lo"], "eth0": NOTHING, "eth1": NOTHING})
     )
     assert use.link_bytes("eth0") == (2_000_005, 1_000_005)
     assert use.link_bytes(None) == (4_000_010, 2_000_010)
@@ -69,9 +69,9 @@ def test_bytes_over_links_are_those_of_the_plans_interface_where_arms_are_frozen
     done = Exchange(replies=[], took_s=1.5, hosts={"host1": use})
     across = {**TINY, "hosts": "host1:1,host2:1", "network_interface": "eth0"}
     assert measured_outside(done, check_plan(across, source="test"))["link_bytes"] == {"host1": (2_000_005, 1_000_005)}
-    assert measured_outside(done, check_plan(TINY, source="test"))["link_bytes"] == {}
     running = {**across, "measurement": {**TINY["measurement"], "freeze": False}}
-    assert measured_outside(done, check_plan(running, source="test"))["link_bytes"] == {}
+    for content in (TINY, running):
+        assert measured_outside(done, check_plan(content, source="test"))["link_bytes"] == {}
 
 
 @pytest.mark.slow
@@ -101,8 +101,8 @@ def test_a_supervisor_reads_the_counters_of_its_host(supervisors):  # noqa: F811
 @pytest.mark.process
 def test_reading_takes_no_process_and_little_memory():
     program = "import sys; from runners.processes.host_counters import read_counters; read_counters(); print(*sys.modules)"
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
-    assert not {"torch", "numpy", "pandas", "pydantic"} & set(said)
+    said = run_python(program).stdout.split()
+    assert "sys" in said and not {"torch", "numpy", "pandas", "pydantic"} & set(said)
     assert json.loads(json.dumps(read_counters()))
 
 
@@ -113,7 +113,7 @@ def with_hosts(folder, *, power_w=None):
         for block in record.blocks:
             energy = {} if power_w is None else {"package-0": (int(999e6 + power_w * 2e6) % 10**9, 10**9)}
             now = later(energy_uj=energy, gpus={}, network={"lo": later().network["lo"]})
-            block.hosts = {host: now.since(BEFORE.model_copy(update={"gpus": {}})) for host in ("host1", "host2")}
+            block.hosts = {host: now.since(changed(BEFORE, gpus={})) for host in ("host1", "host2")}
         folder.write_launch(record)
         path = folder.launch_folder(record.launch, record.arm)
         steps.to_parquet(path / "steps.parquet", index=False)
@@ -122,8 +122,7 @@ def with_hosts(folder, *, power_w=None):
 @pytest.mark.slow
 @pytest.mark.parametrize("power_w", [None, 40.0])
 def test_a_report_tells_of_each_host(tmp_path, power_w):
-    plan = make_plan(["horovod-mpi"], launches=2)
-    folder = write_results(tmp_path, plan=plan)
+    folder = write_results(tmp_path, ratios={"horovod-mpi": 0.9}, launches=2)
     with_hosts(folder, power_w=power_w)
     found = write_reports(folder)
     for arm in found.arms:
@@ -137,21 +136,13 @@ def test_a_report_tells_of_each_host(tmp_path, power_w):
     if power_w:
         assert found.arms[0].energy_per_sample_j == pytest.approx(80 / found.arms[0].throughput_per_s.value)
         assert found.result("horovod-mpi").memory_ratio.value == 1.0
-    table = found.machine_table
-    assert len(table["turn"]) == len(found.block_table["turn"])
-    np.testing.assert_allclose(table["sent_bytes_per_s"], 2e6)
-    np.testing.assert_allclose(table["memory_share"], 1 / 8)
-    text = (tmp_path / "report.md").read_text()
-    assert "## The machine beside the ranks" in text
-    assert "| 1.00 of 2 | 75% |" in text
-    assert ("J per sample" in text) == bool(power_w)
-    assert "The machine beside the ranks" in (tmp_path / "report.html").read_text()
+    np.testing.assert_allclose(found.machine_table["sent_bytes_per_s"], [2e6] * len(found.block_table["turn"]))
+    np.testing.assert_allclose(found.machine_table["memory_share"], 1 / 8)
+    assert ("J per sample" in (tmp_path / "report.md").read_text()) == bool(power_w)
 
 
 @pytest.mark.slow
 def test_without_readings_nothing_is_told(tmp_path):
-    folder = write_results(tmp_path, plan=make_plan(["horovod-mpi"], launches=2))
-    found = write_reports(folder)
+    found = concluded(tmp_path, launches=2)
     assert all(arm.machine == [] and arm.energy_per_sample_j is None for arm in found.arms)
-    assert "beside the ranks" not in (tmp_path / "report.md").read_text()
     assert energy_per_sample_j([], Estimate(value=1.0)) is None

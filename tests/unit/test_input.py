@@ -128,7 +128,7 @@ def test_metrics_of_several_ranks_are_those_of_one(name, tmp_path):
 
 
 def test_sums_count_what_is_ranked_first_and_among_the_first_five():
-    logits = torch.tensor([[9.0, 8, 7, 6, 5, 4], [9, 8, 7, 6, 5, 4], [9, 8, 7, 6, 5, 4]])
+    logits = torch.tensor([[9.0, 8, 7, 6, 5, 4]] * 3)
     sums = classification_sums(logits, torch.tensor([0, 4, 5]))
     assert (sums.top1, sums.top5, sums.count) == (1, 2, 3)
     normal = logits[0].exp().sum().log().item()

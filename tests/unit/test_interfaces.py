@@ -15,10 +15,10 @@ from backends.fsdp2 import FSDP2Prepared
 from backends.horovod.optimizer import HorovodPrepared
 from backends.naive import NaivePrepared
 from measurement.errors import PlanError
-from measurement.records.results import ResultsFolder
 from reports import make_reports, write_reports
 from reports.base import Report
 from runners.rank.precision import StepPrecision
+from tests.kit.changed import changed
 from tests.kit.results_factory import Truth, make_plan, write_results
 from tests.outside.engine import EnginePrepared
 
@@ -101,19 +101,14 @@ LINE, ALSO_HTML = f"{__file__}:Line", f"{__file__}:AlsoHtml"
 
 @pytest.mark.slow
 def test_a_plans_reports_are_written_and_comparison_json_always(tmp_path):
-    plan = make_plan().model_copy(update={"reports": ["junit", "tensorboard", LINE]})
+    plan = changed(make_plan(), reports=["junit", "tensorboard", LINE])
     folder = write_results(tmp_path, plan=plan)
     comparison = write_reports(folder)
-    assert {path.name for path in tmp_path.glob("*.*")} == {
-        "plan.yaml",
-        "manifest.json",
-        "comparison.json",
-        "junit.xml",
-        "line.txt",
-    }
+    names = {path.name for path in tmp_path.glob("*.*")}
+    assert names == {"plan.yaml", "manifest.json", "comparison.json", "junit.xml", "line.txt"}
     assert (tmp_path / "line.txt").read_text() == comparison.headline
     assert plan.writes_events and make_plan().writes_events
-    assert not plan.model_copy(update={"reports": ["junit"]}).writes_events, "no folder of TensorBoard's where others are named"
+    assert not changed(plan, reports=["junit"]).writes_events, "no folder of TensorBoard's where others are named"
 
 
 @pytest.mark.parametrize(
@@ -131,9 +126,9 @@ def test_reports_that_cannot_be_are_refused(references, told):
     assert told in str(refused.value)
 
 
-def junit(folder: ResultsFolder):
+def junit(folder):
     plan = folder.read_plan()
-    folder.write_plan(plan.model_copy(update={"reports": ["junit"]}))
+    folder.write_plan(changed(plan, reports=["junit"]))
     write_reports(folder)
     return ElementTree.parse(folder.root / "junit.xml").getroot()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
@@ -14,16 +13,13 @@ from backends.mpi import operations as mpi_staging
 from backends.mpi.operations import Stage
 from backends.mpi.reductions import find_reduction
 from measurement.errors import PlanError
-
-
-def run(code):
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+from tests.kit.commands import run_python
 
 
 @pytest.mark.process
 @pytest.mark.slow
 def test_the_import_registers_and_starts_nothing():
-    done = run(
+    done = run_python(
         "import sys, importlib, backends.mpi.process_group as group, torch.distributed as dist\n"
         "importlib.reload(group)\n"
         "assert dist.Backend('mpi4py') == 'mpi4py' and 'MPI4PY' in dist.Backend._plugins\n"

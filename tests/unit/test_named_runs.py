@@ -8,7 +8,7 @@ import pytest
 
 from measurement.errors import PlanError
 from reports.runs import read_runs
-from tests.conftest import run_here
+from tests.kit.changed import changed
 from tests.unit.test_separate_runs import DDP, HVD, SLOWER, compared, write_run
 
 pytestmark = pytest.mark.slow  # results of whole comparisons are composed
@@ -19,12 +19,11 @@ def of(**changes):
 
     def change(record):
         record.ranks = [
-            rank.model_copy(
-                update={
-                    "sources": {"train.py": changes.get("source", "0" * 16)},
-                    "fingerprint": {**rank.fingerprint, "torch": changes.get("torch", "2.15.0")},
-                    "optimizer": {"class": "SGD", "lr": 0.1, **changes.get("optimizer", {})},
-                }
+            changed(
+                rank,
+                sources={"train.py": changes.get("source", "0" * 16)},
+                fingerprint={**rank.fingerprint, "torch": changes.get("torch", "2.15.0")},
+                optimizer={"class": "SGD", "lr": 0.1, **changes.get("optimizer", {})},
             )
             for rank in record.ranks
         ]
@@ -50,12 +49,9 @@ def test_names_make_arms_of_one_back_end(tmp_path, given):
     root = write_two(tmp_path, old={"source": "1" * 16}, new={"source": "2" * 16, "torch": "2.16.0", "optimizer": {"fused": None}})
     found = compared(named(root, given))
     assert (found.baseline, found.result("new").run_order) == ("old", "alternating")
-    assert found.runs == {"old": [f"{root}/a-0", f"{root}/a-1"], "new": [f"{root}/b-0", f"{root}/b-1"]}
     assert found.result("new").throughput_ratio == pytest.approx(0.8, rel=0.1)
     said = [line for line in found.warnings if line.startswith("The runs that were named differ: ")]
     assert [line.split(": ")[1].split(" is ")[0] for line in said] == ["host.torch", "source.train.py"]
-    assert "2.15.0 in old; 2.16.0 in new" in said[0]
-    assert {row["field"]: row["asked"] for row in found.fairness}["source.train.py"] is True
 
 
 def test_a_setting_that_only_one_release_has_is_no_difference_in_work(tmp_path):
@@ -94,14 +90,3 @@ def test_a_folder_whose_own_name_has_an_equals_sign_is_a_folder(tmp_path):
     run = write_run(tmp_path / "lr=0.1", DDP)
     assert [one.arm for one in read_runs([run])] == [None]
     assert [one.arm for one in read_runs([f"old={run}"])] == ["old"]
-
-
-def test_the_command_takes_names_and_another_baseline(tmp_path):
-    from runners.cli import app
-
-    root = write_two(tmp_path / "runs", number=1, new={"source": "2" * 16})
-    words = ["report", *named(root, "old=a-* new=b-*"), "--baseline", "new", "-o", str(tmp_path / "out")]
-    done = run_here(lambda: app(words))
-    assert done.returncode == 0, done.stderr
-    assert "old" in done.stdout and "old is" not in done.stderr
-    assert "source.train.py is" in (tmp_path / "out" / "report.md").read_text()

@@ -13,6 +13,7 @@ from measurement.records.record import Case
 from reports import conclude, make_report
 from reports.compose_study import study_of
 from reports.schema import CaseFigures, Estimate
+from tests.kit.changed import changed
 from tests.kit.results_factory import Truth, write_results
 
 
@@ -29,7 +30,7 @@ def comparison(folder):
 
 @pytest.fixture(scope="module")
 def study(folder, comparison):
-    plan = folder.read_plan().model_copy(update={"points": {"two": Point(), "four": Point(world_size=4)}})
+    plan = changed(folder.read_plan(), points={"two": Point(), "four": Point(world_size=4)})
     return study_of(plan, {"two": comparison, "four": None}, comparison_id="study")
 
 
@@ -79,10 +80,8 @@ def test_a_study_has_the_figures_of_each_point(study):
 
 def test_a_micro_benchmark_has_latencies_by_case(comparison):
     case = Case(name="all_reduce 1 KiB", operation="all_reduce", message_bytes=1024)
-    arms = [
-        arm.model_copy(update={"cases": [CaseFigures(case=case.name, latency_s=Estimate(value=1e-4))]}) for arm in comparison.arms
-    ]
-    results = [result.model_copy(update={"case": case.name}) for result in comparison.results]
-    cases = comparison.model_copy(update={"cases": [case], "arms": arms, "results": results})
+    arms = [changed(arm, cases=[CaseFigures(case=case.name, latency_s=Estimate(value=1e-4))]) for arm in comparison.arms]
+    results = [changed(result, case=case.name) for result in comparison.results]
+    cases = changed(comparison, cases=[case], arms=arms, results=results)
     assert bencher(cases)[f"{comparison.name}/ddp-gloo/{case.name}"] == {"latency-seconds": {"value": 1e-4}}
     assert float(otava(cases)[f"horovod-gloo/{case.name}/throughput-ratio"]) == comparison.result("horovod-gloo").throughput_ratio

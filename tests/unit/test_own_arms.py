@@ -56,16 +56,11 @@ def test_the_full_name_of_such_an_arm_may_be_the_baseline(tmp_path):
         ({"cycle_time_ms": []}, r"arms.hvd.options.cycle_time_ms is an empty list"),
         ({"cycle_time_ms": [1, 2, 1]}, r"has 1 twice"),
         ({"cycle_time_ms": list(range(1, MOST_ARMS + 1))}, rf"make {MOST_ARMS + 1} arms of 2, and {MOST_ARMS} are the most"),
-        ({"cycle_time": [1, 2]}, r"two arms|unknown option"),
     ],
 )
 def test_lists_that_make_no_arms(tmp_path, options, message):
-    path = write_plan(tmp_path, arms={"ddp": DDP, "hvd": hvd(**options)})
-    if "unknown" in message:  # as of any option, where the arms are resolved
-        assert "hvd-cycle_time-2" in read_plan(path).arms
-        return
     with pytest.raises(PlanError, match=message):
-        read_plan(path)
+        read_plan(write_plan(tmp_path, arms={"ddp": DDP, "hvd": hvd(**options)}))
 
 
 def test_two_arms_of_one_name_are_refused():
@@ -102,7 +97,6 @@ def test_an_input_is_each_arms_and_a_list_of_both_makes_arms(tmp_path, changes, 
     [
         ({"input": ["real"]}, r"input is \['real'\]; give real, synthetic, or \[real, synthetic\] for arms of both"),
         ({"input": ["real", ["synthetic"]]}, r"input is .* give real"),
-        ({"input": "fake"}, r"input.*'real' or 'synthetic'"),
         ({"input": ["real", "synthetic"], "arms": {"ddp": DDP, "ddp-synthetic": DDP}}, "two arms would be called 'ddp-synthetic'"),
         (
             {"input": "synthetic", "arms": {"ddp": {"command": "torchrun --nproc-per-node 2 a.py"}}},

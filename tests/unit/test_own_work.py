@@ -11,11 +11,13 @@ from measurement.conditions.same_environment import plan_digest
 from measurement.errors import PlanError
 from measurement.plans.plan_file import check_plan
 from measurement.records.record import ParityResult
+from reports import conclude
 from runners.driver import gates
 from runners.planning.arms import resolve_arms
 from tests.conftest import TINY
+from tests.kit.changed import changed
 from tests.kit.commands import git
-from tests.kit.results_factory import Truth, make_plan, write_results
+from tests.kit.results_factory import make_plan, write_results
 from tests.unit.test_fairness import arm
 from tests.unit.test_gates import arm as gated
 from tests.unit.test_gates import opened, report
@@ -107,7 +109,6 @@ def test_a_commit_is_resolved_in_a_worktree_of_its_own(repository, monkeypatch):
         ("own.py:Net", "nothing", "arm 'a': commit 'nothing' is no revision of the git repository"),
         ("own.py:Net", "v1", "arm 'a': commit 'v1' has no file 'own.py'"),
         ("digits", "v1", "arm 'a': commit 'v1': workload 'digits' lies in no repository of yours"),
-        ("/nowhere/own.py:Net", "v1", "arm 'a': .* lies in no git repository"),
     ):
         with pytest.raises(PlanError, match=message):
             resolve_arms(check({"a": ddp(commit=commit), "c": ddp()}, workload=workload))
@@ -121,11 +122,8 @@ SGD = {"class": "SGD", "lr": 0.1}
     [
         ({"python": "/x"}, {"fingerprint": {"torch": "2.0", "python": "3.12"}}, [], []),
         ({"python": "/x"}, {"fingerprint": {"cpu": "other"}}, ["host.cpu"], []),
-        ({"python": "/x"}, {"optimizer": {**SGD, "fused": False}}, [], []),
         ({"commit": "c"}, {"optimizer": {**SGD, "fused": False}}, [], ["optimizer.fused"]),
         ({"commit": "c"}, {"sources": {"train.py": "2"}}, [], []),
-        ({"commit": "c"}, {"fingerprint": {"torch": "2.0"}}, ["host.torch"], []),
-        ({"commit": "c"}, {"threads": 2}, ["threads"], []),
         ({"workload": "other"}, {"model": {"parameters": 3}, "local_batch_size": 8}, [], ["local_batch_size", "model.parameters"]),
         ({"workload_options": {"lr": 1}}, {"optimizer": {"class": "SGD", "lr": 1}}, [], ["optimizer.lr"]),
         ({}, {"model": {"parameters": 3}}, ["model.parameters"], []),
@@ -142,7 +140,7 @@ def test_what_follows_from_an_arms_own_is_asked_for(own, changes, unasked, unlik
 
 
 def test_another_unit_is_other_work():
-    other = arm("b").model_copy(update={"sample_unit": "tokens", "workload": "x"})
+    other = changed(arm("b"), sample_unit="tokens", workload="x")
     assert work_differences(arm("a"), other) == {"sample_unit": "it counts tokens, a counts samples"}
 
 
@@ -174,7 +172,7 @@ def test_other_samples_and_states_of_an_arms_own_work_are_told_and_do_not_fail_i
 def test_conditions_that_follow_are_noted_before_anything_is_measured():
     first, other = gated("old", [], role="baseline"), own("new", [])
     for one, size in ((first, 2), (other, 3)):
-        one.ready = [rank.model_copy(update={"model": {"parameters": size}}) for rank in arm("x").ranks]
+        one.ready = [changed(rank, model={"parameters": size}) for rank in arm("x").ranks]
         one.record.world_size = 1
     gates.compare_conditions([first, other])
     assert (other.record.status, list(other.record.unlike_work)) == ("ok", ["model.parameters"])
@@ -190,26 +188,22 @@ def test_conditions_that_follow_are_noted_before_anything_is_measured():
     ],
 )
 def test_unlike_work_gets_no_verdict_unless_it_is_allowed(tmp_path, allow, verdict, withheld):
-    truth = Truth(ratios={"new": 0.7, "other": 0.7}, launch_noise=0.01)
-    plan = make_plan(truth.ratios)
-    arms = {**plan.arms, "new": plan.arms["new"].model_copy(update={"commit": "v2"})}
-    plan = plan.model_copy(update={"arms": arms, "allow": allow})
-    folder = write_results(tmp_path, truth=truth, plan=plan)
+    ratios = {"new": 0.7, "other": 0.7}
+    plan = make_plan(ratios)
+    arms = {**plan.arms, "new": changed(plan.arms["new"], commit="v2")}
+    plan = changed(plan, arms=arms, allow=allow)
+    folder = write_results(tmp_path, ratios=ratios, launch_noise=0.01, plan=plan)
     unlike = {"model.parameters": "model.parameters is 3, ddp-gloo has 2", "samples": "consumed other samples than ddp-gloo"}
     for record in folder.records():
         if record.arm == "new":
-            folder.write_record(record.model_copy(update={"unlike_work": unlike, "parity": ParityResult(passed=True)}))
-    from reports import conclude
-
+            folder.write_record(changed(record, unlike_work=unlike, parity=ParityResult(passed=True)))
     found = conclude(folder)
     result = found.result("new")
     assert (result.verdict, result.withheld_by, result.verdict_alone) == (verdict, withheld, "slower")
     assert found.result("other").verdict == "slower"
     if withheld:
         assert result not in found.undecided, "no measuring would decide it"
-        (finding,) = (line for line in found.findings if line.startswith("No verdict on new against ddp-gloo ("))
-        assert finding.endswith("make it alike, or allow it (allow, in the plan)")
+        assert any(line.startswith("No verdict on new against ddp-gloo (") for line in found.findings)
         assert found.fastest == ["ddp-gloo"]
-    told = {one.field: (one.allowed, one.sentence) for one in found.configuration_differences}
-    assert told["samples"] == (withheld is None, "new: consumed other samples than ddp-gloo")
-    assert told["model.parameters"][0], "allowed by 'model'"
+    allowed = {one.field: one.allowed for one in found.configuration_differences}
+    assert (allowed["samples"], allowed["model.parameters"]) == (withheld is None, True)

@@ -21,18 +21,18 @@ README_PICTURE = "reports/example.png"
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
 
 
-def normalised(requirement: str) -> str:
+def normalised(requirement):
     """The name of a distribution as PyPI compares names: "PyYAML>=6" is "pyyaml"."""
     return re.sub(r"[-_.]+", "-", re.match(r"[\w.-]+", requirement)[0]).lower()
 
 
-def declared(*, dev: bool) -> set[str]:
+def declared(*, dev):
     extras = PROJECT["optional-dependencies"]
     lists = [PROJECT["dependencies"], *(wanted for name, wanted in extras.items() if dev or name != "dev")]
     return {normalised(requirement) for wanted in lists for requirement in wanted}
 
 
-def imported(folder: str) -> dict[str, str]:
+def imported(folder):
     """Every third-party module that a folder imports, and a file that does."""
     found = {}
     for path in sorted((REPOSITORY / folder).rglob("*.py")):

@@ -14,6 +14,7 @@ from runners.protocol.gate_verdict import judge_parity
 from runners.protocol.messages import ParityReport
 from runners.protocol.sketches import sketch, sketch_states
 from runners.rank.own_step import put_state, samples, tolerance_of
+from tests.kit.changed import changed
 from workloads.optimizers import OwnDraws, seed_generators
 
 SHAPES = {"weight": (40, 30), "bias": (30,), "dead": (5,)}
@@ -93,7 +94,7 @@ def test_wrong_gradients_are_caught(synced):
 
 def test_a_sum_that_was_asked_for_passes_with_a_note():
     asked = [
-        report.model_copy(update={"gradient_scale": 3.0})
+        changed(report, gradient_scale=3.0)
         for report in reports(synced=lambda local, mean, rank: {name: 3 * value for name, value in mean.items()})
     ]
     found = judge_parity(asked)
@@ -151,7 +152,7 @@ def test_what_is_not_finite_by_intent_is_told_from_what_is_not():
 
 
 def test_what_is_not_compared_is_said():
-    told = [report.model_copy(update={"not_compared": ["'_extra_state' (dict)"], "samples": ""}) for report in reports()]
+    told = [changed(report, not_compared=["'_extra_state' (dict)"], samples="") for report in reports()]
     found = judge_parity(told)
     assert found.passed, "batches without tensors are not the same ones"
     assert found.notes == [
@@ -164,7 +165,7 @@ def test_what_is_not_compared_is_said():
 def test_a_tolerance_follows_the_dtype(error, passes):
     """A bfloat16 has 8 bits."""
     made = reports(synced=lambda local, mean, rank: {**mean, "weight": mean["weight"] * (1 + error)})
-    half = [report.model_copy(update={"tolerances": {"weight": tolerance_of(STATES["half"])}}) for report in made]
+    half = [changed(report, tolerances={"weight": tolerance_of(STATES["half"])}) for report in made]
     assert judge_parity(half).passed == passes
     assert not judge_parity(made).passed
 
@@ -172,8 +173,8 @@ def test_a_tolerance_follows_the_dtype(error, passes):
 def test_what_rounding_alone_makes_is_not_held_against_a_gradient():
     made = reports(synced=lambda local, mean, rank: {**mean, "bias": mean["bias"] * 1.5})
     size = float(np.linalg.norm(made[0].local["bias"]))
-    assert judge_parity([report.model_copy(update={"noise": {"bias": size}}) for report in made]).passed
-    assert not judge_parity([report.model_copy(update={"noise": {"bias": 1e-6 * size}}) for report in made]).passed
+    assert judge_parity([changed(report, noise={"bias": size}) for report in made]).passed
+    assert not judge_parity([changed(report, noise={"bias": 1e-6 * size}) for report in made]).passed
 
 
 def test_a_tensor_that_a_rank_does_not_report_is_wrong_and_no_exception():

@@ -12,7 +12,7 @@ import yaml
 
 from measurement.conditions.same_environment import plan_digest
 from measurement.errors import HostfileError, PlanError, RingsideError
-from measurement.plans.plan_file import check_plan, read_content
+from measurement.plans.plan_file import check_plan
 from runners.hosts import preflight as inspection
 from runners.hosts.placement import Placement, planned_hosts, spare_hosts
 from runners.hosts.preflight import host_differences
@@ -22,6 +22,7 @@ from runners.planning.arms import resolve_arms
 from runners.planning.plan_reading import read_plan
 from runners.processes import remote, remote_results
 from tests.conftest import TINY
+from tests.kit.changed import changed
 
 
 def placed(tmp_path, **changes):
@@ -52,13 +53,9 @@ def test_a_hostfile_is_read_with_the_plan(tmp_path):
 def test_without_hosts_all_is_as_before(tmp_path):
     plan = placed(tmp_path)
     assert planned_hosts(plan) == (HostSlots(host=HERE, slots=2),)
-    assert (
-        plan_digest(plan)
-        == plan_digest(check_plan(read_content(tmp_path / "plan.yaml"), source="file"))
-        == plan_digest(check_plan(TINY, source="test"))
-    )
+    assert plan_digest(plan) == plan_digest(check_plan(TINY, source="test"))
     assert plan_digest(placed(tmp_path, hosts="host1:2")) != plan_digest(plan)
-    assert placed(tmp_path, hosts="localhost:8") == plan.model_copy(update={"hosts": "localhost:8"})
+    assert placed(tmp_path, hosts="localhost:8") == changed(plan, hosts="localhost:8")
     assert planned_hosts(placed(tmp_path, hosts="localhost:8")) == (HostSlots(host=HERE, slots=2),)
 
 
@@ -68,15 +65,12 @@ def test_without_hosts_all_is_as_before(tmp_path):
         ({"world_size": "left out"}, "'world_size' is missing"),
         ({"hosts": "host1:1,host2", "world_size": 3}, "3 ranks do not fit into 2 slots (host1:1, host2:1); give the hosts more"),
         ({"hosts": "host1:0"}, "hosts host 1: 'host1:0' names no host"),
-        ({"hosts": "a b"}, "hosts host 1: 'a b' names no host"),
-        ({"hosts": 7}, "hosts = 7"),
         ({"hosts": "localhost:1,host2:1"}, "hosts names 'localhost' beside others, which do not find this machine by that"),
         ({"hosts": "host1:2", "hostfile": "f"}, "hosts and hostfile are both given"),
         ({"hostfile": "no-such-file"}, "hostfile 'no-such-file' does not exist"),
         ({"hostfile": 3}, "hostfile = 3: give a path"),
         ({"network_interface": "eth0"}, "network_interface is for several machines; name them under hosts"),
         ({"hosts": "host1:2", "network_interface": "eth0; reboot"}, "network_interface = 'eth0; reboot'"),
-        ({"hosts": "host1:2", "host_differences": "ignore"}, "host_differences = 'ignore'"),
         (
             {"hosts": "[fe80::1]:1,host1:2", "world_size": 3, "arms": {"ddp": {"backend": "horovod", "launcher": "horovodrun"}}},
             "arm 'ddp': launcher 'horovodrun' does not fit hosts [fe80::1]:1,host1:2: it takes host names and IPv4 addresses, not",
@@ -153,7 +147,6 @@ def test_hosts_that_differ_are_named():
     ]
     assert warnings == ["host 'host2' has cpu B, host 'host1' has A"]
     assert host_differences({"host1": FACTS, "host2": FACTS}) == ([], [])
-    assert host_differences({"host1": FACTS}) == ([], [])
 
 
 @pytest.mark.parametrize(

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import measurement.plans.plan
 from measurement.conditions.same_environment import plan_digest
-from measurement.errors import PlanError, RingsideError
-from measurement.plans.plan import Plan
+from measurement.errors import PlanError
 from measurement.plans.plan_file import check_plan
 from measurement.plans.references import placed_beside
 from runners.planning.arms import resolve_arms
@@ -68,9 +64,7 @@ def test_shipped_plans_resolve(path, monkeypatch):
         ({"workload": "no/such/file.py:Mine"}, "does not exist"),
         ({"workload": "json:Nothing"}, "unknown class for workload 'json:Nothing' 'Nothing'"),
         ({"workload": "json:JSONDecoder"}, "does not derive from workloads.base.Workload"),
-        ({"workload_options": {"learning_rat": 1}}, "did you mean 'learning_rate'?"),
         ({"local_batch": 3}, "unknown option 'local_batch'; did you mean 'local_batch_size'?"),
-        ({"measurement": {"launchs": 1}}, "did you mean 'launches'?"),
         ({"launchs": 1}, "unknown option 'launchs'; did you mean 'launches' under 'measurement'?"),
         ({"question": "fsdp2"}, "unknown question 'fsdp2'"),
         (
@@ -78,16 +72,12 @@ def test_shipped_plans_resolve(path, monkeypatch):
             "unknown option 'fusion_threshold_mb'; did you mean 'fusion_threshold_mb' of backend 'horovod'?",
         ),
         ({"arms": {"ddp": {"backend": "horovd"}}}, "unknown backend 'horovd'; did you mean 'horovod'?"),
-        ({"arms": {"ddp": {"backend": "ddp", "transport": "glo"}}}, "did you mean 'gloo'?"),
-        ({"arms": {"ddp": {"backend": "ddp", "launcher": "torchrn"}}}, "unknown launcher 'torchrn'; did you mean 'torchrun'?"),
         ({"arms": {"ddp": {"backend": "ddp", "options": {"bucket_cap": 1}}}}, "did you mean 'bucket_cap_mb'?"),
         ({"arms": {"ddp": {"backend": "single"}}}, "'single' is one process, not 2"),
         ({"arms": {"ddp": {"backend": "dp"}}}, "shares a batch out among the GPUs of one process, and this run is on the CPU"),
         ({"speed": {"sync_batchnorm": True}}, "refuse that ('SyncBatchNorm expected input tensor to be on GPU'); leave it out"),
         ({"environment": {"WANDB_API_KEY": "x"}}, "environment: 'WANDB_API_KEY' looks like a secret"),
-        ({"forward_environment": ["HF_TOKEN"]}, "forward_environment: 'HF_TOKEN' looks like a secret"),
         ({"forward_environment": ["no such"]}, "names no environment variable"),
-        ({"container": {"prefix": ""}}, "container.prefix"),
         (
             {"container": {"prefix": "box"}, "arms": {"ddp": {"backend": "ddp", "python": "python3"}}},
             "container and an arm's own python exclude each other",
@@ -139,7 +129,6 @@ def test_what_cannot_be_is_refused_with_what_can(changes, message):
         ("name: a\nname: b\n", "key 'name' is given twice"),
         ("- 1\n", "holds list, not a mapping"),
         ("", "holds NoneType, not a mapping"),
-        ("name: \x00\n", "not valid YAML"),
     ],
 )
 def test_a_file_that_is_no_plan(tmp_path, text, message):
@@ -173,11 +162,9 @@ def test_minutes_stand_in_the_place_of_a_number_and_length_of_launches():
     assert check_plan(trained, source="test").measurement.minutes is None
     plan = check_plan({**content, "measurement": {**content["measurement"], "minutes": 7}}, source="test")
     assert check_plan(yaml.safe_load(plan.to_yaml()), source="again") == plan
-    assert not {*plan.model_dump()["measurement"]} & {"launches", "seconds_per_launch", "rounds"}
     for length in ({"launches": 3}, {"seconds_per_launch": 9}, {"rounds": 4}, {"steps_per_launch": 9}):
         fixed = check_plan({**content, "measurement": {**content["measurement"], **length}}, source="test")
         assert fixed.measurement.minutes is None
-        assert check_plan(yaml.safe_load(fixed.to_yaml()), source="again") == fixed
 
 
 def test_minutes_and_a_length_contradict_each_other_unless_a_setting_replaces_the_other(tmp_path):
@@ -190,12 +177,6 @@ def test_minutes_and_a_length_contradict_each_other_unless_a_setting_replaces_th
     assert read_plan(path, overrides=["measurement.launches=3"]).measurement.minutes is None
     with pytest.raises(PlanError, match="minutes and launches are both given"):
         read_plan(path, overrides=["measurement.launches=3", "measurement.minutes=2"])
-
-
-def test_a_training_has_no_budget():
-    with pytest.raises(PlanError, match=r"measurement\.minutes means nothing with training"):
-        check_plan({**TINY, "training": {"epochs": 1}, "measurement": {"minutes": 3}}, source="test")
-    assert check_plan({**TINY, "training": {"epochs": 1}, "measurement": {}}, source="test").measurement.minutes is None
 
 
 def test_the_control_is_the_baseline_again():
@@ -231,8 +212,8 @@ def test_the_digest_ignores_only_how_long_is_measured():
     [
         ({"measurement": {"control": True}}, "measurement.control means nothing with training, whose blocks are epochs; leave it"),
         ({"measurement": {"local_every": 4}}, "measurement.local_every means nothing with training"),
+        ({"measurement": {"minutes": 3}}, "measurement.minutes means nothing with training"),
         ({"measurement": {"until_decided": True}}, "until_decided is for throughput, not for training"),
-        ({"training": {"epochs": 0}}, "training.epochs = 0"),
         ({"training": {"epochs": 1, "target_acuracy": 0.9}}, "did you mean 'target_accuracy'?"),
         ({"workload": "resnet18"}, "workload 'resnet18' has no epochs, so it cannot be trained to the end"),
         ({"workload": "collectives"}, "workload 'collectives' is a micro-benchmark, and training is for models"),
@@ -257,21 +238,6 @@ def test_training_has_no_control_and_one_process_has_the_batch_of_all():
     assert resolve_arms(plan)["ddp"].plan == plan
 
 
-values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-    max_leaves=6,
-)
-
-
-@pytest.mark.slow
-@settings(max_examples=150, deadline=None)
-@given(changes=st.dictionaries(st.sampled_from([*Plan.model_fields, "nonsense"]), values, max_size=3))
-def test_anything_is_a_plan_or_one_ringside_error(changes):
-    with contextlib.suppress(RingsideError):
-        assert resolve(**changes)
-
-
 @pytest.mark.parametrize(
     ("arm", "device", "message"),
     [
@@ -283,12 +249,8 @@ def test_anything_is_a_plan_or_one_ringside_error(changes):
 )
 def test_gpus_that_are_not_there_are_refused_when_the_plan_is_read(monkeypatch, arm, device, message):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    plan = check_plan(
-        {"name": "p", "workload": "digits", "world_size": 2, "device": device, "baseline": "a", "arms": {"a": arm}},
-        source="plan.yaml",
-    )
     with pytest.raises(PlanError) as caught:
-        resolve_arms(plan)
+        resolve(device=device, baseline="a", arms={"a": arm})
     assert message in str(caught.value)
 
 

@@ -255,7 +255,6 @@ def test_the_norm_of_a_sketch_is_about_that_of_its_tensor():
         x = torch.randn(300, 700, generator=generator)
         ratios.append(math.hypot(*sketches.sketch(x)) ** 2 / float(x.norm()) ** 2)
     assert np.mean(ratios) == pytest.approx(1, abs=0.2)
-    assert math.hypot(*sketches.sketch(torch.ones(300, 700))) ** 2 == pytest.approx(210_000, rel=2)
 
 
 def test_a_complex_parameter_is_compared_between_ranks_in_both_of_its_parts():
@@ -328,21 +327,13 @@ class Steps:
         return len(self.recorder.rows)
 
 
-def test_an_iteration_ends_with_the_first_optimizers_step():
-    steps = Steps()
-    one, other = steps.optimizer(), steps.optimizer(torch.optim.Adam)
-    for _ in range(3):
-        steps.step(one, other, other)
-    assert (steps.rows, [row[6] for row in steps.recorder.rows]) == (3, [1, 3, 3])
-
-
-@pytest.mark.parametrize(("ends", "expected"), [("Adam", 6), (3, 3), (2, 4)])
-def test_an_iteration_ends_where_the_plan_says(ends, expected):
+@pytest.mark.parametrize(("ends", "expected"), [(None, [1, 3, 3]), ("Adam", 6), (3, 3), (2, 4)])
+def test_an_iteration_ends_with_the_first_optimizers_step_or_where_the_plan_says(ends, expected):
     steps = Steps(ends)
     one, other = steps.optimizer(), steps.optimizer(torch.optim.Adam)
     for _ in range(3):
         steps.step(one, other, other)
-    assert steps.rows == expected
+    assert expected == ([row[6] for row in steps.recorder.rows] if ends is None else steps.rows)
 
 
 def test_another_optimizer_ends_iterations_once_the_first_no_longer_steps():
@@ -401,27 +392,6 @@ def test_steps_before_any_backward_pass_are_passed_over():
     assert by_hand.rows == 4
 
 
-def test_phases_sum_to_the_step_and_a_closure_is_no_optimizer():
-    steps = Steps()
-    optimizer = steps.optimizer(torch.optim.LBFGS, max_iter=3)
-    recorder = steps.recorder
-
-    def closure():
-        optimizer.zero_grad()
-        recorder.wait += 10
-        steps.backward(optimizer)
-        recorder.backward_ended = blocks.perf_counter_ns()
-        recorder.backward += 5
-        return torch.ones(())
-
-    optimizer.step(closure)
-    row = recorder.rows[0]
-    phases = blocks.phases_of(row)
-    assert sum(phases) == pytest.approx((row[0] - row[4]) / 1e9)
-    assert phases[0] * 1e9 == pytest.approx(10 * row[6])
-    assert 0 < phases[3] < sum(phases)
-
-
 @pytest.mark.parametrize(
     ("epoch", "samples"),
     [
@@ -457,16 +427,6 @@ def test_a_batch_that_is_drawn_ahead_is_not_one_of_several_backward_passes_where
     assert [row[5] for row in steps.recorder.rows] == [8] * 6
 
 
-def test_steps_left_out_end_iterations_and_are_counted():
-    steps = Steps()
-    optimizer = steps.optimizer()
-    steps.step(optimizer)
-    steps.backward(optimizer)
-    steps.recorder.skip(optimizer)
-    steps.step(optimizer)
-    assert [row[7] for row in steps.recorder.rows] == [0, 1, 0]
-
-
 def test_losses_are_means_by_step_and_those_that_were_changed_since_are_unknown():
     steps = Steps()
     optimizer = steps.optimizer()
@@ -487,6 +447,7 @@ def test_gaps_are_long_and_unusual():
     assert blocks.gaps_in([0.01] * 9 + [0.2], deque()) == [(9, 0.2)]
     assert blocks.gaps_in([0.001] * 9 + [0.04], deque()) == []
     assert blocks.gaps_in([0.1] * 9 + [0.9], deque()) == []
+    assert blocks.gaps_in([0.2], deque([0.01] * 5)) == [(0, 0.2)], "in a block of one step, too"
 
 
 def test_what_an_evaluation_waits_for_its_loader_is_no_wait_of_a_training():
@@ -497,12 +458,6 @@ def test_what_an_evaluation_waits_for_its_loader_is_no_wait_of_a_training():
     assert (recorder.wait, recorder.drawn) == (0, [])
     take(None)
     assert recorder.wait > 0 and recorder.drawn == [4]
-
-
-def test_a_gap_is_found_in_a_block_of_one_step():
-    known = deque([0.01] * 5)
-    assert blocks.gaps_in([0.2], known) == [(0, 0.2)]
-    assert blocks.gaps_in([0.011], known) == []
 
 
 @pytest.mark.parametrize(("zeroes_every", "kept"), [(1, False), (3, True)])

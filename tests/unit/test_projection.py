@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 
@@ -12,13 +11,13 @@ import pytest
 from measurement.errors import PlanError, RecordError
 from measurement.records.results import ResultsFolder
 from reports.compose_study import conclude_study
-from reports.estimate import Estimate
 from reports.projection.growth_model import fit_growth
-from reports.projection.project import Prediction, Projection, SeriesProjection, project
+from reports.projection.project import Projection, project
 from reports.projection.projection_tables import notes, projection_csv, refusals
 from reports.projection.series import Series, has_hosts, read_series, series_of
 from reports.schema import HostFigures
 from runners.project_command import project as command
+from tests.kit.changed import changed
 from tests.kit.results_factory import Truth
 from tests.unit.test_study import study_of, write_points
 
@@ -64,13 +63,11 @@ def test_columns_may_come_in_any_order_and_sizes_too(tmp_path):
         ("", "no column 'ranks'"),
         ("ranks,samples_per_s\n", "holds no line below its header"),
         ("ranks,samples_per_s\n8,-100\n", "line 2: samples_per_s is '-100'; give a number above 0"),
-        ("ranks,samples_per_s\n8,0\n", "samples_per_s is '0'"),
         ("ranks,samples_per_s\n8,nan\n", "samples_per_s is 'nan'"),
         ("ranks,samples_per_s\n8\n", "samples_per_s is ''"),
         ("ranks,samples_per_s\n8,872 img/s\n", "samples_per_s is '872 img/s'; .* without a unit or commas"),
         ('ranks,samples_per_s\n8,"1,449"\n', "samples_per_s is '1,449'"),
         ("ranks,samples_per_s\n8.5,100\n", "line 2: ranks is '8.5'; give a whole number from 1"),
-        ("ranks,samples_per_s\n-8,100\n", "ranks is '-8'"),
         (f"ranks,samples_per_s\n{'9' * 5000},100\n", "ranks is '9999"),
         ("ranks,samples_per_s\n8,1e300\n", "samples_per_s is '1e300'"),
         (f"ranks,samples_per_s\n{'8' * 200_000},1\n", "cannot be read: field larger than"),
@@ -94,7 +91,6 @@ def test_a_file_that_is_not_there_is_told_with_an_example(tmp_path):
     ("times", "per_host", "to", "message"),
     [
         ({1: 1.0, 4: 1.02, 8: 1.05}, 8, [32], r"\(1, 4, 8 ranks\) lie within one host of 8.*measure 16 and 32 ranks"),
-        ({8: 1.0}, 8, [32], "lie within one host of 8"),
         ({1: 1.0}, 1, [4], "measure 2 and 4 ranks"),
         ({4: 1.0, 16: 1.1}, 8, [32], "only size of several hosts is 16 ranks; measure 32 ranks, too, or 8"),
         ({1: 1.0, 2: 1.1}, 1, [4], "only size of several hosts is 2 ranks; measure 4 ranks, too$"),
@@ -193,15 +189,6 @@ def test_csv_has_its_columns_and_a_line_for_each_prediction():
     assert [[float(word) for word in line.split(",")[3:]] for line in lines] == [pytest.approx(row, rel=1e-5) for row in figures]
 
 
-def test_csv_by_equality():
-    interval = Estimate(value=1234567.891, ci_low=0.0123456789, ci_high=99999.96)
-    one = Prediction(ranks=32, hosts=4, samples_per_s=interval, efficiency=interval, hold=9514.64, ring=10.0)
-    told = SeriesProjection(series="mine", ranks_per_host=8, used=[8, 16], efficiency_of=1, predictions=[one])
-    assert projection_csv(Projection(source="test", to=[32], series=[told])) == (
-        "series,ranks,samples_per_s,low,high,hold,ring\nmine,32,1234568,0.0123457,100000.0,9514.64,10.0000\n"
-    )
-
-
 def test_the_command_prints_what_it_can_and_says_what_it_cannot(tmp_path, capsys):
     lines = "".join(f"good,{ranks},{ranks / time},8\n" for ranks, time in RING.items())
     path = write(tmp_path, f"series,ranks,samples_per_s,ranks_per_host\n{lines}alone,4,3.9,8\nalone,8,7.6,8\n")
@@ -243,17 +230,14 @@ def test_a_study_is_projected_with_its_ratio(measured, concluded, capsys):
     command(measured.root, to="16,32")
     said = capsys.readouterr().out
     assert "horovod-gloo / ddp-gloo" in said
-    found = Projection.model_validate(json.loads((measured.root / "projection.json").read_text()))
+    found = Projection.model_validate_json((measured.root / "projection.json").read_text())
     assert [(one.series, one.ranks_per_host, one.used) for one in found.series] == [
-        ("ddp-gloo", 2, [2, 4, 8]),
-        ("horovod-gloo", 2, [2, 4, 8]),
+        (name, 2, [2, 4, 8]) for name in ("ddp-gloo", "horovod-gloo")
     ]
     assert [one.ranks for one in found.ratios] == [16, 32]
     assert all(one.ratio.ci_low < 0.95 < one.ratio.ci_high for one in found.ratios)
     assert len(notes(found)) == 3
-    again = series_of(concluded)
-    assert again.pairs == [("horovod-gloo", "ddp-gloo")]
-    assert all(0 < error < 0.1 for one in again.series for error in one.errors.values())
+    assert all(0 < error < 0.1 for one in series_of(concluded).series for error in one.errors.values())
 
 
 @pytest.mark.slow
@@ -264,7 +248,7 @@ def test_the_report_of_runs_is_projected_from_the_hosts_that_were_seen(tmp_path,
         point.hosts = None
         for arm in point.arms:
             seen = [HostFigures(host=host, ranks=2, throughput_per_s=1.0) for host in listed]
-            arm.by_rank = arm.by_rank.model_copy(update={"hosts": seen})
+            arm.by_rank = changed(arm.by_rank, hosts=seen)
     (tmp_path / "comparison.json").write_text(runs.model_dump_json())
     command(tmp_path, to="16", form="csv")
     assert [line.split(",")[0] for line in capsys.readouterr().out.splitlines()[1:]] == ["ddp-gloo", "horovod-gloo"]

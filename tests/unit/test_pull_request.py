@@ -9,6 +9,7 @@ import pytest
 from reports import conclude, make_report
 from reports.estimate import Estimate
 from reports.parts_schema import Against, Change
+from tests.kit.changed import changed
 from tests.kit.results_factory import make_plan, write_results
 
 pytestmark = pytest.mark.slow  # results of whole comparisons are composed
@@ -34,7 +35,7 @@ def held_against(comparison):
         allow_slower=0.05, confidence=0.95, verdict="regressed", changes=changes,
         headline="Two dates, not two arms: horovod-gloo is 10% slower than on 1 January", remedy="Measure both in turn: --commit-a",
     )  # fmt: skip
-    return comparison.model_copy(update={"against": against})
+    return changed(comparison, against=against)
 
 
 @pytest.fixture(scope="module")
@@ -50,23 +51,13 @@ def text(monkeypatch):
     return lambda comparison: make_report("pull-request").render(comparison).decode()
 
 
-def test_the_comment_has_verdict_table_cause_and_marker(comparison, text):
-    lines = text(comparison).splitlines()
-    assert lines[0] == "<!-- ringside: synthetic -->"
-    assert lines[1].startswith("### Horovod")
-    row = next(line for line in lines if line.startswith("| horovod-gloo"))
-    assert "**faster**" in row and "%" in row
-    assert any(line.startswith("- ✓ control: **equal**") for line in lines)
-    assert not any("whole report" in line for line in lines)
-
-
 def test_the_comment_of_many_arms_held_against_an_earlier_result_is_short(comparison, text):
     names = ["horovod-gloo", *(f"horovod-{number}" for number in range(11))]
     one, first = comparison.arm("horovod-gloo"), comparison.result("horovod-gloo")
-    arms = [comparison.arm("ddp-gloo"), *(one.model_copy(update={"name": name}) for name in names)]
-    results = [first.model_copy(update={"candidate": name}) for name in names]
-    found = held_against(comparison.model_copy(update={"arms": arms, "results": results, "question": names}))
-    lines = text(found.model_copy(update={"link": "https://ci.example/7"})).splitlines()
+    arms = [comparison.arm("ddp-gloo"), *(changed(one, name=name) for name in names)]
+    results = [changed(first, candidate=name) for name in names]
+    found = held_against(changed(comparison, arms=arms, results=results, question=names))
+    lines = text(changed(found, link="https://ci.example/7")).splitlines()
     assert len(lines) <= 21
     assert lines[1] == "### Two dates, not two arms: horovod-gloo is 10% slower than on 1 January"
     assert any("| regressed: -10%" in line for line in lines)
@@ -79,7 +70,7 @@ def test_the_link_is_the_plans_or_the_jobs(comparison, text, monkeypatch):
     for name, value in zip(CI, ("https://github.com", "team/model", "42"), strict=False):
         monkeypatch.setenv(name, value)
     assert "(<https://github.com/team/model/actions/runs/42>)" in text(comparison)
-    assert "(<https://pages.example/r/>)" in text(comparison.model_copy(update={"link": "https://pages.example/r/"}))
+    assert "(<https://pages.example/r/>)" in text(changed(comparison, link="https://pages.example/r/"))
 
 
 def test_junit_has_a_failure_for_what_regressed_beyond_what_is_allowed(comparison):

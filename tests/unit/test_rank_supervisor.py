@@ -68,6 +68,7 @@ os.posix_spawn("/bin/true", ["true"], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 0,
 """A process in the kernel's hands: it waits until its child has begun its program, and that waits for a writer to a pipe."""
 
 
+SLEEPS = "; import time; time.sleep(600)"
 KEY_FILE = Path(tempfile.mkdtemp()) / "key"
 
 
@@ -127,17 +128,13 @@ def test_what_a_rank_starts_while_it_is_being_stopped_is_stopped_too(supervisors
 
 
 def test_a_rank_is_stopped_without_other_ranks_and_their_supervisors(supervisors):
-    sleeps = "; import time; time.sleep(600)"
-    with supervised(supervisors, sleeps) as first, supervised(supervisors, sleeps, rank=1) as second:
+    with supervised(supervisors, SLEEPS) as first, supervised(supervisors, SLEEPS, rank=1) as second:
         tree = ProcessTree(first.pid)
         assert tree.stop(timeout_s=10) == {}
         assert states() == {first.pid: "T", second.pid: "S"}
         tree.go_on()
         supervisors.tell("arm", 0, "stop")
         assert states() == {first.pid: "T", second.pid: "T"}
-
-
-SLEEPS = "; import time; time.sleep(600)"
 
 
 def connection_of(supervisors):
@@ -171,8 +168,7 @@ def test_a_connection_that_is_reset_after_stop_leaves_no_frozen_rank(supervisors
 def test_a_supervisor_that_is_told_to_end_takes_its_frozen_rank_with_it(supervisors, sent):
     with supervised(supervisors, SLEEPS) as rank:
         supervisors.tell("arm", 0, "stop")
-        (own,) = [process.pid for process in started_processes() if rank_supervisor.is_supervisor(process.pid)]
-        os.kill(own, sent)
+        supervisor_of(rank).send_signal(sent)
         assert rank.wait(20) == -signal.SIGKILL
 
 
@@ -231,12 +227,6 @@ channel.reply("x" * 5_000_000)
 """
 
 
-@contextmanager
-def rank_that(supervisors, program, rank):
-    with supervised(supervisors, f"; rank = {rank}{program}", rank=rank) as process:
-        yield process
-
-
 def take_all(supervisors, *places):
     found = {}
     while len(found) < len(places):
@@ -250,7 +240,8 @@ def test_the_ranks_of_a_host_share_a_connection_over_which_messages_pass(supervi
     """The second one comes late, and gets what the first has had."""
     supervisors.set("arm", 0, "0/arm/job", "5")
     supervisors.set("arm", 0, "0/arm/command/0", "start")
-    with rank_that(supervisors, ANSWERS, 3) as first, rank_that(supervisors, ANSWERS, 0) as second:
+    programs = {rank: f"; rank = {rank}{ANSWERS}" for rank in (3, 0)}
+    with supervised(supervisors, programs[3], rank=3) as first, supervised(supervisors, programs[0]) as second:
         connection_of(supervisors)
         found = take_all(supervisors, "0/arm/reply/0/0", "0/arm/reply/0/3")
         assert found == {"0/arm/reply/0/0": b"5", "0/arm/reply/0/3": b"8"}
@@ -356,36 +347,36 @@ def test_ranks_of_another_user_are_no_followers(supervisors, monkeypatch):
         assert not host_relay._is_ours(ours)
 
 
-def test_a_process_that_does_not_stop_is_named(tmp_path, monkeypatch):
-    pipe = tmp_path / "pipe"
+@contextmanager
+def in_the_kernels_hands(pipe):
+    """A process that stops once somebody writes to this pipe."""
     os.mkfifo(pipe)
-    monkeypatch.setattr(rank_supervisor, "STOP_TIMEOUT_S", 0.2)
     with subprocess.Popen([sys.executable, "-c", WAITS_FOR_ITS_CHILD, pipe]) as process:
         tree = ProcessTree(process.pid)
         try:
             # With a child: an interpreter that starts waits for the disk in state D, too, and then does stop.
             wait_until(lambda: children_from_tasks(process.pid) and rank_supervisor.state(process.pid) == "D")
-            said = tree.obey("stop")
-            assert said.startswith(f"process {process.pid} (")
-            assert said.endswith(", state D) did not stop within 0.2 s")
+            yield tree
         finally:
             tree.kill()
+
+
+def test_a_process_that_does_not_stop_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(rank_supervisor, "STOP_TIMEOUT_S", 0.2)
+    with in_the_kernels_hands(tmp_path / "pipe") as tree:
+        said = tree.obey("stop")
+        assert said.startswith(f"process {tree.root} (")
+        assert said.endswith(", state D) did not stop within 0.2 s")
 
 
 def test_a_process_is_given_the_time_that_a_crowded_host_takes(tmp_path):
     """On two cores with a dozen ranks one got no core for five seconds, and its arm's launch was lost."""
     pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    with subprocess.Popen([sys.executable, "-c", WAITS_FOR_ITS_CHILD, pipe]) as process:
-        tree = ProcessTree(process.pid)
-        try:
-            wait_until(lambda: children_from_tasks(process.pid) and rank_supervisor.state(process.pid) == "D")
-            late = threading.Timer(6, pipe.write_text, [""])
-            late.start()
-            assert tree.obey("stop") == ""
-            late.join()
-        finally:
-            tree.kill()
+    with in_the_kernels_hands(pipe) as tree:
+        late = threading.Timer(6, pipe.write_text, [""])
+        late.start()
+        assert tree.obey("stop") == ""
+        late.join()
 
 
 def test_both_ways_to_find_children_agree():

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -13,6 +11,7 @@ from measurement.probes.fingerprint import core_count
 from measurement.world import World
 from runners.rank import resources
 from runners.rank.resources import threads_of
+from tests.kit.commands import run_python
 
 ALONE = World(launcher="torchrun")
 SHARED = World(local_world_size=4 * core_count(), world_size=4 * core_count())
@@ -69,5 +68,4 @@ def test_only_a_cpython_with_the_defect_waits(version, waits):
         "hooks = []; os.register_at_fork = lambda **hook: hooks.append(hook)\n"
         "resources.make_forks_safe(); resources.make_forks_safe(); print(len(hooks))"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.split() == [str(int(waits))]
+    assert run_python(script).stdout.split() == [str(int(waits))]

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import ast
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from tests.conftest import REPOSITORY, parsed
+from tests.kit.commands import run_python
 
 ROOMS = {
     "measurement": set(),
@@ -59,7 +57,7 @@ DEPENDENCIES = {"torch", "torchvision", "horovod", "mpi4py", "yaml", "pandas", "
 BANNED = {"utils", "helpers", "common", "core", "misc"}
 
 
-def imported_modules(path: Path) -> set[str]:
+def imported_modules(path):
     """Everything that a file imports anywhere in it, by its full name; ``from a import b`` counts as a.b, too."""
     found, package = set(), path.relative_to(REPOSITORY).parent.parts
     for node in ast.walk(parsed(path)):
@@ -113,16 +111,16 @@ def test_launchers_and_hosts_import_no_torch():
         for path in sorted((REPOSITORY / "runners" / room).glob("*.py"))
     ]
     script = f"import sys, importlib\nfor name in {modules}: importlib.import_module(name)\nsys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, timeout=60, check=False).returncode == 0
+    assert run_python(script).returncode == 0
 
 
 @pytest.mark.process
 @pytest.mark.slow
 def test_ranks_import_nothing_that_only_reports_need():
     script = "import sys, runners.rank.engine, runners.standalone.command, runners.standalone.training_run\nprint(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, timeout=60, check=True, capture_output=True, text=True)
     # pandas is imported: a rank whose peer has failed writes its blocks, and launchers leave it little time
-    assert not {"scipy", "tensorboard", "rich", "jinja2", "plotly"} & set(done.stdout.split())
+    names = run_python(script).stdout.split()
+    assert "torch" in names and not {"scipy", "tensorboard", "rich", "jinja2", "plotly"} & set(names)
 
 
 @pytest.mark.process
@@ -138,11 +136,11 @@ def test_a_rank_of_a_comparison_imports_what_it_uses():
     }
     others = {"pandas", "pyarrow", "scipy", "yaml", "typer", "rich", "jinja2", "torchvision", "tensorboard", "torch._inductor"}
     script = "import sys, runners.rank.worker, runners.rank.engine, workloads.digits, backends.ddp\nprint(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", script], cwd=REPOSITORY, timeout=60, check=True, capture_output=True, text=True)
-    assert not (own | others) & set(done.stdout.split())
+    names = run_python(script).stdout.split()
+    assert "torch" in names and not (own | others) & set(names)
 
 
-def modules_of(*rooms: str) -> dict[str, Path]:
+def modules_of(*rooms):
     """Files by dotted name; a package by that of its folder."""
     paths = sorted(path for room in rooms for path in (REPOSITORY / room).rglob("*.py"))
     return {".".join(path.relative_to(REPOSITORY).with_suffix("").parts).removesuffix(".__init__"): path for path in paths}
@@ -159,7 +157,7 @@ def test_no_module_imports_itself_by_way_of_others():
     imports = {name: (imported_modules(path) & set(modules)) - {name} for name, path in modules.items()}
     done: set[str] = set()
 
-    def visit(name: str, way: tuple[str, ...]) -> None:
+    def visit(name, way):
         assert name not in way, " -> ".join((*way, name))
         if name not in done:
             for other in sorted(imports[name]):

@@ -7,10 +7,11 @@ import random
 import pytest
 
 from measurement.plans.plan_file import check_plan
-from measurement.records.record import LaunchRecord, RankSteps
+from measurement.records.record import RankSteps
 from runners.driver.arm_session import ArmLaunch, Exchange
 from runners.driver.progress import LaunchProgress
 from runners.driver.rounds import SLOWEST_BLOCK, Rounds
+from tests.kit.results_factory import make_record
 
 PLAN = {
     "name": "tiny",
@@ -56,9 +57,7 @@ def run(*, cases=(), step_s=0.01, steps_s=None, not_offered=None, wrong=None, se
     plan = check_plan({**PLAN, "measurement": {**PLAN["measurement"], **measurement}}, source="test")
     told, arms = [], []
     for name in plan.compared_arms():
-        fields = {"comparison_id": "c", "plan_digest": "d", "launch": 0, "arm": name, "role": plan.role(name), "backend": "x"}
-        more = {"transport": "gloo", "launcher": "spawn", "workload": "w", "world_size": 2, "status": "ok"}
-        record = LaunchRecord(**fields, **more, not_offered=(not_offered or {}).get(name, {}))
+        record = make_record(arm=name, role=plan.role(name), world_size=2, not_offered=(not_offered or {}).get(name, {}))
         ranks = session(name, told, (steps_s or {}).get(name, step_s), (wrong or {}).get(name, {}))
         arms.append(ArmLaunch(session=ranks, job=None, record=record, say=lambda what: None))
     rng, progress = random.Random(f"{plan.seed}/0"), LaunchProgress(seconds_per_launch=1)

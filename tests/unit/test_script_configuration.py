@@ -106,7 +106,7 @@ MISTAKES = {
 }
 
 
-def differences(old: Script, new: Script, allow=()):
+def differences(old, new, allow=()):
     return configuration_differences(one_launch(script_plan(), {"old": old, "new": new}), allow=allow)
 
 

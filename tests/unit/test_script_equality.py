@@ -12,7 +12,7 @@ from tests.kit.script_factory import HOROVOD, Script, one_launch, script_plan, s
 SOUND = Script()
 
 
-def judged(old: Script, new: Script, *, control: Script | None = None, scripts=None):
+def judged(old, new, *, control=None, scripts=None):
     plan = script_plan(scripts=scripts)
     arms = {"old": old, "new": new} | ({"old-control": control} if control else {})
     return judge_equality(plan, one_launch(plan, arms))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,6 +18,7 @@ from reports.separate_runs import conclude_runs, write_runs
 from reports.statistics.separate import Runs, run_order, separate_ratio
 from reports.study_schema import Study
 from tests.conftest import run_here
+from tests.kit.changed import changed
 from tests.kit.ratios import log_width
 from tests.kit.results_factory import Truth, make_launch
 from tests.unit.test_training_report import epochs, record
@@ -31,7 +30,7 @@ HVD = Arm(backend="horovod", transport="gloo", launcher="horovodrun")
 SLOWER = Truth(ratios={"horovod": 0.8}, launch_noise=0.02)
 
 
-def write_run(folder: Path, arm: Arm, *, minute=0, seed=3, truth=SLOWER, name=None, change=None, **plan) -> Path:
+def write_run(folder, arm, *, minute=0, seed=3, truth=SLOWER, name=None, change=None, **plan):
     """One run's folder; ``minute`` is when it began, ``change`` alters its record."""
     name = name or arm.backend
     measurement = Measurement(mode="separate", control=False, launches=1, rounds=12, block_steps=5, local_every=4)
@@ -49,7 +48,7 @@ def write_run(folder: Path, arm: Arm, *, minute=0, seed=3, truth=SLOWER, name=No
     return folder
 
 
-def write_alternating(root: Path, number: int = 5, **both) -> list[Path]:
+def write_alternating(root, number=5, **both):
     arms = [("ddp", DDP), ("hvd", HVD)]
     return [
         write_run(root / f"{name}-{launch}", arm, minute=2 * launch + place, **both)
@@ -58,7 +57,7 @@ def write_alternating(root: Path, number: int = 5, **both) -> list[Path]:
     ]
 
 
-def compared(paths, **options) -> Comparison:
+def compared(paths, **options):
     found = conclude_runs(read_runs(paths), name="report", **options).summary
     assert isinstance(found, Comparison)
     return found
@@ -69,22 +68,7 @@ def test_alternating_runs_are_paired_and_decided(tmp_path):
     result = found.result("horovod")
     assert (found.baseline, result.run_order, result.launches, result.verdict) == ("ddp", "alternating", 5, "slower")
     assert result.ci_low <= 0.8 <= result.ci_high
-    assert found.runs["horovod"] == [str(tmp_path / f"hvd-{n}") for n in range(5)]
     assert found.headline.endswith("slower than DDP") and "5 runs of each" in found.findings[0]
-    assert any("the smallest difference from ddp that these runs could have shown is" in line for line in found.warnings)
-    assert found.arm("ddp").exposed_exchange_s is not None
-    assert [figures.rank for figures in found.arm("ddp").by_rank.ranks] == [0, 1]
-
-
-def test_every_format_shows_them(tmp_path):
-    paths = write_alternating(tmp_path / "runs", 2)
-    done = run_here_report([*paths, "-o", tmp_path / "out"])
-    assert done.returncode == 0, done.stderr
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"report.html", "report.md", "report.csv", "comparison.json"}
-    text = (tmp_path / "out" / "report.md").read_text()
-    assert "People started these runs themselves" in text
-    assert f"ddp: {paths[0]}, {paths[2]}" in text.replace("\\", "")
-    assert json.loads((tmp_path / "out" / "comparison.json").read_text())["measurement"]["mode"] == "separate"
 
 
 def test_one_run_of_each_gives_a_ratio_and_no_verdict(tmp_path):
@@ -148,10 +132,7 @@ def set_ranks(**changes):
     [
         ({"local_batch_size": 64}, "local_batch_size is 32 in {ddp}; 64 in {hvd}"),
         ({"workload": "synthetic"}, "workload is digits in {ddp}; synthetic in {hvd}"),
-        ({"workload_options": {"momentum": 0.5}}, "workload_options.momentum is None in {ddp}; 0.5 in {hvd}"),
-        ({"precision": "amp-bf16"}, "precision is fp32 in {ddp}; amp-bf16 in {hvd}"),
         ({"change": set_ranks(threads=2)}, "threads is 1 in {ddp}; 2 in {hvd}"),
-        ({"change": set_ranks(affinity=[0, 1])}, "cores is [1] in {ddp}; [2] in {hvd}"),
         ({"change": set_ranks(fingerprint={"cpu": "Another"})}, "host.cpu is Synthetic CPU in {ddp}; Another in {hvd}"),
         ({"change": set_ranks(environment={"TORCH_LOGS": "+dynamo"})}, "environment.TORCH_LOGS is None in {ddp}; +dynamo in {hvd}"),
         ({"change": set_ranks(node_rank=1)}, "placement is host 0 in {ddp}; host 1 in {hvd}"),
@@ -173,7 +154,7 @@ def test_runs_of_another_question_or_on_other_conditions_are_refused(tmp_path, c
 
 def test_launches_of_one_arm_must_agree_in_all_that_they_report(tmp_path):
     def slow_cycle(record):
-        record.ranks = [rank.model_copy(update={"backend": rank.backend | {"cycle_time_ms": 5}}) for rank in record.ranks]
+        record.ranks = [changed(rank, backend=rank.backend | {"cycle_time_ms": 5}) for rank in record.ranks]
 
     paths = [*write_alternating(tmp_path, 1), write_run(tmp_path / "hvd-5", HVD, minute=9, change=slow_cycle)]
     with pytest.raises(PlanError, match=r"backend.cycle_time_ms is None in .*hvd-0; 5 in .*hvd-5"):
@@ -192,20 +173,14 @@ def test_several_world_sizes_are_the_points_of_a_study(tmp_path):
     assert isinstance(found, Study)
     assert [(point.name, point.world_size) for point in found.points] == [("n1", 1), ("n2", 2), ("n4", 4)]
     assert found.points[2].arm("horovod").speed_up is not None
-    assert any(line.startswith("n2: horovod: the smallest difference from ddp") for line in found.warnings)
     write_runs(concluded, ResultsFolder(tmp_path / "out"))
-    text = (tmp_path / "out" / "report.md").read_text()
-    assert "n4" in text and "which people started themselves" in text
     assert "People started these runs themselves" in (tmp_path / "out" / "points" / "n4" / "report.md").read_text()
     with pytest.raises(PlanError, match="neither the batch of each rank nor that of all together is the same"):
         conclude_runs(read_runs([paths[0], write_run(tmp_path / "odd", DDP, world_size=2, local_batch_size=24)]), name="odd")
     elsewhere = write_run(tmp_path / "elsewhere", DDP, world_size=2, minute=50, change=set_ranks(fingerprint={"cpu": "Another"}))
     with pytest.raises(PlanError, match=r"host.cpu is Synthetic CPU in .*; Another in "):
         conclude_runs(read_runs([paths[0], elsewhere]), name="elsewhere")
-    other = write_run(tmp_path / "other", DDP, world_size=2, minute=51, workload="synthetic")
-    with pytest.raises(PlanError, match=r"workload is digits in .*; synthetic in "):
-        conclude_runs(read_runs([paths[0], other]), name="other")
-    without = [path for path in paths if path.name != "x" and not path.name.startswith("ddp-2")]
+    without = [path for path in paths if not path.name.startswith("ddp-2")]
     more = write_run(tmp_path / "mpi", replace_arm(HVD, transport="mpi"), world_size=2, minute=40)
     with pytest.raises(PlanError, match="no run of the baseline 'ddp' with 2 ranks"):
         conclude_runs(read_runs([*without, more]), name="gap")
@@ -271,11 +246,8 @@ def runs(*points):
     ("ours", "theirs", "order"),
     [
         ((0, 2, 4), (1, 3, 5), "alternating"),
-        ((1, 2, 5), (0, 3, 4), "alternating"),
         ((0, 1, 2), (3, 4, 5), "one after the other"),
-        ((0,), (1,), "one after the other"),
         ((0, 1, 4), (2, 3, 5), "mixed"),
-        ((0, 2), (1, 3, 4), "mixed"),
         ((), (0,), None),
     ],
 )

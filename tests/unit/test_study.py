@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -22,18 +21,18 @@ from reports.formats.terminal import study_lines
 from reports.schema import Estimate
 from reports.study_schema import Study
 from reports.tables.study_tables import results_table
-from reports.wording.first_screen import first_screen
 from runners.driver.run_study import StudyRun, point_plans
 from runners.planning.plan_reading import read_plan
 from tests.conftest import REPOSITORY, TINY
+from tests.kit.changed import changed
 from tests.kit.results_factory import Truth, make_manifest, make_plan, write_results
 
 RATIOS = {"one": 1.2, "two": 1.1, "three": 1.0, "four": 0.8}
 """Of horovod-gloo to ddp-gloo, by point."""
 
 
-def study_of(points, *, ratios=("horovod-gloo",), single=False, **changes):
-    content = make_plan(ratios, rounds=8, control=False).model_dump()
+def study_of(points, *, single=False, launches=3, **changes):
+    content = make_plan(["horovod-gloo"], rounds=8, launches=launches, control=False).model_dump()
     if single:
         content["arms"]["single"] = {"backend": "single"}
     return check_plan({**content, "points": points, **changes}, source="test")
@@ -50,7 +49,7 @@ def write_points(root, study, truths, *, failed=None):
     folder = ResultsFolder(root)
     folder.write_plan(study)
     manifest = make_manifest(study)
-    folder.write_manifest(manifest.model_copy(update={"failed_points": failed or {}}))
+    folder.write_manifest(changed(manifest, failed_points=failed or {}))
     for name, truth in truths.items():
         write_results(folder.point(name).root, truth=truth, plan=point_plans(study)[name])
     return folder
@@ -78,16 +77,11 @@ def test_points_become_plans(tmp_path):
     arms = {**TINY["arms"], "single": {"backend": "single"}}
     study = read(tmp_path, points=points, world_size="left out", arms=arms, network_interface="eth0")
     plans = point_plans(study)
-    assert [(p.name, p.world_size, p.local_batch_size) for p in plans.values()] == [
-        ("tiny.one", 1, 16),
-        ("tiny.two-by-two", 4, 8),
-        ("tiny.file", plans["file"].world_size, 16),
-    ]
-    assert [p.hosts for p in plans.values()][:2] == [None, "host1:2,host2:2"]
+    places = [(p.name, p.world_size, p.local_batch_size, p.hosts) for p in plans.values()]
+    assert places[:2] == [("tiny.one", 1, 16, None), ("tiny.two-by-two", 4, 8, "host1:2,host2:2")]
     assert plans["file"].hosts.startswith("host1:")
     assert [p.network_interface for p in plans.values()] == [None, "eth0", "eth0"]
     assert [list(p.arms) for p in plans.values()] == [["ddp", "single"], ["ddp"], ["ddp"]]
-    assert not any(p.points for p in plans.values())
     assert len({plan_digest(p) for p in [*plans.values(), study]}) == 4
     assert check_plan(yaml.safe_load(study.to_yaml()), source="again") == study
 
@@ -118,20 +112,12 @@ def test_what_makes_no_study_is_refused_before_anything_is_written(tmp_path, cha
     assert not (tmp_path / "out").exists()
 
 
-def test_plans_without_points_keep_their_digest():
-    plan = check_plan(TINY, source="test")
-    assert plan_digest(plan) == plan_digest(check_plan({**TINY, "points": {}}, source="test"))
-
-
 @pytest.mark.slow
 def test_speed_up_and_efficiency_by_hand(tmp_path):
     """Two ranks, each 1.25 times as slow as the process alone: a speed-up of 1.6 and an efficiency of 80%."""
     study = study_of({"one": {"world_size": 1}, "two": {"world_size": 2}}, single=True)
-    exact = {"noise": 0.0, "drift": 0.0, "exposed_s": 0.0}
-    truths = {
-        "one": Truth(ratios={"single": 1.0, "horovod-gloo": 0.5}, step_s=0.02, **exact),
-        "two": Truth(ratios={"horovod-gloo": 0.5}, step_s=0.025, **exact),
-    }
+    exact = Truth(ratios={"single": 1.0, "horovod-gloo": 0.5}, noise=0.0, drift=0.0, exposed_s=0.0)
+    truths = {"one": exact, "two": replace(exact, step_s=0.025)}
     found = conclude_study(write_points(tmp_path, study, truths))
     one, two = found.points
     assert two.arm("ddp-gloo").speed_up.value == pytest.approx(1.6, rel=0.01)
@@ -141,7 +127,6 @@ def test_speed_up_and_efficiency_by_hand(tmp_path):
     assert one.arm("single").speed_up == Estimate(value=1.0)
     assert {arm.scaling_baseline for arm in two.arms if arm.speed_up} == {"single at one (single process without wrapper)"}
     assert two.arm("single").status == "not at this point"
-    assert any("ddp-gloo at two (2 ranks on 2 cores): 1.6" in line and "an efficiency of 80%" in line for line in found.findings)
     ideal, *_ = study_charts(found)["speed_up"]["data"]
     assert (ideal["x"], ideal["y"]) == ([1, 2], [1.0, 2.0])
 
@@ -167,8 +152,8 @@ def test_what_the_input_costs_at_each_point(tmp_path):
     arms = {name: make_plan(names).arms[name] for name in ("ddp-gloo", *names)}
     for name in names:
         library = {"backend": "single", "transport": None} if name.startswith("single") else {"options": {}}
-        arms[name] = arms[name].model_copy(update={**library, "launcher": None, "input": "synthetic" if "syn" in name else "real"})
-    arms["ddp-gloo-synthetic"] = arms["ddp-gloo"].model_copy(update={"input": "synthetic"})
+        arms[name] = changed(arms[name], **library, launcher=None, input="synthetic" if "syn" in name else "real")
+    arms["ddp-gloo-synthetic"] = changed(arms["ddp-gloo"], input="synthetic")
     study = study_of(
         {"one": {"world_size": 1}, "two": {"world_size": 2}}, arms={name: arm.model_dump() for name, arm in arms.items()}
     )
@@ -176,9 +161,6 @@ def test_what_the_input_costs_at_each_point(tmp_path):
     for name in ("ddp-gloo", "horovod-gloo"):
         shares = [point.arm(name).input_share for point in found.points]
         assert [share.value for share in shares] == pytest.approx([0.2, 0.5], abs=0.02)
-        assert any(
-            line.startswith(f"Share of {name}'s step that its input takes: ") and " at two" in line for line in found.findings
-        )
     scaled = next(line for line in found.findings if line.startswith("ddp-gloo at two scales with an efficiency of "))
     assert " on real input, " in scaled and scaled.endswith(" on synthetic: the input holds it back")
     first, last = (f"{point.arm('ddp-gloo').input_share.value:.0%}" for point in found.points)
@@ -209,9 +191,7 @@ def test_where_the_verdict_flips(reported):
     assert found.findings[0].startswith("horovod-gloo against ddp-gloo: faster at one and two; ")
     assert "slower at four" in found.findings[0]
     assert found.findings[0].endswith("the verdict flips between two and four")
-    charts = study_charts(found)
-    assert set(charts) == {"ratios", "exposed"}
-    assert charts["exposed"]["layout"]["xaxis"]["categoryarray"] == list(RATIOS)
+    assert study_charts(found)["exposed"]["layout"]["xaxis"]["categoryarray"] == list(RATIOS)
 
 
 @pytest.mark.slow
@@ -232,12 +212,7 @@ def test_failed_points_and_arms_are_told_with_their_cause(tmp_path):
     assert found.points[2].arm("ddp-gloo").errors[0].message == "host 'host2': it does not answer"
     assert found.warnings[0] == "n4: host 'host2': it does not answer"
     assert "n2: horovod-gloo is failed: rank 1 exited with code 1" in found.warnings
-    rows = list(csv.DictReader(io.StringIO((tmp_path / "report.csv").read_text())))
-    assert [(row["point"], row["arm"]) for row in rows] == [(p.name, arm.name) for p in found.points for arm in p.arms]
-    assert all(row["error"] for row in rows if row["status"] == "failed")
-    text = (tmp_path / "report.md").read_text()
-    assert "| n4 | ddp-gloo | failed |" in text
-    assert "host 'host2': it does not answer |" in text
+    assert "host 'host2': it does not answer |" in (tmp_path / "report.md").read_text()
 
 
 @pytest.mark.slow
@@ -249,11 +224,5 @@ def test_the_reports_of_a_study_are_the_same_twice_and_hold_every_point(by_point
     assert before == {name: (by_point.root / name).read_bytes() for name in names}
     assert all(point.encode() in before[name] for name in names for point in RATIOS)
     assert all((by_point.point(point).root / "report.html").is_file() for point in RATIOS)
-    assert {row.point: row.verdict for row in first_screen(reported).candidates}["two"] == "faster"
     assert study_lines(reported)
     assert "speed_up" not in [column.name for column in results_table(reported).columns], "all points have as many ranks"
-    rows = list(csv.DictReader(io.StringIO(before["report.csv"].decode())))
-    assert {(row["memory_bytes"], row["peak_memory_bytes"]) for row in rows} == {(str(401 * 2**20 + 0.0), str(401 * 2**20))}
-    assert all(float(row["per_device_per_s"]) > 0 for row in rows)
-    taken = before["report.md"].decode().partition("What does it take?")[2].partition("</details>")[0]
-    assert sum(taken.count(f"| {point} | ") for point in RATIOS) == len(rows) == 2 * len(RATIOS)

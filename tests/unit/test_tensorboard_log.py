@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from measurement.records.record import BlockRecord, RankSteps
 from reports import conclude
 from runners.event_log import TensorboardLog
-from tests.conftest import REPOSITORY
+from tests.kit.commands import run_python
 from tests.kit.results_factory import Truth, make_launch, make_plan, write_results
 
 
@@ -75,8 +72,6 @@ def test_events_are_written_without_torch(tmp_path):
         "from pathlib import Path; from runners.event_log import TensorboardLog\n"
         "TensorboardLog(Path(sys.argv[1]), sample_unit='images').close()"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, cwd=REPOSITORY, check=False, timeout=120
-    )
+    done = run_python(code, tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert list(tmp_path.glob("events.out.tfevents.*"))

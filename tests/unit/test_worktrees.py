@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +14,7 @@ from tests.kit.commands import git
 pytestmark = pytest.mark.process
 
 
-def test_a_revision_stands_in_a_folder_of_its_own_and_is_gone_afterwards(repository: Path, tmp_path: Path) -> None:
+def test_a_revision_stands_in_a_folder_of_its_own_and_is_gone_afterwards(repository, tmp_path):
     (repository / "train.py").write_text("not committed")
     with worktree(repository_of(repository / "train.py"), "v1") as folder:
         assert (folder / "train.py").read_text() == "old"
@@ -26,10 +25,10 @@ def test_a_revision_stands_in_a_folder_of_its_own_and_is_gone_afterwards(reposit
     assert not (tmp_path / "hooked").exists()
 
 
-def test_a_worktree_is_removed_when_what_runs_in_it_fails_or_has_written_there(repository: Path, tmp_path: Path) -> None:
+def test_a_worktree_is_removed_when_what_runs_in_it_fails_or_has_written_there(repository, tmp_path):
     folders = []
 
-    def fail() -> None:
+    def fail():
         with worktree(repository, "HEAD") as folder:
             folders.append(folder)
             (folder / "written").write_text("")
@@ -53,7 +52,7 @@ def test_a_killed_process_leaves_nothing_for_long(repository, tmp_path, monkeypa
         assert (left.exists(), other.exists()) == (False, True), "another host's processes cannot be known"
 
 
-def test_revisions_and_repositories_that_are_not_there_are_refused(repository: Path, tmp_path: Path) -> None:
+def test_revisions_and_repositories_that_are_not_there_are_refused(repository, tmp_path):
     assert commit_of(repository, "v1") == git(repository, "rev-parse", "HEAD~1").strip()
     for revision in ("nothing", "--all", "HEAD:train.py"):
         with pytest.raises(PlanError, match="is no revision of the git repository"):
@@ -62,6 +61,6 @@ def test_revisions_and_repositories_that_are_not_there_are_refused(repository: P
         repository_of(tmp_path / "elsewhere.py")
 
 
-def test_git_is_asked_about_the_folder_even_from_within_a_hook(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_git_is_asked_about_the_folder_even_from_within_a_hook(repository, monkeypatch):
     monkeypatch.setenv("GIT_DIR", "/nowhere")
     assert repository_of(repository) == repository
