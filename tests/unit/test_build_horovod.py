@@ -72,12 +72,6 @@ def test_every_edit_is_applied(operations, tmp_path):
     assert "$ORIGIN/../../../..;$ORIGIN/../../torch/lib" in top
 
 
-def test_only_a_cpu_build_hides_cuda_from_pytorch(tmp_path):
-    paths = {operations: {edit.path for edit in edits.edits_for(operations)} for operations in ("cpu", "nccl")}
-    assert "cmake/Modules/FindPytorch.cmake" in paths["cpu"] - paths["nccl"]
-    assert "horovod/common/ops/cuda/CMakeLists.txt" in paths["nccl"] - paths["cpu"]
-
-
 @pytest.mark.parametrize("text", ["set(CMAKE_CXX_STANDARD 17)\n", "", "set(CMAKE_CXX_STANDARD 14)\n" * 2])
 def test_a_text_that_is_not_there_once_is_an_error_and_nothing_is_written(text, tmp_path):
     (tmp_path / "CMakeLists.txt").write_text(text, encoding="utf-8")
@@ -167,13 +161,6 @@ def test_retry_only_does_nothing_where_no_build_failed(bare_machine):
 def test_a_state_that_cannot_be_read_is_none(stored, tmp_path):
     (tmp_path / cache.STATE_FILE).write_text(stored, encoding="utf-8")
     assert cache.read_state(tmp_path) is None
-
-
-def test_state_is_read_as_it_was_written(tmp_path):
-    state = cache.BuildState(status="missing", key="k", reason="why\nlong", log="build.log", fingerprint="f")
-    cache.write_state(state, tmp_path)
-    assert cache.read_state(tmp_path) == state
-    assert [file.name for file in tmp_path.iterdir()] == [cache.STATE_FILE]
 
 
 @pytest.mark.parametrize(

@@ -103,14 +103,6 @@ def test_an_arm_that_failed_has_no_timing_in_any_case(tmp_path):
     assert failed.result("horovod-gloo", CASES[0].name).pairs == 3 * 12
 
 
-def test_the_terminal_has_a_row_for_each_size_within_100_columns(found):
-    lines = on_terminal(found, width=100).splitlines()
-    assert max(map(len, lines)) <= 100
-    assert len(lines) < 35
-    assert [line.split()[0] for line in lines if line.strip().startswith(tuple(SIZES))] == [*SIZES, *SIZES]
-    assert any(f"–: {REASON}" in line for line in lines)
-
-
 def test_a_case_without_blocks_has_no_figures(folder):
     (record,) = [record for record in folder.records() if (record.arm, record.launch) == ("ddp-gloo", 0)]
     empty = pd.DataFrame(columns=["launch", "case", "throughput_per_s"])

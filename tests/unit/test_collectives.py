@@ -250,16 +250,6 @@ def test_sizes_as_nccl_tests_has_them():
     assert CollectivesOptions().message_sizes() == [1 << bits for bits in range(10, 27, 2)]
 
 
-def test_the_default_is_the_common_operations_from_1_kib_to_64_mib():
-    two, three = (Collectives(seed=1).cases(ranks) for ranks in (2, 3))
-    assert {case.operation for case in three} - {case.operation for case in two} == {"group_all_reduce"}
-    assert [case.name for case in two[:9]] == [f"all_reduce/{1 << bits}KiB" for bits in (0, 2, 4, 6, 8)] + [
-        f"all_reduce/{1 << bits}MiB" for bits in (0, 2, 4, 6)
-    ]
-    assert Collectives(seed=1).groups(4) == [(0, 1, 2)]
-    assert Collectives(seed=1).groups(2) == []
-
-
 @pytest.mark.parametrize(
     ("given_", "size"), [(65536, 65536), ("65536", 65536), ("64KiB", 65536), ("64 KiB", 65536), ("1 GiB", 1 << 30)]
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import lzma
 import re
@@ -64,19 +63,6 @@ def test_a_number_apart_in_its_11th_digit_differs_and_in_its_13th_does_not(name)
 def test_another_word_differs(name):
     (found, *_) = compare(STORED[CASE], STORED[CASE] | {name: STORED[CASE][name].replace("slower", "slowest", 1)})
     assert re.fullmatch(rf"{name}: line: stored …?'.*slower.*'…?, rebuilt …?'.*slowest.*'…?", found.words)
-
-
-def test_a_dropped_row_differs():
-    """A row of a table is a line; one of a CSV has the name of its arm."""
-    text = STORED[CASE]["report.csv"]
-    rows = text.splitlines(keepends=True)
-    (found,) = compare({"report.csv": text}, {"report.csv": "".join(rows[:-1])})
-    (*_, last) = csv.DictReader(rows)
-    assert (found.path, found.rebuilt) == (f"report.csv: [{last['arm']}]", corpus.NOTHING)
-    text = STORED[CASE]["report.md"]
-    row = next(line for line in text.splitlines() if line.startswith("| horovod-mpi"))
-    (found,) = compare({"report.md": text}, {"report.md": text.replace(f"{row}\n", "", 1)})
-    assert found == ("report.md: line", row, corpus.NOTHING)
 
 
 def test_accepted_differences_are_written_down_with_the_reason(tmp_path, monkeypatch):

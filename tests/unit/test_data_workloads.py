@@ -77,8 +77,8 @@ def test_cifar10_is_read_and_resized(tmp_path):
     assert labels.tolist() == wanted["labels"]
     pixels = images * torch.tensor([0.2470, 0.2435, 0.2616])[:, None, None] + torch.tensor([0.4914, 0.4822, 0.4465])[:, None, None]
     assert np.array_equal((pixels * 255).round().numpy(), wanted["data"].reshape(-1, 3, 32, 32))
-    large = workload("cifar10", tmp_path / "cifar-10-batches-py", image_size=64)
-    assert next(large.batches(rank=0, world_size=1, device=CPU))[0].shape == (4, 3, 64, 64)
+    large = workload("cifar10", tmp_path / "cifar-10-batches-py", image_size=224)
+    assert next(large.batches(rank=0, world_size=1, device=CPU))[0].shape == (4, 3, 224, 224)
 
 
 @pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))

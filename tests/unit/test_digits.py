@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 
 import numpy as np
-import torch
 
-from workloads.digits import TEST_EVERY, Digits, read_table
+from workloads.digits import read_table
 
 # SHA-256 of load_digits().data and .target in scikit-learn 1.9.1, float64 [1797, 64] and int64 [1797].
 DATA = "20def7f70a702f0af9732fbba4375e147a7d54fe70d8c45569b8e7c1c7010c10"
@@ -24,14 +23,3 @@ def test_the_same_digits_in_the_same_order():
     assert table.shape == (1797, 65)
     assert digest(table[:, :-1].astype(np.float64)) == DATA
     assert digest(table[:, -1]) == TARGET
-
-
-def test_every_fifth_digit_is_held_out():
-    workload = Digits(local_batch_size=8, seed=1)
-    labels = torch.from_numpy(read_table()[:, -1])
-    is_held_out = torch.arange(len(labels)) % TEST_EVERY == 0
-    for dataset, chosen in ((workload.read_training_set(), ~is_held_out), (workload.read_held_out_set(), is_held_out)):
-        images, found = dataset.tensors
-        assert images.dtype == torch.float32
-        assert images.shape == (int(chosen.sum()), 1, 28, 28)
-        assert torch.equal(found, labels[chosen])

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from measurement.conditions.conditions import fingerprint
 from measurement.environment import forwarded_by_name, local_environment, steering_environment
 from measurement.errors import PlanError, RecordError
 from measurement.files import write_whole
@@ -145,9 +144,3 @@ def test_secrets_are_not_handed_on():
     assert set(local_environment(given | secret)) == {"HOME", "LC_ALL", "HF_HOME", "TOKENIZERS_PARALLELISM"}
     asked = {**given, "MYLAB_API_KEY": "x"}
     assert forwarded_by_name(asked, ["MYLAB_*", "NOT_SET"]) == {"MYLAB_DATA": "/d"}
-
-
-def test_the_fingerprint_knows_this_machine():
-    found = fingerprint()
-    assert found["torch"] == torch.__version__.partition("+")[0]
-    assert found["cores"] >= found["usable_cores"] >= 1

@@ -66,33 +66,6 @@ def test_a_report_keeps_its_contract(name, comparison):
     assert first is None or all(name in first.decode() for name in shown)
 
 
-@pytest.mark.slow
-def test_written_twice_the_bytes_are_the_same(folder, comparison, tmp_path):
-    before = {name: (folder.root / name).read_bytes() for name in FILES}
-    copy = shutil.copytree(folder.root, tmp_path / "copy")
-    for name in FILES:
-        (copy / name).unlink()
-    write_reports(ResultsFolder(copy))
-    assert {name: (copy / name).read_bytes() for name in FILES} == before
-
-
-def test_the_page_answers_first_and_shows_everything(page, comparison):
-    body = re.sub(r"\s+", " ", page)
-    assert body.index(comparison.headline) < body.index("<h2>What failed?</h2>")
-    questions = re.findall(r"<summary><h2>(.*?)</h2>", page)
-    assert questions == [
-        "What failed?",
-        "Why?",
-        "What if?",
-        "How sure?",
-        "What does it take?",
-        "What differed?",
-        "How was it measured?",
-        "Raw data",
-    ]
-    assert "fusion_threshold_bytes" in page and "Synthetic CPU" in page
-
-
 def test_the_page_asks_the_network_for_nothing_and_stays_small(folder, page):
     assert set(re.findall(r"""(?:src|href)\s*=\s*["'](.*?)["']""", page)) == {"data:,", *(path for path, _ in FILES_BESIDE)}
     assert "url(" not in page and "@import" not in page

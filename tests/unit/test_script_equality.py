@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from reports.scripts import equality
 from reports.scripts.equality import TOLERANCES, arithmetic, judge_equality
 from tests.kit.results_factory import Truth
 from tests.kit.script_factory import HOROVOD, Script, one_launch, script_plan, script_records
@@ -147,12 +146,3 @@ def test_sharded_models_are_not_compared():
     found = judged(SOUND, Script(sharded=True))
     assert (found.start["new"].verdict, found.unequal) == ("not compared", ["new"])
     assert "is not known" in found.sentence
-
-
-def test_noise_is_sought_once_for_an_arm_and_not_for_each_of_its_tensors(monkeypatch):
-    calls = []
-    sought = equality._noise
-    monkeypatch.setattr(equality, "_noise", lambda report: calls.append(report) or sought(report))
-    plan = script_plan(control=False)
-    judge_equality(plan, one_launch(plan, {"old": Script(), "new": Script(rounding=1e-6)}))
-    assert len(calls) == 1

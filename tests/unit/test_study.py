@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 
@@ -17,10 +16,7 @@ from measurement.records.results import ResultsFolder
 from reports.charts.study_charts import study_charts
 from reports.compose_study import conclude_study, write_study
 from reports.conclusions.study_conclusions import quotient
-from reports.formats.terminal import study_lines
 from reports.schema import Estimate
-from reports.study_schema import Study
-from reports.tables.study_tables import results_table
 from runners.driver.run_study import StudyRun, point_plans
 from runners.planning.plan_reading import read_plan
 from tests.conftest import REPOSITORY, TINY
@@ -213,16 +209,3 @@ def test_failed_points_and_arms_are_told_with_their_cause(tmp_path):
     assert found.warnings[0] == "n4: host 'host2': it does not answer"
     assert "n2: horovod-gloo is failed: rank 1 exited with code 1" in found.warnings
     assert "host 'host2': it does not answer |" in (tmp_path / "report.md").read_text()
-
-
-@pytest.mark.slow
-def test_the_reports_of_a_study_are_the_same_twice_and_hold_every_point(by_point, reported):
-    names = ("comparison.json", "report.md", "report.csv", "report.html")
-    before = {name: (by_point.root / name).read_bytes() for name in names}
-    assert Study.model_validate(json.loads(before["comparison.json"])) == reported
-    write_study(by_point)
-    assert before == {name: (by_point.root / name).read_bytes() for name in names}
-    assert all(point.encode() in before[name] for name in names for point in RATIOS)
-    assert all((by_point.point(point).root / "report.html").is_file() for point in RATIOS)
-    assert study_lines(reported)
-    assert "speed_up" not in [column.name for column in results_table(reported).columns], "all points have as many ranks"

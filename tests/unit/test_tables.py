@@ -10,10 +10,8 @@ from rich.console import Console
 
 from reports import conclude
 from reports.formats.html import HtmlReport
-from reports.formats.markdown import MarkdownReport
 from reports.formats.terminal import STYLES, comparison_lines, rich_table
 from reports.tables.table import Column, Entry, Row, Table
-from reports.wording.first_screen import first_screen
 from tests.kit.results_factory import Truth, make_plan, write_results
 
 pytestmark = pytest.mark.slow  # results of whole comparisons are composed
@@ -42,21 +40,6 @@ def test_an_arm_called_like_a_verdict_has_no_verdicts_colour(misleading):
     spans = re.findall(r'<span class="verdict (faster|slower)">(\w+)</span>', page)
     assert set(spans) == {("faster", "faster"), ("slower", "slower")}
     assert '<span class="failed">' not in page
-
-
-def test_markdown_html_and_terminal_show_the_same_verdicts(misleading):
-    wanted = [(one.arm, one.verdict, one.percent) for one in first_screen(misleading).candidates]
-    assert len(wanted) == 3
-    markdown = MarkdownReport().render(misleading).decode().split("<details>")[0]
-    lines = [line.strip("| ").split(" | ") for line in markdown.splitlines() if line.startswith("|")][2:]
-    assert [tuple(line[:3]) for line in lines] == wanted
-    assert len(markdown.strip().splitlines()) <= 10 + 1, "ten lines for three arms; here are four"
-    page = HtmlReport().render(misleading).decode().split('<ul class="candidates">')[1].split("</ul>")[0]
-    rows = [re.sub(r"<.*?>", " ", row).split() for row in page.split("<li>")[1:]]
-    assert [(row[0], row[1], row[2]) for row in rows] == wanted
-    plain = re.sub(r"\x1b\[[\d;]*m", "", on_terminal(comparison_lines(misleading))).splitlines()
-    rows = [tuple(line.split()[:3]) for line in plain]
-    assert [row for row in rows if row in wanted] == wanted
 
 
 def test_a_style_follows_from_the_kind_alone():

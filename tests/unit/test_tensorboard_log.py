@@ -6,10 +6,8 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from measurement.records.record import BlockRecord, RankSteps
-from reports import conclude
 from runners.event_log import TensorboardLog
 from tests.kit.commands import run_python
-from tests.kit.results_factory import Truth, make_launch, make_plan, write_results
 
 
 def block(turn, number, kind, *, step_s):
@@ -38,30 +36,6 @@ def test_rounds_tell_throughput_step_time_data_wait_and_exposed_communication(tm
     assert values.pop("data_wait/share") == [(1, pytest.approx(0.4)), (2, pytest.approx(0.4))], "of the rank that waits most"
     assert values.pop("exposed_exchange/s") == [(2, pytest.approx(0.11))]
     assert not values
-
-
-@pytest.mark.slow
-def test_the_figures_of_one_round_are_those_of_the_report(tmp_path):
-    """A comparison of one round has the throughput, data wait and exposed communication of that round."""
-    plan = make_plan([], launches=1, rounds=1)
-    truth = Truth(drift=0.0)
-    folder = write_results(tmp_path / "results", plan=plan, truth=truth, seed=3)
-    own = next(record for record in written(plan, truth, 3) if record.arm == "ddp-gloo")
-    log = TensorboardLog(tmp_path / "events", sample_unit="images")
-    log.rounds(own.blocks)
-    log.close()
-    values = {tag: events[0][1] for tag, events in scalars(tmp_path / "events").items()}
-    arm = conclude(folder).arm("ddp-gloo")
-    assert values["throughput/images_per_s"] == pytest.approx(arm.throughput_per_s.value)
-    assert values["exposed_exchange/s"] == pytest.approx(arm.exposed_exchange_s.value)
-    assert values["data_wait/share"] == pytest.approx(arm.step_shares.data_wait)
-
-
-def written(plan, truth, seed):
-    """The launch that ``write_results`` writes first."""
-    import numpy as np
-
-    return make_launch(plan, truth, 0, random=np.random.default_rng([seed, 0]))
 
 
 @pytest.mark.process

@@ -17,10 +17,8 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from backends.base import Prepared
 from backends.horovod.optimizer import HorovodPrepared
 from measurement.errors import PlanError
-from measurement.plans.plan import Measurement
 from measurement.plans.settings import SpeedSettings
 from measurement.probes.step_timer import StepTimer
-from measurement.records.step_tables import steps_of
 from measurement.world import World
 from runners.protocol.gate_verdict import judge_parity
 from runners.rank import resources
@@ -30,10 +28,8 @@ from runners.rank.engine import settle_garbage, start_engine
 from runners.rank.parity import run_gate
 from runners.rank.precision import INITIAL_SCALE, StepPrecision
 from runners.rank.trainer import REPEATED
-from runners.standalone.throughput import measure
 from tests.conftest import REPOSITORY
 from tests.kit.engines import make_engine, make_job
-from tests.kit.results_factory import make_record
 from workloads.tensors import by_pixels
 
 
@@ -318,13 +314,6 @@ def test_the_first_block_uses_up_what_was_loaded_before_it(loading_engine, steps
         steps_taken.clear()
         block = trainer.run_block(steps=2, warmup_steps=1, local=False)
         assert (len(steps_taken), len(block.samples)) == (expected, 2)
-
-
-def test_a_standalone_run_has_a_row_for_each_timed_step(engine):
-    settings = Measurement(warmup_steps=1, rounds=2, block_steps=2, local_every=0)
-    record = make_record(arm="single", backend="single")
-    measure(engine, record, settings, keep=lambda block: None)
-    assert steps_of(record.blocks)[["block", "step"]].values.tolist() == [[0, 0], [0, 1], [1, 0], [1, 1]]
 
 
 def test_garbage_is_collected_once_the_engine_stands():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from fractions import Fraction
 
@@ -12,8 +10,6 @@ import pytest
 from measurement.conditions.same_environment import plan_digest
 from measurement.plans.plan import Arm, Measurement, Plan, Point
 from measurement.plans.settings import EpochRecord, TrainingSettings
-from measurement.records.results import ResultsFolder
-from reports import conclude, write_reports
 from reports.charts.study_charts import study_charts
 from reports.compose_comparison import compare
 from reports.compose_study import study_of
@@ -258,23 +254,6 @@ def test_the_first_epoch_that_ends_with_the_target_counts():
     assert asked.time_to_accuracy_s(epochs([194, 100, 198, 198])) == 2.0
     assert asked.time_to_accuracy_s(epochs([193, 193, 193, 193])) is None
     assert TrainingSettings(epochs=4).time_to_accuracy_s(epochs()) is None
-
-
-def test_reports_of_a_training(tmp_path):
-    plan = make_plan()
-    folder = ResultsFolder(tmp_path)
-    folder.write_plan(plan)
-    for arm in ARMS:
-        for launch, trained in enumerate(ending_with(198, 196, 197)):
-            folder.write_launch(record(plan, arm, launch, trained))
-    written = write_reports(folder)
-    assert written == conclude(folder) == Comparison.model_validate_json((tmp_path / "comparison.json").read_text())
-    rows = list(csv.DictReader(io.StringIO((tmp_path / "curves.csv").read_text())))
-    assert len(rows) == 3 * 3 * 4
-    assert (rows[3]["arm"], rows[3]["seed"], rows[3]["epochs_done"], rows[3]["train_s"]) == ("ddp", "5", "4", "8.0")
-    assert rows[3]["held_out_top1"] == "0.99"
-    page = (tmp_path / "report.html").read_text()
-    assert all(f'id="chart-curve_{q}_{a}"' in page for q in ("held_out_top1", "train_loss") for a in ("epochs", "time"))
 
 
 def test_a_study_tells_how_long_each_arm_trains_by_ranks():
