@@ -69,7 +69,7 @@ def test_no_floor_is_held_against_unlike_work():
 def test_allow_is_for_such_arms_and_changes_no_digest():
     own = {"a": ddp(), "b": ddp(workload="synthetic")}
     assert plan_digest(check(own)) == plan_digest(check(own, allow=["all"]))
-    with pytest.raises(PlanError, match="allow is for arms with a workload, options, a commit or a Python of their own"):
+    with pytest.raises(PlanError, match="allow is for arms by command, or with a workload, options, a commit or a Python"):
         check({"a": ddp(), "b": ddp()}, allow=["all"])
     with pytest.raises(PlanError, match="an arm by command brings its own work"):
         check({"a": {"command": "python x.py", "workload": "digits"}, "b": {"command": "python y.py"}}, workload="")
