@@ -36,7 +36,6 @@ CHOICES: dict[str, dict[str, Any]] = {
     "kept-memory": {"freed_memory": "keep"},
     "large-batch": LARGE_BATCH,
     "large-batch-kept-memory": {**LARGE_BATCH, "freed_memory": "keep"},
-    "never-frozen": {"measurement": {"freeze": False}},
 }
 
 

@@ -129,17 +129,16 @@ def _text(text: str) -> str:
 
 
 def plan_schema() -> str:
-    """Return the JSON schema of a plan's file, in which ``hostfile`` may stand for ``hosts``, and ``input`` beside the arms."""
+    """Return the JSON schema of a plan's file, in which hosts and inputs may be lists."""
     schema = Plan.model_json_schema()
     places = [schema, schema["$defs"]["Point"]]
     for place in places:
         text = place["properties"]["hosts"].get("description", "")
         place["properties"]["hosts"] = FROM_HOSTS | {"description": text}
-        place["properties"]["hostfile"] = {"type": "string", "description": "A file that lists the hosts, in the place of hosts."}
-    for place in (schema, schema["$defs"]["Arm"]):
+    arm = schema["$defs"]["Arm"]
+    for place in (schema, arm):
         place["properties"]["environment"]["additionalProperties"] = VALUES_OF_VARIABLES
-        kinds = schema["$defs"]["Arm"]["properties"]["input"]
-        place["properties"]["input"] = {"enum": [*INPUTS, INPUTS], "description": kinds["description"]}
+    arm["properties"]["input"] = {"enum": [*INPUTS, INPUTS], "description": arm["properties"]["input"]["description"]}
     schema["required"] = [name for name in schema["required"] if name != "world_size"]  # hosts or points may say it
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
     return json.dumps(schema, indent=1, ensure_ascii=False) + "\n"

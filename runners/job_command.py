@@ -116,7 +116,7 @@ def _place(given: Path, engine: Engine, *, nodes: int | None, settings: Sequence
         raise PlanError("the plan has no world_size, and --nodes does not say how many ranks; give --set world_size=8, or such")
     hosts = ",".join(f"node{number}" for number in range(1, (nodes or 0) + 1))
     lists_hosts = are_scripts and bool(hosts_of_commands(content))
-    placeholders = [f"hosts={hosts}", "hostfile=null"] if nodes and not lists_hosts else []
+    placeholders = [f"hosts={hosts}"] if nodes and not lists_hosts else []
     plan = read_plan(given, overrides=[*settings, *placeholders])
     nodes = nodes or len(planned_hosts(plan))
     most = max([world_size_at(plan, name) for name in plan.points] or [plan.world_size])
@@ -126,7 +126,6 @@ def _place(given: Path, engine: Engine, *, nodes: int | None, settings: Sequence
     word = KUBERNETES if engine in PODS else engine
     changes = [f"hosts={word}"] if takes_hosts and engine in (*SHARED_FILES, *PODS) else []
     changes += ["hosts=null"] if nodes == 1 and content.get("hosts") and not lists_hosts else []
-    changes += ["hostfile=null"] if content.get("hostfile") else []
     changes += [] if is_sized else [f"world_size={plan.world_size}"]
     return _Placed(plan=plan, nodes=nodes, ranks=ranks, settings=[*settings, *changes], takes_hosts=takes_hosts)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import yaml
@@ -94,8 +93,8 @@ class Arm(Section):
     workload_options: dict[str, Any] = {}
     """Options of this arm's workload, over the plan's."""
     input: Input = "real"
-    """``real``: batches as the workload gives them. ``synthetic``: its first eight, repeated from memory. In a file, it may stand
-    beside ``arms``, and ``[real, synthetic]`` makes a second arm, ``NAME-synthetic``: the report then says what the input costs."""
+    """``real``: batches as the workload gives them. ``synthetic``: its first eight, repeated from memory. In a file,
+    ``[real, synthetic]`` makes a second arm, ``NAME-synthetic``: the report then says what the input costs."""
     command: str | None = None
     """Your own script, by the command that starts it, such as ``horovodrun -np 2 -H localhost:2 python train.py``. It runs
     unmodified."""
@@ -167,26 +166,11 @@ class ScriptSettings(Section):
 
 
 def _as_words(value: Any) -> Any:
-    """A command may be written as in a shell."""
+    """A command is written as in a shell."""
     return shlex.split(value) if isinstance(value, str) else value
 
 
-class Container(Section):
-    """Ranks run in a container, alike in every arm. Ringside itself, and what starts ranks on other hosts, stay outside.
-
-    It must share the hosts' network, processes and /tmp, and show the results folder and the working directory, as Apptainer and
-    Enroot do.
-    """
-
-    prefix: Annotated[list[Annotated[str, Field(min_length=1)]], BeforeValidator(_as_words), Field(min_length=1)]
-    """What stands before a command to run it in the container, such as ``apptainer exec /images/train.sif``."""
-    python: str | None = None
-    """The container's Python, in which this Ringside is installed, such as python3. None: the one that runs ``ringside``, at the
-    same place."""
-
-    def inside(self, argv: Sequence[str]) -> list[str]:
-        """The command that runs one of Python's in the container."""
-        return [*self.prefix, self.python or argv[0], *argv[1:]]
+Words = Annotated[list[str], BeforeValidator(_as_words), Field(min_length=2)]
 
 
 class Measurement(Section):
@@ -221,8 +205,6 @@ class Measurement(Section):
     """Run a second copy of the baseline (an A/A control). It must turn out equal."""
     floor: bool = True
     """Run an arm with a no-op backend (the floor). It shows what computing itself costs."""
-    freeze: bool = True
-    """Stop the processes of waiting arms."""
     rehearsal: Literal["once", "always", "never"] = "once"
     """Before the first launch, start every arm, run a few samples and take the gate. ``once``: unless that was passed before
     with the same plan, versions, machines and sources."""
@@ -274,7 +256,7 @@ class Point(Section):
     world_size: int | None = Field(default=None, ge=1)
     """Ranks at this point. May be left out where the point names hosts: then all their slots are used."""
     hosts: Hosts | None = None
-    """Hosts at this point, such as ``host1:2,host2:2``. In a file, ``hostfile: PATH`` may stand in its place."""
+    """Hosts at this point, as in the plan's ``hosts``."""
     local_batch_size: int | None = Field(default=None, ge=1)
     """Samples per rank and micro-step at this point."""
 
@@ -309,8 +291,8 @@ class Plan(Section):
     world_size: int = Field(ge=1, le=MOST_RANKS)
     """Number of ranks. May be left out where hosts are given: then all their slots are used."""
     hosts: Hosts | None = None
-    """Where the ranks run, such as ``host1:2,host2:2``; the first ranks on the first host. None: on this machine. In a file,
-    ``hostfile: PATH`` may stand in its place."""
+    """Where the ranks run, such as ``host1:2,host2:2``; the first ranks on the first host. Or a hostfile, by a path with a slash:
+    ``./hosts``. None: on this machine."""
     nodes: Literal["first", "draw"] = "first"
     """Which of more hosts than the ranks need take them. ``first``: those that are named first. ``draw``: each launch draws others,
     so that the interval holds for hosts like these. All must have as many slots."""
@@ -332,8 +314,10 @@ class Plan(Section):
     freed_memory: Literal["keep", "return"] = "return"
     """``return`` leaves malloc as the system has it, as in a user's own run. ``keep`` has a rank keep the memory that it frees,
     by glibc's environment variables. That narrows intervals on CPUs, but trainings without it run otherwise."""
-    container: Container | None = None
-    """Run the ranks of every arm in a container. None: as ``ringside`` itself runs."""
+    container: Words | None = None
+    """Run the ranks of every arm in a container, by the command of its Python, in which this Ringside is installed, such as
+    ``apptainer exec /images/train.sif python3``. It shares its host's network, processes, /tmp and
+    folders. None: as ``ringside`` itself runs."""
     environment: Variables = {}
     """Set in every rank of every arm."""
     forward_environment: list[Annotated[str, AfterValidator(_is_forwarded)]] = []
@@ -417,7 +401,7 @@ class Plan(Section):
     @model_validator(mode="after")
     def _has_one_python(self) -> Plan:
         if self.container is not None and self.are_scripts:
-            raise ValueError("container is not for arms by command; put its prefix before python in each command")
+            raise ValueError("container is not for arms by command; name it before python in each command")
         if self.container is not None and any(arm.python for arm in self.arms.values()):
             raise ValueError("container and an arm's own python exclude each other; leave one of them out")
         return self

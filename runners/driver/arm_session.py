@@ -218,8 +218,8 @@ class ArmSession:
         """Stop every rank; returns when all have stopped: the counters of every host, if asked. They are read while ranks wait."""
         if self._channel.failure is not None:
             return {}
-        words = [*(["stop"] if self._measure.freeze and not self._frozen else []), *(["counters"] if counting else [])]
-        self._frozen = self._measure.freeze
+        words = [*([] if self._frozen else ["stop"]), *(["counters"] if counting else [])]
+        self._frozen = True
         return self._tell(words)
 
     def thaw(self, *, counting: bool = False) -> dict[str, HostCounters]:

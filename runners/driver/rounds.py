@@ -205,12 +205,8 @@ class Rounds:
 
 
 def measured_outside(done: Exchange[Any], plan: Plan) -> dict[str, Any]:
-    """The fields of a ``BlockRecord`` that the driver knows, and no rank.
-
-    Where waiting arms are not stopped, bytes over the links are not told: theirs could not be told from what the block sends.
-    """
-    counted = plan.hosts is not None and plan.measurement.freeze
-    links = {host: use.link_bytes(plan.network_interface) for host, use in done.hosts.items()} if counted else {}
+    """The fields of a ``BlockRecord`` that the driver knows, and no rank."""
+    links = {host: use.link_bytes(plan.network_interface) for host, use in done.hosts.items()} if plan.hosts is not None else {}
     return {"wall_s": done.took_s, "hosts": done.hosts, "link_bytes": links}
 
 

@@ -108,19 +108,14 @@ class Placement:
 
 
 def with_hosts(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a plan's content with ``hosts`` in place of ``hostfile``, and with ``world_size`` if only the slots say it."""
+    """Return a plan's content with the hosts of its hostfile, and with ``world_size`` if only the slots say it."""
     content = dict(content)
-    hostfile = content.pop("hostfile", None)
     job = slurm_job(os.environ)
-    if job is not None and len(job.hosts) > 1 and not hostfile and not content.get("hosts") and not content.get("points"):
+    if job is not None and len(job.hosts) > 1 and not content.get("hosts") and not content.get("points"):
         content["hosts"] = SLURM
-    if hostfile is not None:
-        if content.get("hosts") is not None:
-            raise PlanError("hosts and hostfile are both given; leave one of them out")
-        if not isinstance(hostfile, str):
-            raise PlanError(f"hostfile = {quoted(hostfile)}: give a path, such as hostfiles/two-hosts")
-        content["hosts"] = ",".join(map(str, read_hostfile(Path(hostfile))))
     listed = content.get("hosts")
+    if isinstance(listed, str) and "/" in listed:
+        listed = content["hosts"] = ",".join(map(str, read_hostfile(Path(listed))))
     if isinstance(listed, list) and all(isinstance(part, str) for part in listed):
         listed = ",".join(listed)
     if has_commands(content):

@@ -108,11 +108,10 @@ def require_executables(arms: dict[str, ArmSetup]) -> None:
 
 
 def _require_container(plan: Plan) -> None:
-    program = plan.container.prefix[0] if plan.container and not plan.hosts else None
+    program = plan.container[0] if plan.container and not plan.hosts else None
     if program and shutil.which(program, path=search_path()) is None:
         raise UnavailableError(
-            f"container.prefix begins with {quoted(program)}, which is no program on PATH; load the module that has it, or give "
-            "its path",
+            f"container begins with {quoted(program)}, which is no program on PATH; load the module that has it, or give its path",
             lack=f"'{program}' is not installed",
         )
 

@@ -138,7 +138,7 @@ def _argv(plan: Plan, own: OwnWork | None = None) -> list[str]:
     )
     argv = remote.python("runners.planning.check_process", asked.model_dump_json())
     argv = [own.interpreter, *argv[1:]] if own else argv
-    return plan.container.inside(argv) if plan.container else argv
+    return [*plan.container, *argv[1:]] if plan.container else argv
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -142,28 +142,27 @@ def with_option_arms(content: Mapping[str, Any], *, source: str) -> dict[str, An
 
 
 def with_input_arms(content: Mapping[str, Any], *, source: str) -> dict[str, Any]:
-    """A plan's plain values with the input of each arm that names none; where that is a list, an arm of each kind.
+    """A plan's plain values with an arm of each kind for an arm whose input is a list.
 
     Of ``[real, synthetic]`` the arm ``hvd`` keeps its name, and ``hvd-synthetic`` comes to it.
 
     Raises:
         PlanError: it is another list; there would be too many arms, or two of a name.
     """
-    arms, rest = content.get("arms"), {key: value for key, value in content.items() if key != "input"}
-    if not isinstance(arms, Mapping) or not any("input" in one for one in (content, *arms.values()) if isinstance(one, Mapping)):
+    arms = content.get("arms")
+    if not isinstance(arms, Mapping):
         return dict(content)
-    return {**rest, "arms": _joined([_of_inputs(name, arm, content, source) for name, arm in arms.items()], source)}
+    return {**content, "arms": _joined([_of_inputs(name, arm, source) for name, arm in arms.items()], source)}
 
 
-def _of_inputs(name: Any, arm: Any, plan: Mapping[str, Any], source: str) -> dict[Any, Any]:
-    """The arms that one stands for, by name, each with its input."""
-    own = {"input": plan["input"], **arm} if isinstance(arm, Mapping) and "input" in plan else arm
-    given = own.get("input") if isinstance(own, Mapping) else None
+def _of_inputs(name: Any, arm: Any, source: str) -> dict[Any, Any]:
+    """The arms that one stands for, by name."""
+    given = arm.get("input") if isinstance(arm, Mapping) else None
     if not isinstance(given, list):
-        return {name: own}
+        return {name: arm}
     if sorted(map(str, given)) != ["real", "synthetic"]:
         raise PlanError(f"plan '{source}': input is {quoted(given)}; give real, synthetic, or [real, synthetic] for arms of both")
-    return {name: {**own, "input": "real"}, f"{name}-synthetic": {**own, "input": "synthetic"}}
+    return {name: {**arm, "input": "real"}, f"{name}-synthetic": {**arm, "input": "synthetic"}}
 
 
 def _joined(made: Sequence[Mapping[Any, Any]], source: str) -> dict[Any, Any]:

@@ -64,7 +64,7 @@ SETTABLE = (
     *("speed.*", "training.*", "measurement.local_every"),
 )
 """Keys of a plan that ``--set`` may name: the launcher and the other flags say the others, or a standalone run has none."""
-FIXED = {"mode": "separate", "launches": 1, "control": False, "freeze": False}
+FIXED = {"mode": "separate", "launches": 1, "control": False}
 """Keys of a plan's ``measurement`` that standalone runs have no choice in."""
 
 

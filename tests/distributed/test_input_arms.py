@@ -18,9 +18,10 @@ DELAY_S = 2 * SAMPLES / READS_PER_S
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory):
-    arms = {"ddp": "ddp", "hvd": HOROVOD}
+    both = {"input": ["real", "synthetic"]}
+    arms = {"ddp": {"backend": "ddp", **both}, "hvd": {**HOROVOD, **both}}
     changes = {"workload": f"{REPOSITORY}/examples/slow_disk.py:SlowDigits", "workload_options": {"reads_per_s": READS_PER_S}}
-    changes |= {"local_batch_size": SAMPLES, "input": ["real", "synthetic"]}
+    changes |= {"local_batch_size": SAMPLES}
     with no_process_stays():
         measurement = {"launches": 2, "rounds": 2, "local_every": 0}
         return compare(tmp_path_factory.mktemp("input"), arms=arms, measurement=measurement, **changes).folder

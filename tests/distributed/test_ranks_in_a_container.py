@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 
 import pytest
 
@@ -42,7 +43,12 @@ def box(tmp_path):
 def test_every_launcher_starts_its_ranks_in_the_container(tmp_path, box):
     program, work = box
     with no_process_stays():
-        changes = {"arms": ARMS, "baseline": "torchrun", "container": {"prefix": str(program)}, "measurement": {"control": False}}
+        changes = {
+            "arms": ARMS,
+            "baseline": "torchrun",
+            "container": f"{program} {sys.executable}",
+            "measurement": {"control": False},
+        }
         plan = write_plan(tmp_path, **work, **changes)
         done = ringside_here("compare", plan, "-o", tmp_path / "out")
     assert done.returncode == 0, done.stderr + done.stdout
@@ -57,6 +63,6 @@ def test_what_the_host_has_not_is_missed_without_the_container(tmp_path, box):
 
 
 def test_a_container_without_its_program_is_told_before_anything_starts(tmp_path):
-    plan = write_plan(tmp_path, container={"prefix": "apptainr exec image.sif"})
+    plan = write_plan(tmp_path, container="apptainr exec image.sif python3")
     done = ringside_here("compare", plan, "-o", tmp_path / "out")
-    assert done.returncode == 2 and "container.prefix begins with 'apptainr', which is no program on PATH" in done.stderr
+    assert done.returncode == 2 and "container begins with 'apptainr', which is no program on PATH" in done.stderr

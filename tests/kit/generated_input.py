@@ -192,7 +192,7 @@ def take_plan(content, folder):
 
 def overrides():
     """What stands behind ``--set``."""
-    keys = st.sampled_from([*TINY, "measurement.launches", "arms.ddp.options", "arms.new.backend", "points.a", "hosts", "hostfile"])
+    keys = st.sampled_from([*TINY, "measurement.launches", "arms.ddp.options", "arms.new.backend", "points.a", "hosts"])
     values = VALUES.map(lambda value: json.dumps(value) if not isinstance(value, int) or abs(value) < 1 << 70 else "1" * 5000)
     return st.builds("{}={}".format, keys | st.text(max_size=20), values | st.text(max_size=30)) | st.text(max_size=40)
 

@@ -69,41 +69,49 @@ def test_two_arms_of_one_name_are_refused():
         with_option_arms({"arms": arms}, source="mine")
 
 
+def inputs(kinds):
+    """Two arms of these inputs."""
+    return {"ddp": DDP | {"input": kinds}, "hvd": hvd() | {"input": kinds}}
+
+
 @pytest.mark.parametrize(
-    ("changes", "inputs"),
+    ("changes", "kinds"),
     [
         (
-            {"input": ["real", "synthetic"]},
+            {"arms": inputs(["real", "synthetic"])},
             {"ddp": "real", "ddp-synthetic": "synthetic", "hvd": "real", "hvd-synthetic": "synthetic"},
         ),
-        ({"input": "synthetic"}, {"ddp": "synthetic", "hvd": "synthetic"}),
+        ({"arms": inputs("synthetic")}, {"ddp": "synthetic", "hvd": "synthetic"}),
         (
-            {"arms": {"ddp": DDP | {"input": ["synthetic", "real"]}, "hvd": hvd()}, "input": "real"},
+            {"arms": {"ddp": DDP | {"input": ["synthetic", "real"]}, "hvd": hvd()}},
             {"ddp": "real", "ddp-synthetic": "synthetic", "hvd": "real"},
         ),
         ({}, {"ddp": "real", "hvd": "real"}),
     ],
 )
-def test_an_input_is_each_arms_and_a_list_of_both_makes_arms(tmp_path, changes, inputs):
+def test_an_input_is_each_arms_and_a_list_of_both_makes_arms(tmp_path, changes, kinds):
     plan = read_plan(write_plan(tmp_path, **{"arms": {"ddp": DDP, "hvd": hvd()}, **changes}))
-    assert {name: arm.input for name, arm in plan.arms.items()} == inputs
+    assert {name: arm.input for name, arm in plan.arms.items()} == kinds
     assert check_plan(yaml.safe_load(plan.to_yaml()), source="as it was run") == plan
-    assert [role for role in plan.roles().values() if role == "other input"] == ["other input"] * (len(inputs) - 2)
+    assert [role for role in plan.roles().values() if role == "other input"] == ["other input"] * (len(kinds) - 2)
     assert plan.asked_arms() == ["hvd"]
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"input": ["real"]}, r"input is \['real'\]; give real, synthetic, or \[real, synthetic\] for arms of both"),
-        ({"input": ["real", ["synthetic"]]}, r"input is .* give real"),
-        ({"input": ["real", "synthetic"], "arms": {"ddp": DDP, "ddp-synthetic": DDP}}, "two arms would be called 'ddp-synthetic'"),
+        ({"arms": inputs(["real"])}, r"input is \['real'\]; give real, synthetic, or \[real, synthetic\] for arms of both"),
+        ({"arms": inputs(["real", ["synthetic"]])}, r"input is .* give real"),
         (
-            {"input": "synthetic", "arms": {"ddp": {"command": "torchrun --nproc-per-node 2 a.py"}}},
+            {"arms": {"ddp": DDP | {"input": ["real", "synthetic"]}, "ddp-synthetic": DDP}},
+            "two arms would be called 'ddp-synthetic'",
+        ),
+        (
+            {"arms": {"ddp": {"command": "torchrun --nproc-per-node 2 a.py", "input": "synthetic"}}},
             "brings its own work; leave input out",
         ),
         (
-            {"input": ["real", "synthetic"], "training": {"epochs": 1}, "measurement": {"local_every": 0, "control": False}},
+            {"arms": inputs(["real", "synthetic"]), "training": {"epochs": 1}, "measurement": {"local_every": 0, "control": False}},
             "of which no model learns; leave input or training out",
         ),
     ],
@@ -114,7 +122,7 @@ def test_inputs_that_are_refused(tmp_path, changes, message):
 
 
 def test_a_micro_benchmark_has_no_input(tmp_path):
-    plan = read_plan(write_plan(tmp_path, workload="collectives", input=["real", "synthetic"]))
+    plan = read_plan(write_plan(tmp_path, workload="collectives", arms={"ddp": DDP | {"input": ["real", "synthetic"]}}))
     with pytest.raises(PlanError, match="'ddp-synthetic': micro-benchmark 'collectives' has no input; leave input out"):
         resolve_cases(plan, resolve_workload(plan.workload, {}), resolve_arms(plan))
 

@@ -45,7 +45,7 @@ def test_slots_tell_the_world_size(tmp_path, hosts):
 
 def test_a_hostfile_is_read_with_the_plan(tmp_path):
     (tmp_path / "hosts").write_text("host1 slots=2  # first\n\n[fe80::2]:4\n")
-    plan = placed(tmp_path, hostfile=str(tmp_path / "hosts"), world_size=3)
+    plan = placed(tmp_path, hosts=str(tmp_path / "hosts"), world_size=3)
     assert plan.hosts == "host1:2,[fe80::2]:4"
     assert as_text(planned_hosts(plan)) == "host1:2,[fe80::2]:1"
 
@@ -66,9 +66,7 @@ def test_without_hosts_all_is_as_before(tmp_path):
         ({"hosts": "host1:1,host2", "world_size": 3}, "3 ranks do not fit into 2 slots (host1:1, host2:1); give the hosts more"),
         ({"hosts": "host1:0"}, "hosts host 1: 'host1:0' names no host"),
         ({"hosts": "localhost:1,host2:1"}, "hosts names 'localhost' beside others, which do not find this machine by that"),
-        ({"hosts": "host1:2", "hostfile": "f"}, "hosts and hostfile are both given"),
-        ({"hostfile": "no-such-file"}, "hostfile 'no-such-file' does not exist"),
-        ({"hostfile": 3}, "hostfile = 3: give a path"),
+        ({"hosts": "./no-such-file"}, "hostfile 'no-such-file' does not exist"),
         ({"network_interface": "eth0"}, "network_interface is for several machines; name them under hosts"),
         ({"hosts": "host1:2", "network_interface": "eth0; reboot"}, "network_interface = 'eth0; reboot'"),
         (

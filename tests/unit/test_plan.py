@@ -79,12 +79,12 @@ def test_shipped_plans_resolve(path, monkeypatch):
         ({"environment": {"WANDB_API_KEY": "x"}}, "environment: 'WANDB_API_KEY' looks like a secret"),
         ({"forward_environment": ["no such"]}, "names no environment variable"),
         (
-            {"container": {"prefix": "box"}, "arms": {"ddp": {"backend": "ddp", "python": "python3"}}},
+            {"container": "box python3", "arms": {"ddp": {"backend": "ddp", "python": "python3"}}},
             "container and an arm's own python exclude each other",
         ),
         (
-            {"container": {"prefix": "box"}, "workload": "", "arms": {"ddp": {"command": "torchrun train.py"}}},
-            "put its prefix before python in each command",
+            {"container": "box python3", "workload": "", "arms": {"ddp": {"command": "torchrun train.py"}}},
+            "name it before python in each command",
         ),
         ({"arms": {"ddp": {"backend": "ddp", "launcher": "horovodrun"}}}, "use 'torchrun', 'mpirun', 'spawn'"),
         (

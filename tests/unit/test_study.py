@@ -68,7 +68,7 @@ def test_points_become_plans(tmp_path):
     points = {
         "one": {"world_size": 1},
         "two-by-two": {"hosts": ["host1:2", "host2:2"], "local_batch_size": 8},
-        "file": {"hostfile": str(REPOSITORY / "hostfiles" / "two-hosts")},
+        "file": {"hosts": str(REPOSITORY / "hostfiles" / "two-hosts")},
     }
     arms = {**TINY["arms"], "single": {"backend": "single"}}
     study = read(tmp_path, points=points, world_size="left out", arms=arms, network_interface="eth0")
