@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import io
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -101,25 +100,6 @@ RATES_TOLD = 32
 """Learning rates of an epoch by which ranks are compared, about."""
 
 
-@dataclass(kw_only=True)
-class EpochProgress:
-    """One rank's progress in an epoch."""
-
-    samples: list[int] = field(default_factory=list)
-    phases_s: list[list[float]] = field(default_factory=list)
-    losses: list[float] = field(default_factory=list)
-    learning_rates: list[float] = field(default_factory=list)
-    """One for each step."""
-    hits: tuple[int, int] | None = (0, 0)
-    """Labels ranked first, and among the first five; None: the workload does not tell."""
-    skipped_steps: int = 0
-    """Whose gradients overflowed in fp16."""
-
-
-Pause = Callable[[int, EpochProgress], None]
-"""Called with the epoch and this rank's progress in it, between two steps and off the clock."""
-
-
 class EpochRunner:
     """Runs the epochs of one rank's ``Trainer``."""
 
@@ -149,25 +129,44 @@ class EpochRunner:
             beside_schedule=trainer.has_after_step,
         )
 
-    def run(self, command: EpochCommand, *, pause: Pause | None = None, pause_every: int | None = None) -> EpochReport:
-        """Train one epoch, and evaluate. Collective.
-
-        The first epoch, and one that none came before, builds the model. ``pause`` is called off the clock after every
-        ``pause_every`` steps, but not after the last.
-        """
-        epoch = command.epoch
+    def run(self, command: EpochCommand) -> EpochReport:
+        """Train one epoch, and evaluate. The first epoch, and one that none came before, builds the model. Collective."""
+        trainer, epoch = self.trainer, command.epoch
         if epoch == 0 or self._rates is None:
             self.begin()
-        progress = EpochProgress()
-        batches = self._batches(epoch)
-        synchronize_ranks(self.trainer.backend, self.trainer.device)
-        stops = range(pause_every, self.steps, pause_every) if pause_every else ()
-        for end in [*stops, self.steps]:
-            self._run_steps(epoch, end, progress, batches)
-            if pause is not None and end < self.steps:
-                pause(epoch, progress)
-        synchronize_ranks(self.trainer.backend, self.trainer.device)
-        return self._report(command, progress)
+        assert self._rates is not None
+        batches, outputs = self._batches(epoch), StepOutputs()
+        synchronize_ranks(trainer.backend, trainer.device)
+        timer, scale = StepTimer(trainer.device), trainer.step_precision.scaler.get_scale()
+        learning_rates, samples = [], []
+        timer.start()
+        for step in range(self.steps):
+            learning_rates.append(self._rates.set(trainer.joined.optimizer, step=epoch * self.steps + step))
+            samples.append(trainer.step(timer, batches=batches, outputs=outputs))
+        phases_s, skipped_steps = timer.read().tolist(), trainer.step_precision.skipped_since(scale)
+        hits = outputs.hits()
+        synchronize_ranks(trainer.backend, trainer.device)
+        began = time.perf_counter()
+        sums = self.evaluate()
+        steps = RankSteps(
+            rank=trainer.world.rank,
+            untimed_s=time.perf_counter() - began,
+            samples=samples,
+            phases_s=phases_s,
+            skipped_steps=skipped_steps,
+        )
+        return EpochReport(
+            block=command.record(steps),
+            losses=outputs.losses(micro_steps=trainer.micro_steps),
+            learning_rates=[learning_rates[0], learning_rates[-1]],
+            top1=hits[0] if hits else None,
+            top5=hits[1] if hits else None,
+            held_out_loss_sum=sums.loss_sum,
+            held_out_top1=sums.top1,
+            held_out_top5=sums.top5,
+            held_out_count=sums.count,
+            drift=trainer.drift(rates=learning_rates[:: max(1, self.steps // RATES_TOLD)]),
+        )
 
     def _batches(self, epoch: int) -> Iterator[object]:
         """Yield the epoch's batches; raises a ``PlanError`` where there are fewer than the workload said."""
@@ -182,45 +181,6 @@ class EpochRunner:
         raise PlanError(
             f"epoch_batches({epoch}) of workload '{name}' gave {count} batches to rank {world.rank}, "
             f"and {wanted} were needed; batches_per_epoch must say how many each rank has"
-        )
-
-    def _run_steps(self, epoch: int, end: int, progress: EpochProgress, batches: Iterator[object]) -> None:
-        """Train up to step ``end`` of the epoch."""
-        trainer, rates = self.trainer, self._rates
-        assert rates is not None
-        timer, outputs = StepTimer(trainer.device), StepOutputs()
-        scale = trainer.step_precision.scaler.get_scale()
-        timer.start()
-        for step in range(len(progress.losses), end):
-            progress.learning_rates.append(rates.set(trainer.joined.optimizer, step=epoch * self.steps + step))
-            progress.samples.append(trainer.step(timer, batches=batches, outputs=outputs))
-        progress.phases_s += timer.read().tolist()
-        progress.losses += outputs.losses(micro_steps=trainer.micro_steps)
-        hits = outputs.hits()
-        progress.hits = (progress.hits[0] + hits[0], progress.hits[1] + hits[1]) if progress.hits and hits else None
-        progress.skipped_steps += trainer.step_precision.skipped_since(scale)
-
-    def _report(self, command: EpochCommand, progress: EpochProgress) -> EpochReport:
-        began = time.perf_counter()
-        sums = self.evaluate()
-        steps = RankSteps(
-            rank=self.trainer.world.rank,
-            untimed_s=time.perf_counter() - began,
-            samples=progress.samples,
-            phases_s=progress.phases_s,
-            skipped_steps=progress.skipped_steps,
-        )
-        return EpochReport(
-            block=command.record(steps),
-            losses=progress.losses,
-            learning_rates=[progress.learning_rates[0], progress.learning_rates[-1]],
-            top1=progress.hits[0] if progress.hits else None,
-            top5=progress.hits[1] if progress.hits else None,
-            held_out_loss_sum=sums.loss_sum,
-            held_out_top1=sums.top1,
-            held_out_top5=sums.top5,
-            held_out_count=sums.count,
-            drift=self.trainer.drift(rates=progress.learning_rates[:: max(1, self.steps // RATES_TOLD)]),
         )
 
     def evaluate(self) -> EvaluationSums:

@@ -24,8 +24,6 @@ class RunOptions(Section):
     """Use another backend: single, dp, naive, fsdp2, or your own by module:Class or path/to/file.py:Class."""
     settings: tuple[str, ...] = ()
     """Set another key of a plan, such as precision=amp-bf16, threads=2 or training.warmup_epochs=5. May be repeated."""
-    print_every: int | None = Field(default=None, ge=1)
-    """Print a line every so many steps."""
     tensorboard: Path | None = None
     """Write TensorBoard's event files into this folder."""
     timeout: float = Field(default=300.0, ge=1)
@@ -41,7 +39,6 @@ WORKLOAD_OPTION = _pairs(
     MEASURING, Plan, "workload_options", ("--workload-option",), help="Option of the workload. May be repeated."
 )
 SETTINGS = _pairs(MEASURING, RunOptions, "settings", ("--set",))
-PRINT_EVERY = Flag(TRAINING, RunOptions, "print_every")
 FLAGS: Sequence[Flag] = (
     Flag(MEASURING, Plan, "workload", default="digits"),
     WORKLOAD_OPTION,
@@ -52,7 +49,6 @@ FLAGS: Sequence[Flag] = (
     SETTINGS,
     Flag(MEASURING, RunOptions, "output", ("-o", "--output")),
     Flag(TRAINING, TrainingSettings, "epochs", default=None, help="Train for so many epochs, instead of measuring blocks."),
-    PRINT_EVERY,
     Flag(TRAINING, RunOptions, "tensorboard"),
     _run("backend"),
     _pairs(LAUNCH, Arm, "options", ("--option",), help="Option of the backend. May be repeated."),
@@ -97,7 +93,7 @@ def plan_content(given: Given) -> dict[str, Any]:
     training = overridden(content, asked)["training"]
     if "epochs" in training:
         return content | {"measurement": content["measurement"] | {"local_every": 0}}
-    needing = next((f"--set training.{key}" for key in training), PRINT_EVERY.name if PRINT_EVERY in given else None)
-    if needing:
-        raise PlanError(f"{needing} is for training to the end; say --epochs N with it, or leave it out to measure throughput")
+    if training:
+        named = f"--set training.{next(iter(training))}"
+        raise PlanError(f"{named} is for training to the end; say --epochs N with it, or leave it out to measure throughput")
     return content | {"training": None}

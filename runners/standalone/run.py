@@ -28,7 +28,7 @@ from runners.standalone.joint_start import joint_start
 from runners.standalone.partial_results import write_partial_record
 from runners.standalone.rendezvous import rendezvous_store
 from runners.standalone.throughput import measure
-from runners.standalone.training_run import TrainingRun
+from runners.standalone.training_run import train
 
 if TYPE_CHECKING:
     from backends.base import Store
@@ -71,12 +71,11 @@ class StandaloneRun:
         self.world = engine.runner.world
         try:
             events = self._open_events(engine)
-            training = TrainingRun(engine, self.options, say=self._say, events=events) if engine.job.training else None
             record = self._new_record(engine)
             self._take_gate(engine, record, before=True)
             record.start_s = time.monotonic() - began
-            if training:
-                training.run(record)
+            if engine.job.training:
+                train(engine, record, say=self._say, events=events)
             else:
                 measure(engine, record, self.plan.measurement)
             self._finish(engine, record, events)

@@ -1,84 +1,39 @@
-"""A standalone training: it prints a line for each epoch, and more if asked."""
+"""A standalone training: it prints a line for each epoch."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from datetime import timedelta
-from statistics import fmean
 from typing import TYPE_CHECKING
 
 from measurement.plans.settings import EpochRecord, TrainingSettings
 from measurement.records.record import BlockRecord, LaunchRecord, ranks_of
 from runners.protocol.messages import EpochCommand, EpochReport, combine
 from runners.rank.engine import Engine
-from runners.rank.epochs import EpochProgress
-from runners.rank.trainer import DATA_WAIT
-from runners.standalone.flags import RunOptions
 from runners.standalone.throughput import require_together
 
 if TYPE_CHECKING:
     from runners.event_log import TensorboardLog
 
-Say = Callable[[str], None]
 
-
-class TrainingRun:
-    """One rank of a standalone training. Its methods are collective."""
-
-    def __init__(self, engine: Engine, options: RunOptions, *, say: Say, events: TensorboardLog | None = None) -> None:
-        """``events`` are rank 0's."""
-        assert engine.epochs is not None and engine.job.training is not None
-        self._engine, self._training, self._runner = engine, engine.job.training, engine.epochs
-        self._options, self._say, self._events = options, say, events
-        self._rank = engine.runner.world.rank
-        self._printed = 0
-        """Steps of this epoch that lines were printed of."""
-
-    def run(self, record: LaunchRecord) -> None:
-        """Train until the last epoch; the record gets epochs and blocks, on every rank."""
-        began = time.monotonic()
-        for epoch in range(self._training.epochs):
-            self._epoch(epoch, record, began)
-        record.measuring_s = time.monotonic() - began
-        self._say(outcome(self._training, record.epochs))
-
-    def _epoch(self, epoch: int, record: LaunchRecord, began: float) -> None:
+def train(engine: Engine, record: LaunchRecord, *, say: Callable[[str], None], events: TensorboardLog | None = None) -> None:
+    """Train until the last epoch; the record gets epochs and blocks, on every rank. ``events`` are rank 0's. Collective."""
+    assert engine.epochs is not None and engine.job.training is not None
+    began = time.monotonic()
+    for epoch in range(engine.job.training.epochs):
         started = time.monotonic()
-        self._printed = 0
-
-        def pause(epoch: int, progress: EpochProgress) -> None:
-            self._print_progress(record, epoch, progress)
-
-        report = self._runner.run(EpochCommand(turn=epoch, epoch=epoch), pause=pause, pause_every=self._options.print_every)
-        reports = self._engine.backend.all_gather_object(report, EpochReport)
+        report = engine.epochs.run(EpochCommand(turn=epoch, epoch=epoch))
+        reports = engine.backend.all_gather_object(report, EpochReport)
         require_together([each.drift for each in reports])
         done, wall_s = combine(reports, epoch=epoch), time.monotonic() - started
-        block = BlockRecord.joined(
-            reports[0].block, ranks_of([each.block for each in reports]), started_s=started - began, wall_s=wall_s
-        )
+        ranks = ranks_of([each.block for each in reports])
         record.epochs.append(done)
-        record.blocks.append(block)
-        self._say(line(done, epochs=self._training.epochs, unit=record.sample_unit))
-        if self._events is not None:
-            self._events.epoch(done, block)
-
-    def _print_progress(self, record: LaunchRecord, epoch: int, progress: EpochProgress) -> None:
-        """Print how the steps went since the last line, over all ranks."""
-        new = slice(self._printed, None)
-        own = (progress.losses[new], sum(progress.samples[new]), progress.phases_s[new])
-        ranks = self._engine.backend.all_gather_object(own, tuple[list[float], int, list[list[float]]])
-        losses = [fmean(of_ranks) for of_ranks in zip(*(losses for losses, _, _ in ranks), strict=True)]
-        seconds = max(sum(map(sum, phases)) for _, _, phases in ranks)
-        waited = max(sum(step[DATA_WAIT] for step in phases) for _, _, phases in ranks)
-        done = len(progress.losses)
-        left = (self._training.epochs - epoch) * self._runner.steps - done
-        self._say(
-            f"epoch {epoch + 1}/{self._training.epochs}  step {done}/{self._runner.steps}  loss {fmean(losses):.4f}  "
-            f"{sum(samples for _, samples, _ in ranks) / seconds:,.1f} {record.sample_unit}/s  data wait {waited / seconds:.0%}  "
-            f"{timedelta(seconds=round(left * seconds / len(losses)))} left"
-        )
-        self._printed = done
+        record.blocks.append(BlockRecord.joined(reports[0].block, ranks, started_s=started - began, wall_s=wall_s))
+        say(line(done, epochs=engine.job.training.epochs, unit=record.sample_unit))
+        if events is not None:
+            events.epoch(done, record.blocks[-1])
+    record.measuring_s = time.monotonic() - began
+    say(outcome(engine.job.training, record.epochs))
 
 
 def line(epoch: EpochRecord, *, epochs: int, unit: str) -> str:

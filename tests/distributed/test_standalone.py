@@ -207,7 +207,6 @@ def test_torchrun_cannot_start_horovod():
         (["--set", "affinity=close"], "affinity = 'close': Input should be 'spread' or 'none'"),
         (["--set", "hosts=a:1"], "--set 'hosts' is not for a standalone run; it sets seed, threads, "),
         (["--set", "training.warmup_epochs=1"], "--set training.warmup_epochs is for training to the end; say --epochs N"),
-        (["--print-every", "5"], "--print-every is for training to the end; say --epochs N"),
         (["--epochs", "2", "--set", "training.learning_rate_scaling=linaer"], "training.learning_rate_scaling = 'linaer'"),
         (["--set", "max_gradient_norm=0"], "max_gradient_norm = 0"),
         (["--workload-option", "data_dir=d"], "data_dir"),

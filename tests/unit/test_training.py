@@ -165,14 +165,6 @@ def test_an_epoch_with_fewer_batches_than_the_workload_said_is_refused():
         engine(workload=f"{IDIOMS}:FewerThanSaid").run_epoch(epoch(0))
 
 
-@pytest.mark.slow
-def test_a_training_pauses_as_often_as_asked():
-    one, at = engine(local_batch_size=100), []
-    one.epochs.run(epoch(2), pause=lambda number, progress: at.append((number, len(progress.losses))), pause_every=4)
-    assert one.epochs.steps == 14
-    assert at == [(2, 4), (2, 8), (2, 12)], "not after the last of 14"
-
-
 def test_an_overflow_of_half_precision_skips_the_step_and_lowers_the_scale():
     step_precision = StepPrecision(precision="amp-fp16", max_gradient_norm=1.0, device=CPU)
     parameter = nn.Parameter(torch.ones(3))
