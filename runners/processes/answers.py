@@ -10,10 +10,8 @@ import contextlib
 import os
 import secrets
 import sys
-from typing import IO
 
 MARK = "RINGSIDE_ANSWER_MARK"
-CHUNK_BYTES = 65536
 STDOUT = 1
 
 
@@ -34,29 +32,11 @@ def give(answer: str | bytes) -> None:
 
 def framed(content: bytes, mark: str) -> bytes:
     """Return an answer in its frame. Pure."""
-    begin, end = _frame(mark)
-    return begin + content + end
-
-
-def _frame(mark: str) -> tuple[bytes, bytes]:
-    return f"<{mark}>".encode(), f"</{mark}>\n".encode()
+    return f"<{mark}>".encode() + content + f"</{mark}>\n".encode()
 
 
 def taken(output: bytes, mark: str) -> bytes | None:
     """Return the first answer in some output; None where there is no whole one. Pure."""
-    begin, end = _frame(mark)
+    begin, end = f"<{mark}>".encode(), f"</{mark}>\n".encode()
     answer, ended, _ = output.partition(begin)[2].partition(end)
     return answer if ended else None
-
-
-def next_answer(stream: IO[bytes], mark: str) -> bytes | None:
-    """Read a stream up to the end of its next answer; None where it ends before."""
-    seen, (begin, end) = b"", _frame(mark)
-    while not (begin in seen and seen.endswith(end)):
-        line = stream.readline(CHUNK_BYTES)
-        if not line:
-            return None
-        seen += line
-        if begin not in seen:
-            seen = seen[-len(begin) :]
-    return taken(seen, mark)

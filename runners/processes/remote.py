@@ -5,7 +5,6 @@ ssh never asks, and checks host keys as usual. Every word is quoted.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
 import subprocess
@@ -18,7 +17,7 @@ from measurement.errors import LaunchError, printable, quoted
 from runners.launchers import HostCommand
 from runners.launchers.slurm_job import slurm_job
 from runners.launchers.srun import step_command
-from runners.processes.answers import MARK, new_mark, next_answer, taken
+from runners.processes.answers import MARK, new_mark, taken
 from runners.processes.local import base_environment
 from runners.processes.run_processes import RUN_ID
 
@@ -122,39 +121,6 @@ def run(host: str, argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"",
         said = last_line(done.stderr.decode(errors="replace")) or f"exit code {done.returncode}"
         raise LaunchError(f"host '{host}': {said}; {try_by_hand(host)}")
     return done.stdout
-
-
-class Conversation:
-    """One of our modules on a host, or here for None, that is spoken with line by line."""
-
-    def __init__(self, host: str | None, argv: Sequence[str]) -> None:
-        self._mark = new_mark()
-        line = command_line(argv, folder=Path.cwd(), environment=forwarded_environment() | {MARK: self._mark})
-        command, own = (["sh", "-c", line], None) if host is None else _reached(host, line)
-        pipe = subprocess.PIPE
-        self._process = subprocess.Popen(command, env=own, stdin=pipe, stdout=pipe, stderr=pipe)
-
-    def answer(self) -> str:
-        """Wait for its next answer; an empty text where it has ended."""
-        assert self._process.stdout
-        return (next_answer(self._process.stdout, self._mark) or b"").decode(errors="replace")
-
-    def send(self, line: str) -> None:
-        """Send it a line; nothing happens where it has ended."""
-        assert self._process.stdin
-        with contextlib.suppress(OSError):
-            self._process.stdin.write(f"{line}\n".encode())
-            self._process.stdin.flush()
-
-    def end(self) -> str:
-        """Close its input and wait until it has ended; returns the last line of its errors."""
-        with contextlib.suppress(OSError, ValueError):
-            return last_line(self._process.communicate()[1].decode(errors="replace"))
-        return ""
-
-    def kill(self) -> None:
-        """End it at once."""
-        self._process.kill()
 
 
 def _reached(host: str, line: str) -> tuple[list[str], dict[str, str] | None]:

@@ -1,11 +1,10 @@
-"""One rank of an arm under the driver: ``python -m runners.rank.worker``, started N times by a launcher.
+"""One rank of an arm under the driver: ``python -m runners.rank.worker JSON`` (``RankArguments``), started N times by a launcher.
 
 It starts its supervisor, which hands messages on, redirects its output to a log and answers commands until ``finish``.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import faulthandler
 import gc
@@ -14,7 +13,6 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -47,6 +45,7 @@ from runners.protocol.messages import (
     GateCommand,
     GateReply,
     Job,
+    RankArguments,
     StartCommand,
     StartedReply,
     TraceCommand,
@@ -58,12 +57,12 @@ from runners.rank.resources import take_resources
 FOREVER = timedelta(days=30)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Answer the driver's commands. An exception is reported to the driver and ends the rank."""
     clock = StartClock()
     clock.mark("interpreter")
     gc.disable()  # until the engine stands: importing torch leaves no garbage, and looking for it takes long
-    given = _arguments().parse_args(argv)
+    given = RankArguments.model_validate_json(sys.argv[1])
     search_beside(Path(given.beside) if given.beside else Path.cwd())
     os.environ.pop("PYTHONSAFEPATH", None)  # was for this process: programs that the workload starts shall find what lies beside
     world = read_world(os.environ, make_launcher(given.launcher).rank_variables)
@@ -80,7 +79,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     key = Path(given.key_file).read_text(encoding="utf-8")
     RankServer(
         channel=Channel(supervisor, key=key, arm=given.arm, launch=given.launch, rank=world.rank),
-        store_address=given.driver,
+        store_address=given.store,
         arm=given.arm,
         launch=given.launch,
         world=world,
@@ -89,25 +88,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         clock=clock,
     ).serve()
     leave(0)  # torn down in order; Gloo in torch 2.15 may still abort when the interpreter takes the rest apart
-
-
-def _arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m runners.rank.worker", description=__doc__)
-    parser.add_argument("--driver", required=True, help="host:port of the driver's store")
-    parser.add_argument("--supervisors", required=True, help="host:port of the driver's supervisor server")
-    parser.add_argument("--key-file", required=True, help="of the comparison's key, which only its user can read")
-    parser.add_argument("--arm", required=True)
-    parser.add_argument("--launcher", required=True, help="that started this rank; its class knows the variables to read")
-    parser.add_argument("--launch", type=int, required=True)
-    parser.add_argument(
-        "--log-folder", help="default: this host's own (runners.processes.remote_results), where timings are kept too"
-    )
-    parser.add_argument("--beside", help="where to look for the workload's modules; default: the working directory")
-    parser.add_argument("--threads", type=int, required=True)
-    parser.add_argument("--device", default="cpu", help="the plan's")
-    parser.add_argument("--affinity", choices=("none", "spread"), default="spread")
-    parser.add_argument("--freed-memory", choices=("keep", "return"), default="keep")
-    return parser
 
 
 def redirect_output(path: Path) -> None:

@@ -10,14 +10,12 @@ from pathlib import Path
 
 import psutil
 
-from runners.launchers.command_lines import PYTHON_NAME, WITHOUT_PROBE
+from runners.launchers.command_lines import PYTHON_NAME
 from runners.processes.run_processes import run_processes_left
 from runners.processes.supervised_arm import SupervisedRank
 from runners.scripts.script_setup import PROBE
 
 LIBRARIES = ("libtorch", "libtorch_cpu", "libtorch_python")
-FIRST_FLAGS = 6
-"""Words of a command line among which a Python's own flags are looked for."""
 LAUNCHER_FILES = ("torchrun", "torch.distributed.run", "horovodrun", "mpirun", "ssh_guard", "multiprocessing")
 LAUNCHERS_PREFIX = re.compile(r"(\[[\d,]+\](<std(out|err)>:| ?)|\d+: )?")
 """What horovodrun, mpirun --tag-output and srun --label put before each line."""
@@ -51,8 +49,6 @@ class SeenPython:
     pid: int
     has_probe: bool
     """Whether its environment has the probe's variable."""
-    flag: str | None
-    """Flag of Python by which it does not read PYTHONPATH."""
     has_torch: bool
     """Whether torch is loaded."""
 
@@ -68,26 +64,21 @@ def look_at(run_id: str, launchers: Sequence[int]) -> list[SeenPython]:
         with contextlib.suppress(psutil.Error, OSError):
             words = process.cmdline()
             if words and PYTHON_NAME.fullmatch(Path(words[0]).name) and not any(one in " ".join(words) for one in LAUNCHER_FILES):
-                seen.append(_seen(process, words))
+                seen.append(_seen(process))
     return seen
 
 
-def _seen(process: psutil.Process, words: Sequence[str]) -> SeenPython:
-    flags = [word for word in words[1:FIRST_FLAGS] if re.fullmatch(r"-[A-Za-z]+", word) and set(word) & set(WITHOUT_PROBE)]
+def _seen(process: psutil.Process) -> SeenPython:
     maps = Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8", errors="replace")
     return SeenPython(
         pid=process.pid,
         has_probe=PROBE in process.environ(),
-        flag=flags[0] if flags else None,
         has_torch=any(library in maps for library in LIBRARIES),
     )
 
 
 def why_silent(seen: Sequence[SeenPython]) -> str:
     """Say why no rank reported, by the processes that were seen. Pure."""
-    isolated = next((one.flag for one in seen if one.flag), None)
-    if isolated:
-        return f"python {isolated} does not read PYTHONPATH, by which the probe arrives; leave that flag out"
     if seen and not any(one.has_probe for one in seen):
         return (
             f"the environment does not reach its ranks, which have no {PROBE}; hand PYTHONPATH, {PROBE} and RINGSIDE_RUN on: "
@@ -96,7 +87,10 @@ def why_silent(seen: Sequence[SeenPython]) -> str:
     if seen and not any(one.has_torch for one in seen):
         return "its processes do not import torch; is it the right script, and the right python?"
     if seen:
-        return "torch is there, and no step of a torch.optim optimizer came; if its first steps take longer, raise start_timeout_s"
+        return (
+            "torch is there, and no step of a torch.optim optimizer came; if its first steps take longer, raise start_timeout_s; "
+            "if something starts it by python -E, -I or -S, which do not read PYTHONPATH, leave that flag out"
+        )
     return "no Python of it was seen; is it the right command?"
 
 

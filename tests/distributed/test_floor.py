@@ -17,7 +17,7 @@ from workloads.digits import Digits
 
 class Fails(Digits):
     def build_model(self):
-        if "floor" in sys.argv:
+        if '"arm":"floor"' in sys.argv[-1]:
             raise RuntimeError("planted")
         return super().build_model()
 """

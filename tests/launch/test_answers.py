@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import shlex
 import sys
@@ -16,7 +15,7 @@ from runners.hosts.ssh_probe import Probe
 from runners.planning.check_process import facts_of, require_data_on
 from runners.planning.workload import resolve_workload
 from runners.processes import remote, remote_results
-from runners.processes.answers import MARK, framed, new_mark, next_answer, taken
+from runners.processes.answers import MARK, framed, new_mark, taken
 from runners.processes.key_file import shared_key
 from tests.conftest import TINY
 
@@ -108,5 +107,4 @@ def test_a_mark_is_no_frame_by_itself(greeting):
     said = greeting + f"env {MARK}={mark} python".encode()
     assert taken(said, mark) is None
     assert taken(said + framed(b"cut off", mark)[:-3], mark) is None
-    stream = io.BytesIO(said + framed(b"one", mark) + greeting + framed(b"two\nlines\n", mark) + b"bye")
-    assert [next_answer(stream, mark) for _ in range(3)] == [b"one", b"two\nlines\n", None]
+    assert taken(said + framed(b"one", mark) + greeting + framed(b"two\nlines\n", mark) + b"bye", mark) == b"one"

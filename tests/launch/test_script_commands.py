@@ -354,13 +354,13 @@ def test_the_probes_folder_holds_the_probe_alone():
 
 
 def python(**changes):
-    return SeenPython(**{"pid": 1, "has_probe": True, "flag": None, "has_torch": True, **changes})
+    return SeenPython(**{"pid": 1, "has_probe": True, "has_torch": True, **changes})
 
 
 @pytest.mark.parametrize(
     ("seen", "message"),
     [
-        ([python(flag="-I")], "python -I does not read PYTHONPATH"),
+        ([python()], "by python -E, -I or -S, which do not read PYTHONPATH, leave that flag out"),
         ([python(has_probe=False)], "the environment does not reach its ranks"),
         ([python(has_torch=False)], "do not import torch"),
         ([python()], "no step of a torch.optim optimizer came"),
@@ -372,14 +372,13 @@ def test_why_no_rank_reports_is_told_by_its_processes(seen, message):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(("flags", "expected"), [((), (True, None, False)), (("-I",), (True, "-I", False))])
-def test_processes_of_a_run_are_looked_at(flags, expected, no_processes_left):
+def test_processes_of_a_run_are_looked_at(no_processes_left):
     own = {**os.environ, "RINGSIDE_RUN": "look", "RINGSIDE_PROBE": "p"}
-    with subprocess.Popen([sys.executable, *flags, "-c", "print(flush=True); input()"], env=own, **PIPES) as process:
+    with subprocess.Popen([sys.executable, "-c", "print(flush=True); input()"], env=own, **PIPES) as process:
         process.stdout.readline()
         (seen,) = look_at("look", [])
         process.communicate("", timeout=20)
-    assert (seen.has_probe, seen.flag, seen.has_torch) == expected
+    assert (seen.has_probe, seen.has_torch) == (True, False)
 
 
 def test_ranks_that_count_otherwise_are_told():
