@@ -298,7 +298,8 @@ class Backend(ABC):
             value: plain values, Pydantic models or dataclasses.
             kind: its type, the same on every rank, such as ``list[int]``: what arrives is checked by it.
         """
-        values = _json(kind)
+        # in a list, since the way of numbers that are none can be said of that for every type
+        values: TypeAdapter[list[Any]] = TypeAdapter(list[kind], config=ConfigDict(ser_json_inf_nan="constants"))
         return [values.validate_json(one)[0] for one in self.all_gather_bytes(values.dump_json([value]))]
 
     @abstractmethod
@@ -333,11 +334,6 @@ class Backend(ABC):
     def gradient_tolerance(self) -> float:
         """Relative L2 error the synchronised gradient of a tensor may have."""
         return EXACT
-
-
-def _json(kind: Any) -> TypeAdapter[list[Any]]:
-    """Reads and writes a list of these; in a list, since the way of numbers that are none can be said of that for every type."""
-    return TypeAdapter(list[kind], config=ConfigDict(ser_json_inf_nan="constants"))
 
 
 def tensor_of(data: bytes) -> Tensor:

@@ -17,11 +17,6 @@ GLOO = frozenset(
 Named = Iterable[tuple[str, Tensor]]
 
 
-def named_tensors(model: nn.Module) -> list[tuple[str, Tensor]]:
-    """Parameters and buffers, those that ``state_dict()`` leaves out, too."""
-    return [*model.named_parameters(), *model.named_buffers()]
-
-
 def state_tensors(model: nn.Module) -> dict[str, Tensor]:
     """What ``state_dict()`` holds in tensors; a module's extra state may be anything."""
     return {name: tensor for name, tensor in model.state_dict().items() if isinstance(tensor, Tensor)}

@@ -78,15 +78,10 @@ class TorchCommunicator(Communicator):
         return _pending(dist.irecv(tensor, src=source, group=self._group))
 
     def group(self, ranks: Sequence[int]) -> Communicator:
-        """Return the communicator of a group that ``new_groups`` made."""
+        """Return the communicator of a group that was made with this one."""
         return type(self)(ranks=ranks, group=self._groups[tuple(ranks)])
 
 
 def _pending(work: Pending | None) -> Pending:
     assert work is not None, "this rank is not in the group"
     return work
-
-
-def new_groups(groups: Sequence[Sequence[int]]) -> Groups:
-    """Make process groups of subsets of the ranks. Collective over all ranks, also those outside a group."""
-    return {tuple(ranks): dist.new_group(list(ranks)) for ranks in groups}

@@ -16,7 +16,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from backends.base import BuildOptimizer, Prepared
-from backends.carried_tensors import named_tensors
 from backends.remade_optimizer import STATE_HOOKS, STEP_HOOKS, require_no_hooks, require_remade, share_attributes, share_hooks
 from backends.search_space import MIB, Setting
 from backends.torch_distributed import ProcessGroupOptions, TorchDistributed
@@ -195,7 +194,8 @@ class DDP(TorchDistributed):
     def check_model(self, model: nn.Module, optimizer: Optimizer, *, missing: Sequence[str], sparse: Sequence[str]) -> list[str]:
         """DDP waits for every gradient, unless an option has it look for those that do not come."""
         options = self.options
-        tensors, left_out = named_tensors(model), getattr(model, "_ddp_params_and_buffers_to_ignore", ())
+        tensors = [*model.named_parameters(), *model.named_buffers()]
+        left_out = getattr(model, "_ddp_params_and_buffers_to_ignore", ())
         self.require_sent([(name, tensor) for name, tensor in tensors if name not in left_out], library="DDP")
         if options.zero_redundancy_optimizer:
             _require_sharded(optimizer)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from backends.base import WHILE_STOPPED_S, Backend, Prepared, Store, bytes_of, tensor_of
 from backends.carried_tensors import GLOO, require_sent
-from backends.communicator import TorchCommunicator, new_groups
+from backends.communicator import TorchCommunicator
 from measurement.communicator import Communicator
 from measurement.errors import PlanError
 from measurement.plans.settings import PlanOptions
@@ -134,7 +134,7 @@ class TorchDistributed(Backend):
 
     def communicator(self) -> Communicator:
         """``torch.distributed``'s own functions. Collective."""
-        return TorchCommunicator(groups=new_groups(self.groups))
+        return TorchCommunicator(groups={tuple(ranks): dist.new_group(list(ranks)) for ranks in self.groups})
 
     def describe(self) -> dict[str, Any]:
         """What the process group says of itself."""

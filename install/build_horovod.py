@@ -8,9 +8,11 @@ native torch.distributed still works. `ringside doctor` shows the reason, which 
 
 import argparse
 import hashlib
+import platform
 import re
 import shutil
 import sys
+import sysconfig
 import textwrap
 from collections.abc import Sequence
 from importlib import metadata
@@ -105,8 +107,8 @@ def build_key(operations: str, *, targets: Sequence[str] = ()) -> cache.BuildKey
     return cache.BuildKey(
         horovod=HOROVOD_VERSION,
         torch=cache.torch_version(),
-        python=cache.python_tag(),
-        platform=cache.platform_tag(),
+        python=str(sys.implementation.cache_tag),
+        platform="-".join((sysconfig.get_platform().replace("-", "_"), "".join(platform.libc_ver()))),
         cpu=toolchain.cpu_class(cpuinfo.read_text(encoding="utf-8") if cpuinfo.exists() else ""),
         operations=operations_tag(operations, targets=targets),
         edits=edits.edits_digest(edits.edits_for(operations)),

@@ -9,10 +9,8 @@ import importlib.metadata
 import importlib.util
 import json
 import os
-import platform
 import re
 import sys
-import sysconfig
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -95,28 +93,18 @@ def torch_version() -> str:
     return found.group(1) if found else importlib.metadata.version("torch")
 
 
-def python_tag() -> str:
-    """Return the tag of this interpreter's compiled extensions, such as "cpython-311"."""
-    return str(sys.implementation.cache_tag)
-
-
-def platform_tag() -> str:
-    """Return operating system, machine and C library, such as "linux_x86_64-glibc2.36"."""
-    return "-".join((sysconfig.get_platform().replace("-", "_"), "".join(platform.libc_ver())))
-
-
-def read_state(prefix: Path | None = None) -> BuildState | None:
-    """Read the result of the last build in the environment ``prefix``; None if there is none or it cannot be read."""
+def read_state() -> BuildState | None:
+    """Read the result of the last build in this environment; None if there is none or it cannot be read."""
     try:
-        stored = json.loads(((prefix or Path(sys.prefix)) / STATE_FILE).read_text(encoding="utf-8"))
+        stored = json.loads(Path(sys.prefix, STATE_FILE).read_text(encoding="utf-8"))
         return BuildState(**stored)
     except (OSError, ValueError, TypeError):
         return None
 
 
-def write_state(state: BuildState, prefix: Path | None = None) -> None:
-    """Store the result of a build in the environment ``prefix``, for the next set-up and for `ringside doctor`."""
-    file = (prefix or Path(sys.prefix)) / STATE_FILE
+def write_state(state: BuildState) -> None:
+    """Store the result of a build in this environment, for the next set-up and for `ringside doctor`."""
+    file = Path(sys.prefix, STATE_FILE)
     text = json.dumps({field.name: getattr(state, field.name) for field in fields(state)}, indent=2)
     temporary = file.with_suffix(".tmp")
     temporary.write_text(text + "\n", encoding="utf-8")

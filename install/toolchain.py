@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+TIMEOUT_S = 20.0
 OPERATIONS = ("auto", "cpu", "nccl")
 CPP20_PROBE = "#include <concepts>\ntemplate <typename T> concept C = std::integral<T>;\nint main() {}\n"
 INSTALL_HINT = (
@@ -35,7 +36,7 @@ class CudaToolkit:
     """Release, such as "13.0"."""
 
 
-def output_of(argv: Sequence[str], *, stdin: str | None = None, timeout_s: float = 20.0) -> str | None:
+def output_of(argv: Sequence[str], *, stdin: str | None = None) -> str | None:
     """Run a short command and return its output and errors together; None if it is missing, fails or takes too long."""
     try:
         done = subprocess.run(
@@ -45,7 +46,7 @@ def output_of(argv: Sequence[str], *, stdin: str | None = None, timeout_s: float
             stderr=subprocess.STDOUT,
             encoding="utf-8",
             errors="replace",
-            timeout=timeout_s,
+            timeout=TIMEOUT_S,
             check=True,
         )
     except (OSError, subprocess.SubprocessError):

@@ -245,9 +245,9 @@ def explain(log: str) -> str:
     return "the build failed"
 
 
-def log_tail(log: str, lines: int = LOG_TAIL_LINES) -> str:
+def log_tail(log: str) -> str:
     """Return the last lines of a build log, each shortened: a compiler command has thousands of characters."""
-    return "\n".join(textwrap.shorten(line, 160, placeholder=" ...") for line in log.splitlines()[-lines:])
+    return "\n".join(textwrap.shorten(line, 160, placeholder=" ...") for line in log.splitlines()[-LOG_TAIL_LINES:])
 
 
 def run_quietly(argv: Sequence[str], what: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -80,7 +80,8 @@ def compare_given(given: Given) -> None:
         print(f"ringside: {left_out_line(chosen.left_out)}; compared: {', '.join(chosen.arms)}", file=sys.stderr)
     again = words_of("compare", given, folder.root)
     if chosen.points:
-        refuse_for_points({"--against": earlier, "--timings": asked.timings})
+        for flag in (flag for flag, value in {"--against": earlier, "--timings": asked.timings}.items() if value):
+            raise PlanError(f"{flag} is for one comparison, and this plan has points; give 'ringside report' one of them")
         if not run_study(chosen, folder, again=again, resume_elsewhere=asked.resume_elsewhere):
             raise typer.Exit(EXIT_FAILED)
         return
@@ -89,12 +90,6 @@ def compare_given(given: Given) -> None:
 
 
 compare = command(compare_given, FLAGS, text="Run a plan: measure its arms interleaved, print the verdicts, write the reports.")
-
-
-def refuse_for_points(given: Mapping[str, object]) -> None:
-    """Refuse flags that a study has no answer to; by their names, what was given."""
-    for flag in (flag for flag, value in given.items() if value):
-        raise PlanError(f"{flag} is for one comparison, and this plan has points; give 'ringside report' one of them")
 
 
 def read_earlier(folder: Path | None, allow_slower: str | None, *, allowed: Sequence[str] = ()) -> Earlier | None:

@@ -57,7 +57,7 @@ class ArmProcesses:
 
     def has_ended(self) -> bool:
         """Whether any launcher has ended."""
-        return any(process.poll() is not None for process in self._launchers)
+        return any(code is not None for code in self.codes)
 
     @property
     def codes(self) -> list[int | None]:

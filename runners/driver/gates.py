@@ -19,7 +19,7 @@ from measurement.records.record import LaunchRecord
 from runners.driver.arm_session import ArmLaunch, Say
 from runners.driver.diagnosis import ArmFailed
 from runners.protocol.gate_verdict import NOT_REPEATABLE, drift_between, judge_gate
-from runners.protocol.messages import DriftReport, GateCommand, GateReply, ParityReport, flops_of
+from runners.protocol.messages import DriftReport, GateCommand, GateReply, ParityReport
 from runners.protocol.same_work import compare_calls, compare_state, drops_step_hooks
 
 GATE_RUNS = 3
@@ -89,10 +89,10 @@ def _pass_gate(arm: ArmLaunch, *, measurement: Measurement, after_blocks: bool) 
     command = GateCommand(after_blocks=after_blocks, counts_flops=arm.record.launch == 0)
     done = arm.session.exchange(command, GateReply, timeout_s=GATE_RUNS * measurement.block_timeout_s)
     reports = [reply.report for reply in done.replies]
-    arm.record.flops = flops_of(reports)
+    arm.gate = reports[0] if isinstance(reports[0], ParityReport) else None
+    arm.record.flops = arm.gate.flops if arm.gate else None
     with _judging():
         arm.record.parity, arm.record.not_offered = judge_gate(reports)
-    arm.gate = reports[0] if isinstance(reports[0], ParityReport) else None
     if not arm.record.parity.passed:
         raise ArmFailed("; ".join(arm.record.parity.failures), status="wrong")
 

@@ -184,7 +184,7 @@ def rehearse_here(plan: Plan) -> tuple[list[str], bool]:
     with Bar(seconds_per_launch=1.0) as progress:
         where: dict[str, Any] = {"placement": inspect(plan).placement, "folder": folder, "progress": progress}
         launch = rehearse(plan, workload, epochs=epochs, **where)
-    failed = {name: [_reason(record), *_excerpt(record)] for name, record in launch.failed.items()}
+    failed = {name: [_reason(record), *(record.error.excerpt if record.error else [])] for name, record in launch.failed.items()}
     alike = {"\n".join([WHO.sub("", lines[0]), *lines[1:]]) for lines in failed.values()}
     if len(failed) == len(plan.arms) and len(alike) == 1:
         raise PlanError(f"{alike.pop()}\nlogs: {folder}")
@@ -233,10 +233,6 @@ def _model_of(launch: Launch) -> list[str]:
         return []
     parameters, tensors = report.model["parameters"], report.model["gradient_tensors"]
     return [f"model      {parameters:,} parameters; gradients of {tensors} tensors", f"optimizer  {report.optimizer['class']}"]
-
-
-def _excerpt(record: LaunchRecord) -> list[str]:
-    return record.error.excerpt if record.error else []
 
 
 def _reason(record: LaunchRecord) -> str:

@@ -10,7 +10,7 @@ import random
 import statistics
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -156,7 +156,8 @@ class ComparisonRun:
             self.progress.say(f"warning: {warning}")
         done = self._complete_launches()
         try:
-            with self._endpoint() as endpoint, _without_garbage_collection():
+            opened = open_endpoint(self.compared.inspection.placement, has_store=not self.plan.are_scripts)
+            with opened as endpoint, _without_garbage_collection():
                 for number in self._numbers(done):
                     self.folder.require_room()
                     self._rehearse_once()
@@ -183,9 +184,6 @@ class ComparisonRun:
             self.comparison = write_reports(self.folder)
             raise
         return self.comparison
-
-    def _endpoint(self) -> AbstractContextManager[DriverEndpoint]:
-        return open_endpoint(self.compared.inspection.placement, has_store=not self.plan.are_scripts)
 
     def _rehearse_once(self) -> None:
         """Rehearse before the first launch of this session, unless arms take the gate before anything is timed anyway."""

@@ -39,7 +39,14 @@ def look(hosts: Sequence[str]) -> dict[str, Any]:
 
 def hidden(views: Mapping[str, View]) -> dict[str, str]:
     """Return the hosts whose own name stands for no address at which others find them, with reason and remedy. Pure."""
-    return {host: _why_hidden(view) for host, view in views.items() if _is_hidden(view["own_address"])}
+    own = {host: view["own_address"] for host, view in views.items()}
+    return {
+        host: f"its own name, '{views[host]['name']}', stands for {address or 'none of its addresses'} there, which Gloo tells the "
+        "other hosts; put the name beside the address by which they reach it, in /etc/hosts there; for DDP, not for Horovod, "
+        "network_interface (--network-interface) will do"
+        for host, address in own.items()
+        if address is None or ipaddress.ip_address(address.partition("%")[0]).is_loopback
+    }
 
 
 def lost(views: Mapping[str, View]) -> list[str]:
@@ -77,19 +84,6 @@ def doubts(views: Mapping[str, View]) -> list[str]:
         for (address, interface), hosts in owners.items()
         if len(hosts) > 1 and not ipaddress.ip_address(address).is_loopback
     ]
-
-
-def _is_hidden(address: str | None) -> bool:
-    return address is None or ipaddress.ip_address(address.partition("%")[0]).is_loopback
-
-
-def _why_hidden(view: View) -> str:
-    stands_for = view["own_address"] or "none of its addresses"
-    return (
-        f"its own name, '{view['name']}', stands for {stands_for} there, which Gloo tells the other hosts; put the name beside the "
-        "address by which they reach it, in /etc/hosts there; for DDP, not for Horovod, network_interface (GLOO_SOCKET_IFNAME) "
-        "will do"
-    )
 
 
 def _addresses_of(name: str) -> list[str]:

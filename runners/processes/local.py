@@ -57,12 +57,12 @@ def base_environment() -> dict[str, str]:
     return local_environment(without_rank_variables(os.environ)) | {"PATH": search_path()} | OUR_PYTHON
 
 
-def end(process: subprocess.Popen[bytes], *, grace_s: float = TERM_GRACE_S) -> None:
+def end(process: subprocess.Popen[bytes]) -> None:
     """Send SIGTERM to the launcher's process group, and SIGKILL if it does not end in time."""
-    for sent, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, grace_s)):
+    for sent in (signal.SIGTERM, signal.SIGKILL):
         if process.poll() is not None:
             return
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, sent)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(wait_s)
+            process.wait(TERM_GRACE_S)

@@ -101,14 +101,9 @@ def _run_in_order(command: Callable[[], Any]) -> None:
 
 def fault_of_environment(error: BaseException) -> str | None:
     """Which folder of PYTHONPATH keeps a library from being imported, and what to do; None: none does."""
-    places: list[str] = []
-    link: BaseException | None = error
-    while link is not None:
-        places += [frame.filename for frame in traceback.extract_tb(link.__traceback__)]
-        places += [link.filename or ""] if isinstance(link, SyntaxError) else []
-        link = link.__cause__ or link.__context__
+    told = "".join(traceback.format_exception(error))
     folders = [Path(folder).absolute() for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
-    own = next((one for one in folders if any(Path(place).is_relative_to(one) for place in places)), None)
+    own = next((one for one in folders if f'File "{one}{os.sep}' in told), None)
     if own is None:
         return None
     return f"PYTHONPATH has '{own}', of which a file cannot be imported ({str(error).partition(chr(10))[0]}); leave it out"

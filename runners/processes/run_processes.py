@@ -19,17 +19,18 @@ from pathlib import Path
 
 import psutil
 
+END_S = 2.0
 RUN_ID = "RINGSIDE_RUN"
 """The variable that every process of a run inherits."""
 
 
-def end_run(run_id: str, *, wait_s: float = 2.0) -> list[int]:
+def end_run(run_id: str) -> list[int]:
     """Kill the processes of a run that are left on this host, frozen or orphaned ones included. Returns their pids."""
     left = run_processes_left(run_id)
     for process in left:
         with contextlib.suppress(psutil.Error):
             process.kill()
-    deadline = time.monotonic() + wait_s
+    deadline = time.monotonic() + END_S
     while any(_is_alive(process) for process in left) and time.monotonic() < deadline:
         time.sleep(0.01)
     pids = [process.pid for process in left]

@@ -228,11 +228,6 @@ class CheckReport(Message):
     """Why a case was not run, by its name."""
 
 
-def flops_of(reports: Sequence[ParityReport | CheckReport]) -> FlopCount | None:
-    """What rank 0 counted in the gate; reports by rank."""
-    return reports[0].flops if isinstance(reports[0], ParityReport) else None
-
-
 class EpochReport(Message):
     """What one rank did in one epoch and the evaluation after it."""
 

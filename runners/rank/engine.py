@@ -167,7 +167,11 @@ def start_engine(
     make_forks_safe()
     threads_before = frozenset(own_threads())  # the library has none yet
     backend.groups = benchmark.groups(job.world_size) if benchmark else ()
-    notes = _tried(job, setup, world, backend, device) if job.tries is not None and setup.is_users_model else []
+    notes: list[str] = []
+    if job.tries is not None and setup.is_users_model:  # no library has started yet
+        from runners.planning.workload_check import check_workload  # which few ranks need
+
+        notes = check_workload(setup, job, rank=world.rank, device=device, backend=backend)
     counted = _connect(job, world, backend, device, store=store)
     if clock is not None:
         clock.mark("rendezvous")
@@ -182,13 +186,6 @@ def start_engine(
         trainer.build()
     settle_garbage()
     return Engine(job=job, setup=setup, world=world, backend=backend, runner=runner, epochs=epochs, notes=notes)
-
-
-def _tried(job: Job, setup: WorkloadSetup, world: World, backend: Backend, device: torch.device) -> list[str]:
-    """Try the workload; raises a ``PlanError`` where it cannot work. Not collective, and no library has started yet."""
-    from runners.planning.workload_check import check_workload  # which few ranks need
-
-    return check_workload(setup, job, rank=world.rank, device=device, backend=backend)
 
 
 def _checked_backend(job: Job, device: torch.device, *, timeout: timedelta | None) -> Backend:

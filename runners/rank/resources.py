@@ -145,10 +145,6 @@ def make_forks_safe() -> None:
 def wait_for_native_threads() -> None:
     """Wait until no other thread of this process runs, or ``LONGEST_WAIT_S`` are over: a library may have one that polls."""
     until = time.monotonic() + LONGEST_WAIT_S
-    while _others_run() and time.monotonic() < until:
-        time.sleep(LOOK_EVERY_S)  # without the interpreter's lock, which they may need to finish
-
-
-def _others_run() -> bool:
     own = threading.get_native_id()
-    return any(state(thread) in RUNNING for thread in own_threads() if thread != own)
+    while any(state(one) in RUNNING for one in own_threads() if one != own) and time.monotonic() < until:
+        time.sleep(LOOK_EVERY_S)  # without the interpreter's lock, which they may need to finish

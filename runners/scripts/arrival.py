@@ -46,7 +46,6 @@ HINTS = (
 class SeenPython:
     """A process that may be a rank, as it is while it is waited for."""
 
-    pid: int
     has_probe: bool
     """Whether its environment has the probe's variable."""
     has_torch: bool
@@ -64,17 +63,10 @@ def look_at(run_id: str, launchers: Sequence[int]) -> list[SeenPython]:
         with contextlib.suppress(psutil.Error, OSError):
             words = process.cmdline()
             if words and PYTHON_NAME.fullmatch(Path(words[0]).name) and not any(one in " ".join(words) for one in LAUNCHER_FILES):
-                seen.append(_seen(process))
+                maps = Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8", errors="replace")
+                has_torch = any(library in maps for library in LIBRARIES)
+                seen.append(SeenPython(has_probe=PROBE in process.environ(), has_torch=has_torch))
     return seen
-
-
-def _seen(process: psutil.Process) -> SeenPython:
-    maps = Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8", errors="replace")
-    return SeenPython(
-        pid=process.pid,
-        has_probe=PROBE in process.environ(),
-        has_torch=any(library in maps for library in LIBRARIES),
-    )
 
 
 def why_silent(seen: Sequence[SeenPython]) -> str:

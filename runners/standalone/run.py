@@ -20,7 +20,7 @@ from runners.planning.arms import job_of
 from runners.processes.process_exit import leave, say_once
 from runners.protocol.gate_verdict import judge_gate
 from runners.protocol.lost_peers import CAUSE_FIRST_S, mentions_lost_peer
-from runners.protocol.messages import CheckReport, ParityReport, flops_of
+from runners.protocol.messages import CheckReport, ParityReport
 from runners.rank.engine import Engine, start_engine
 from runners.rank.remote_error import report_error
 from runners.standalone.flags import RunOptions
@@ -139,7 +139,7 @@ class StandaloneRun:
         if before != engine.gate_comes_first:
             return
         reports = engine.backend.all_gather_object(engine.run_gate(counts_flops=True), ParityReport | CheckReport)
-        record.flops = flops_of(reports)
+        record.flops = reports[0].flops if isinstance(reports[0], ParityReport) else None
         record.parity, record.not_offered = judge_gate(reports)
         if not record.parity.passed:
             failures = "; ".join(record.parity.failures)

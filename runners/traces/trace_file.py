@@ -83,7 +83,8 @@ def _own(operations: Iterable[Span], submitted: Mapping[str, list[Span]], rank: 
 
 def viewers_file(ranks: Sequence[TracedRank]) -> bytes:
     """The file of an arm: compressed JSON, which begins at 0."""
-    zero_ns = min(begin_ns for rank in ranks for begin_ns in _begins(rank))
+    begins = [one.begin_ns for rank in ranks for one in rank.spans]
+    zero_ns = min([*begins, *(one["begin_ns"] for rank in ranks for one in rank.events)])
     events: list[dict[str, Any]] = []
     numbers: dict[tuple[int, str, Any], int] = {}
     for rank in ranks:
@@ -91,11 +92,6 @@ def viewers_file(ranks: Sequence[TracedRank]) -> bytes:
         events += _named(pid, f"rank {rank.rank}")
         events += _rows(rank, pid, zero_ns, numbers)
     return gzip.compress(json.dumps({"displayTimeUnit": "ms", "traceEvents": events}, separators=(",", ":")).encode(), mtime=0)
-
-
-def _begins(rank: TracedRank) -> Iterator[int]:
-    yield from (one.begin_ns for one in rank.spans)
-    yield from (event["begin_ns"] for event in rank.events)
 
 
 def _named(pid: int, name: str, tid: int | None = None) -> list[dict[str, Any]]:

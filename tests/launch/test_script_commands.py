@@ -354,7 +354,7 @@ def test_the_probes_folder_holds_the_probe_alone():
 
 
 def python(**changes):
-    return SeenPython(**{"pid": 1, "has_probe": True, "has_torch": True, **changes})
+    return SeenPython(**{"has_probe": True, "has_torch": True, **changes})
 
 
 @pytest.mark.parametrize(

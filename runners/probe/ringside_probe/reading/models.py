@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import sys
 from typing import Any, Callable, Iterable, Iterator, List, Tuple
@@ -20,13 +21,7 @@ def objects_of(is_wanted: Callable[[type], bool]) -> list[Any]:
     No other thread runs meanwhile: torch 2.0 warns of each tensor that a library's thread lets go while this one sees all objects.
     """
     interval = sys.getswitchinterval()
-    known: dict[type, bool] = {}
-
-    def is_one(kind: type) -> bool:
-        if kind not in known:
-            known[kind] = is_wanted(kind)
-        return known[kind]
-
+    is_one: Callable[[Any], bool] = functools.lru_cache(maxsize=None)(is_wanted)
     sys.setswitchinterval(1.0)
     try:
         return [one for one in gc.get_objects() if is_one(type(one))]
