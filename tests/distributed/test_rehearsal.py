@@ -9,7 +9,7 @@ import pytest
 
 from measurement.plans.plan_file import check_plan
 from measurement.records.results import ResultsFolder
-from runners.driver import run_comparison
+from runners.driver import compared_arms
 from runners.driver.rehearsal import Memory
 from tests.conftest import FORKED, TINY, ringside_here, write_plan
 
@@ -45,7 +45,7 @@ def test_a_rehearsal_that_was_passed_is_remembered_and_what_is_measured_already_
     def refused(*_):
         raise AssertionError("nothing is measured, so nothing is checked")
 
-    monkeypatch.setattr(run_comparison, "inspect", refused)
+    monkeypatch.setattr(compared_arms, "inspect", refused)
     again = ringside_here("compare", plan, "-o", out, "--set", "measurement.launches=2")
     assert again.returncode == 0, again.stderr
     assert again.stderr.splitlines() == ["every launch is measured already; writing reports"]
