@@ -10,6 +10,7 @@ import os
 import re
 import sys
 import sysconfig
+import threading
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -132,9 +133,13 @@ class _HeldBack:
             self._stream.write("".join(self._kept))
 
 
+ONE_AT_A_TIME = threading.RLock()
+"""Threads start commands on several hosts at once, and each asks the launchers: what one found changed must not stay."""
+
+
 @contextlib.contextmanager
 def importing() -> Iterator[None]:
-    """A context in which a module is imported.
+    """A context in which a module is imported, by one thread at a time.
 
     Raises:
         RunsWhenImportedError: it reads the command line, which is ours, or ends the program. What it said on stderr is dropped.
@@ -142,7 +147,7 @@ def importing() -> Iterator[None]:
     errors = _HeldBack(sys.stderr)
     is_sound = True
     try:
-        with _own_command_line(), contextlib.redirect_stderr(errors):
+        with ONE_AT_A_TIME, _own_command_line(), contextlib.redirect_stderr(errors):
             yield
     except SystemExit as ended:
         is_sound = False

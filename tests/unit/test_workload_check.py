@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,6 +15,7 @@ from torch import nn
 
 from backends import make_backend
 from measurement.errors import PlanError
+from measurement.users_code import importing
 from runners.planning.workload import resolve_workload
 from runners.planning.workload_check import check_workload
 from runners.protocol.messages import Job
@@ -290,3 +295,26 @@ def test_a_file_that_cannot_be_loaded_is_told_with_its_line(tmp_path, text, mess
     with pytest.raises(PlanError, match="cannot be loaded") as caught:
         resolve_workload(f"{path}:Mine", {})
     assert all(message in str(caught.value) for message in messages), str(caught.value)
+
+
+def test_threads_that_import_at_once_leave_the_process_as_it_was():
+    """Each host's command asks the launchers for their variables, in a thread of its own. The first to begin ends first."""
+    before = (os._exit, sys.stderr, sys.argv)
+    began, joined, ended = (threading.Event() for _ in range(3))
+
+    def import_first():
+        with importing():
+            began.set()
+            joined.wait(0.2)
+        ended.set()
+
+    def import_second():
+        began.wait()
+        with importing():
+            joined.set()
+            ended.wait(0.2)
+
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(import_first), pool.submit(import_second)]:
+            done.result()
+    assert (os._exit, sys.stderr, sys.argv) == before
