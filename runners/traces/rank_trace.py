@@ -120,7 +120,7 @@ def trace_steps(
     document = _exported(profiler)
     spans, events = [*own, *spans_of(document, own)], list(_events(document))
     if len(events) > most_events:
-        longest = sorted((one for one in events if "length_ns" in one), key=lambda one: one["length_ns"], reverse=True)
+        longest = sorted((one for one in events if "dur" in one), key=lambda one: one["dur"], reverse=True)
         events = longest[:most_events]
     packed = gzip.compress(json.dumps(events, separators=(",", ":")).encode(), mtime=0)
     return TraceReply(spans=spans, events=base64.b64encode(packed).decode())
@@ -203,7 +203,7 @@ def _elements(shape: Any) -> int:
 
 
 def _events(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """What a viewer shows, in short: slices on their threads and streams, and the arrows between them."""
+    """What a viewer shows: slices on the rows of their threads and streams, and the arrows between them; in nanoseconds."""
     own = threading.get_native_id()
 
     def place(event: Mapping[str, Any]) -> str:
@@ -213,17 +213,11 @@ def _events(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for event, begin_ns, length_ns in _slices(document):
         if _row_of(event) != "exchange":
             kept = {key: value for key, value in event.get("args", {}).items() if key in ("stream", "correlation", "device")}
-            found: dict[str, Any] = {
-                "name": event["name"],
-                "cat": event["cat"],
-                "row": place(event),
-                "begin_ns": begin_ns,
-                "length_ns": length_ns,
-            }
-            yield found | ({"args": kept} if kept else {})
+            what = {"ph": "X", "name": event["name"], "cat": event["cat"], "args": kept}
+            yield what | {"row": place(event), "ts": begin_ns, "dur": length_ns}
     arrows = [one for one in document["traceEvents"] if one.get("ph") in ("s", "f") and one.get("cat") in FLOWS]
     ends = {(one["cat"], one["id"], one["ph"]) for one in arrows}
     for one in arrows:
         if {(one["cat"], one["id"], "s"), (one["cat"], one["id"], "f")} <= ends:
-            where = {"row": place(one), "begin_ns": _begin_ns(document, one)}
-            yield {"flow": one["ph"], "id": one["id"], "cat": one["cat"], **where}
+            what = {key: one[key] for key in ("ph", "id", "cat")} | {"name": one["cat"], "bp": "e"}
+            yield what | {"row": place(one), "ts": _begin_ns(document, one)}

@@ -36,7 +36,7 @@ def on_one_clock(replies: Sequence[TraceReply], behind_s: Sequence[float]) -> li
         shift = round(1e9 * behind)
         events = json.loads(gzip.decompress(base64.b64decode(reply.events)))
         for event in events:
-            event["begin_ns"] += shift
+            event["ts"] += shift
         moved = [
             one.model_copy(
                 update={
@@ -84,7 +84,7 @@ def _own(operations: Iterable[Span], submitted: Mapping[str, list[Span]], rank: 
 def viewers_file(ranks: Sequence[TracedRank]) -> bytes:
     """The file of an arm: compressed JSON, which begins at 0."""
     begins = [one.begin_ns for rank in ranks for one in rank.spans]
-    zero_ns = min([*begins, *(one["begin_ns"] for rank in ranks for one in rank.events)])
+    zero_ns = min([*begins, *(one["ts"] for rank in ranks for one in rank.events)])
     events: list[dict[str, Any]] = []
     numbers: dict[tuple[int, str, Any], int] = {}
     for rank in ranks:
@@ -112,41 +112,33 @@ def _rows(rank: TracedRank, pid: int, zero_ns: int, numbers: dict[tuple[int, str
     by_row[EXCHANGE] = [_exchange(one) for one in rank.spans if one.row == "exchange"]
     tids = itertools.count(1)
     for name, events in by_row.items():
-        slices = [event for event in events if "flow" not in event]
         first = 0
-        for number, lane in enumerate(lanes(slices)):
+        for number, lane in enumerate(lanes(event for event in events if event["ph"] == "X")):
             tid = next(tids)
             first = first or tid
             yield from _named(pid, name if number == 0 else f"{name} ({number + 1})", tid)
             for one in lane:
-                times = {"ts": _us(one["begin_ns"] - zero_ns), "dur": _us(one["length_ns"])}
-                place = {"pid": pid, "tid": tid, "name": one["name"], "cat": one["cat"]}
-                yield {"ph": "X", **place, **times, "args": one.get("args", {})}
-        for one in (event for event in events if "flow" in event and first):
+                yield one | {"pid": pid, "tid": tid, "ts": (one["ts"] - zero_ns) / 1000, "dur": one["dur"] / 1000}
+        for one in (event for event in events if event["ph"] != "X" and first):
             number = numbers.setdefault((pid, one["cat"], one["id"]), len(numbers) + 1)
-            place = {"pid": pid, "tid": first, "ts": _us(one["begin_ns"] - zero_ns), "id": number}
-            yield {"ph": one["flow"], "name": one["cat"], "cat": one["cat"], **place, **({"bp": "e"} if one["flow"] == "f" else {})}
+            yield one | {"pid": pid, "tid": first, "ts": (one["ts"] - zero_ns) / 1000, "id": number}
 
 
 def _exchange(span: Span) -> dict[str, Any]:
     told: dict[str, Any] = {"bytes": span.num_bytes, "tensors": span.tensors}
-    return {
-        "name": f"{span.name} {span.num_bytes or 0:,} bytes",
-        "cat": EXCHANGE,
-        "begin_ns": span.begin_ns,
-        "length_ns": span.length_ns,
-        "args": {key: value for key, value in told.items() if value},
-    }
+    args = {key: value for key, value in told.items() if value}
+    what = {"ph": "X", "name": f"{span.name} {span.num_bytes or 0:,} bytes", "cat": EXCHANGE, "args": args}
+    return what | {"row": EXCHANGE, "ts": span.begin_ns, "dur": span.length_ns}
 
 
 def lanes(slices: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     """Rows in each of which slices lie beside or within each other, as viewers need it."""
     rows: list[list[dict[str, Any]]] = []
     open_: list[list[int]] = []
-    for one in sorted(slices, key=lambda one: (one["begin_ns"], -one["length_ns"])):
-        end_ns = one["begin_ns"] + one["length_ns"]
+    for one in sorted(slices, key=lambda one: (one["ts"], -one["dur"])):
+        end_ns = one["ts"] + one["dur"]
         for ends in open_:
-            while ends and ends[-1] <= one["begin_ns"]:
+            while ends and ends[-1] <= one["ts"]:
                 ends.pop()
         place = next((number for number, ends in enumerate(open_) if not ends or end_ns <= ends[-1]), len(rows))
         if place == len(rows):
@@ -155,7 +147,3 @@ def lanes(slices: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
         rows[place].append(one)
         open_[place].append(end_ns)
     return rows
-
-
-def _us(nanoseconds: int) -> float:
-    return nanoseconds / 1000

@@ -45,11 +45,11 @@ def test_ranks_are_on_one_clock_and_the_file_follows_the_formats_rules(tmp_path)
         own = [span("step", "0", -behind_ms, 10), span("phase", "forward", -behind_ms, 4)]
         own += [span("exchange", "gloo:all_reduce", at - behind_ms, 4, num_bytes=1000) for at in (5, 6)]
         events = [
-            {"name": name, "cat": "cpu_op", "row": "training thread", "begin_ns": START + at - behind_ms * MS, "length_ns": 1000}
+            {"ph": "X", "name": name, "cat": "cpu_op", "row": "training thread", "ts": START + at - behind_ms * MS, "dur": 1000}
             for name, at in (("a", 0), ("b", 5000))
         ]
         events += [
-            {"flow": kind, "id": 7, "cat": "fwdbwd", "row": "training thread", "begin_ns": START + at - behind_ms * MS}
+            {"ph": kind, "id": 7, "cat": "fwdbwd", "name": "fwdbwd", "row": "training thread", "ts": START + at - behind_ms * MS}
             for kind, at in (("s", 0), ("f", 5000))
         ]
         ranks.append(reply(own, events))
