@@ -9,7 +9,6 @@ from measurement.records.record import Case
 from reports import conclude
 from reports.charts.comparison_charts import charts
 from reports.conclusions.summaries import count_verdicts, summarise_cases
-from reports.wording.comparison_sentences import counts_words
 from tests.kit.changed import changed
 from tests.kit.results_factory import Truth, concluded, make_plan, on_terminal, write_results
 
@@ -76,13 +75,6 @@ def test_a_case_that_is_not_offered_is_no_hole(found):
     assert (result.throughput_ratio, result.note, result.pairs) == (None, REASON, 0)
     assert result not in found.undecided
     assert found.arm("ddp-gloo").case("send_recv/1KiB").latency_s is not None
-
-
-def test_the_headline_counts_the_cases(found):
-    assert found.headline.startswith(found.findings[0].partition(";")[0])
-    assert counts_words(count_verdicts(found.arm("horovod-gloo"), found.results)) == "slower in 3 of 3 cases; not offered: 3"
-    counts = count_verdicts(found.arm("horovod-mpi"), found.results)
-    assert (counts["faster"], counts["slower"], counts["not offered"], sum(counts.values())) == (1, 1, 3, 6)
 
 
 @pytest.mark.slow

@@ -126,29 +126,34 @@ def test_ranks_that_died_without_a_word_have_the_variables_named_that_may_be_why
     assert message.endswith("; their environment has LD_PRELOAD=/opt/tracer.so, which loads its library before all others")
 
 
+@pytest.mark.parametrize(
+    ("launched", "went", "heard", "message"),
+    [
+        ("exec sleep 60", {"r0": 11.0}, {1: raised(DAMAGED, at_s=12.0)}, "rank 1: "),  # bad input, even after a death
+        ("exit 1", {"r0": 12.4}, {1: raised(NO_MORE, at_s=12.0)}, "rank 1: "),  # the launcher ended others, since it had failed
+        (
+            "exec sleep 60",
+            {"r0": 12.75, "r2": 12.5, "r1": 12.25},
+            {},
+            "rank 1 died without a word, then ranks 2, 0; the launcher still runs",
+        ),
+        ("exec sleep 60", {"r0": 12.5, "r1": 12.5}, {}, "ranks 0, 1 died without a word; "),  # at the same time
+    ],
+)
+def test_the_first_to_go_is_blamed_unless_another_had_raised_its_own_error(scene, launched, went, heard, message):
+    scene.launch(launched)
+    scene.connect(0, 1, 2)
+    scene.go(**went)
+    failed = scene.diagnosis.of_death(heard).failure
+    assert failed.message.startswith(message)
+    assert failed.ranks == ([0, 1] if "s 0, 1" in message else [1])
+
+
 def test_bad_input_is_the_cause_even_where_another_raised_before(scene):
     heard = {0: raised(LOST_PEER, at_s=11.0), 2: raised(DAMAGED, at_s=12.0)}
     failed = scene.diagnosis.of_errors(heard)
     assert failed.failure.ranks == [2]
     assert failed.failure.message.endswith("image 'a.jpg' cannot be read")
-
-
-def test_bad_input_is_the_cause_even_where_others_died_without_a_word(scene):
-    scene.connect(0, 1, 2)
-    scene.go(r0=11.0)
-    failed = scene.diagnosis.of_death({1: raised(DAMAGED, at_s=12.0)})
-    assert failed.failure.ranks == [1]
-    assert "died" not in failed.failure.message
-
-
-def test_who_raised_before_others_died_without_a_word_is_the_cause(scene):
-    """The launcher ended them, since a rank of theirs had failed."""
-    scene.launch("import time; time.sleep(60)")
-    scene.connect(0, 1)
-    scene.go(_0=12.4)
-    failed = scene.diagnosis.of_death({1: raised(NO_MORE, at_s=12.0)})
-    assert failed.failure.message.startswith("rank 1: ")
-    assert failed.failure.ranks == [1]
 
 
 def test_who_raised_first_is_the_cause_across_hosts_whose_clocks_differ(tmp_path):
@@ -196,21 +201,6 @@ def test_an_error_of_its_own_is_the_cause_though_another_tells_of_a_lost_peer_be
     """By clocks that differ."""
     failed = scene.diagnosis.of_errors({0: raised(LOST_PEER, at_s=11.9), 1: raised(NO_MORE, at_s=12.0)})
     assert failed.failure.message == "rank 1: ValueError: no more"
-
-
-def test_of_several_silent_ranks_the_first_is_the_cause_and_the_others_follow(scene):
-    scene.launch("exec sleep 60")
-    scene.connect(0, 1, 2)
-    scene.go(r0=12.75, r2=12.5, r1=12.25)
-    failed = scene.diagnosis.of_death({})
-    assert failed.failure.message == "rank 1 died without a word, then ranks 2, 0; the launcher still runs"
-    assert failed.failure.ranks == [1]
-
-
-def test_ranks_that_went_at_the_same_time_are_blamed_together(scene):
-    scene.connect(0, 1)
-    scene.go(r0=12.5, r1=12.5)
-    assert scene.diagnosis.of_death({}).failure.message.startswith("ranks 0, 1 died without a word; ")
 
 
 def test_a_launcher_that_ended_before_any_rank_reported_is_told_with_its_code_and_its_words(scene):

@@ -76,13 +76,6 @@ def test_a_straggler_shows_in_its_own_time_and_hosts_are_sums(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_table_has_a_row_for_each_rank_unless_there_is_one_alone(tmp_path):
-    places = [[entry.text for entry in line[:2]] for line in rank_table(concluded(tmp_path)).lines()]
-    assert places == [["rank 0", "host1"], ["rank 1", "host1"], ["sum", "host1"], ["skew", ""]]
-    assert not rank_table(concluded(tmp_path / "alone", plan=changed(make_plan(), world_size=1))).rows
-
-
-@pytest.mark.slow
 def test_of_very_many_ranks_the_slowest_are_shown(tmp_path):
     plan = changed(make_plan([], launches=1, rounds=2, local_every=2, floor=False), world_size=100)
     comparison = concluded(tmp_path, plan=plan)

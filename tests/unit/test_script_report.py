@@ -38,19 +38,6 @@ def comparison(folder):
     return write_reports(folder)
 
 
-def test_the_verdict_comes_first_then_equality_then_the_first_culprits(comparison):
-    assert comparison.headline.startswith("new is 9")
-    assert comparison.result("new").verdict == "faster"
-    lines = first_lines(comparison)
-    assert lines[0] == comparison.equality.sentence
-    assert lines[0].startswith("new starts equal to old, then is apart from step 1 on")
-    assert lines[1].startswith("The loss of new is no worse than old's by a margin of 2%")
-    assert "the learning rate of new is 2 times as high" in lines[2]
-    assert lines[-1].startswith("and ") and lines[-1].endswith("more differences: see the table")
-    assert len(lines) <= 6
-    assert all("\n" not in line for line in lines)
-
-
 def test_every_format_renders_scripts(folder, comparison):
     for report in map(make_report, FORMATS):
         report.render(comparison)
@@ -71,15 +58,6 @@ def test_scripts_have_phases_and_a_phase_is_named_as_the_cause(comparison):
     assert result.because.term == "backward"
     assert result.because.difference_s == result.phase_differences_s["backward"].value < 0
     assert "less of each step in backward with its exchange" in comparison.findings[0]
-
-
-def test_a_right_port_is_equal_and_has_no_culprit(tmp_path):
-    found = conclude(folder_of(tmp_path, {"new": PORT}))
-    assert (found.equality.unequal, found.equality.first_difference_step) == ([], None)
-    lines = first_lines(found)
-    assert lines[0] == "new trains as old: equal start, and equal up to float32 rounding over the first 5 steps"
-    assert not [line for line in lines if line.startswith("Differs")]
-    assert lines[-1].endswith("settings differ that come with the library: see the table")
 
 
 def test_unlike_work_has_a_ratio_and_no_verdict_unless_it_is_allowed(tmp_path):

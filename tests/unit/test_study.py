@@ -27,6 +27,9 @@ RATIOS = {"one": 1.2, "two": 1.1, "three": 1.0, "four": 0.8}
 """Of horovod-gloo to ddp-gloo, by point."""
 
 
+ONE_AND_TWO = {"one": {"world_size": 1}, "two": {"world_size": 2}}
+
+
 def study_of(points, *, single=False, launches=3, **changes):
     content = make_plan(["horovod-gloo"], rounds=8, launches=launches, control=False).model_dump()
     if single:
@@ -111,7 +114,7 @@ def test_what_makes_no_study_is_refused_before_anything_is_written(tmp_path, cha
 @pytest.mark.slow
 def test_speed_up_and_efficiency_by_hand(tmp_path):
     """Two ranks, each 1.25 times as slow as the process alone: a speed-up of 1.6 and an efficiency of 80%."""
-    study = study_of({"one": {"world_size": 1}, "two": {"world_size": 2}}, single=True)
+    study = study_of(ONE_AND_TWO, single=True)
     exact = Truth(ratios={"single": 1.0, "horovod-gloo": 0.5}, noise=0.0, drift=0.0, exposed_s=0.0)
     truths = {"one": exact, "two": replace(exact, step_s=0.025)}
     found = conclude_study(write_points(tmp_path, study, truths))
@@ -130,7 +133,7 @@ def test_speed_up_and_efficiency_by_hand(tmp_path):
 @pytest.mark.slow
 def test_the_scaling_baseline_is_named(tmp_path):
     quiet = Truth(ratios={"horovod-gloo": 1.0}, noise=0.01, drift=0.0)
-    alone = study_of({"one": {"world_size": 1}, "two": {"world_size": 2}})
+    alone = study_of(ONE_AND_TWO)
     found = conclude_study(write_points(tmp_path / "one", alone, {"one": quiet, "two": quiet}))
     assert found.points[1].arm("horovod-gloo").scaling_baseline == "horovod-gloo at one (one rank with wrapper)"
     pairs = study_of({"two": {"world_size": 2}, "four": {"world_size": 4}})
@@ -144,16 +147,12 @@ def test_the_scaling_baseline_is_named(tmp_path):
 @pytest.mark.slow
 def test_what_the_input_costs_at_each_point(tmp_path):
     """A fifth of the step on one rank, a half on two, under each library; synthetic arms scale from a synthetic process."""
-    names = ["single", "horovod-gloo", *(f"{name}-synthetic" for name in ("single", "ddp-gloo", "horovod-gloo"))]
-    arms = {name: make_plan(names).arms[name] for name in ("ddp-gloo", *names)}
-    for name in names:
-        library = {"backend": "single", "transport": None} if name.startswith("single") else {"options": {}}
-        arms[name] = changed(arms[name], **library, launcher=None, input="synthetic" if "syn" in name else "real")
-    arms["ddp-gloo-synthetic"] = changed(arms["ddp-gloo"], input="synthetic")
-    study = study_of(
-        {"one": {"world_size": 1}, "two": {"world_size": 2}}, arms={name: arm.model_dump() for name, arm in arms.items()}
-    )
-    found = conclude_study(write_points(tmp_path, study, {"one": _with_input(0.2, single=True), "two": _with_input(0.5)}))
+    real = {"single": {"backend": "single"}} | {
+        f"{name}-gloo": {"backend": name, "transport": "gloo"} for name in ("ddp", "horovod")
+    }
+    synthetic = {f"{name}-synthetic": {**arm, "input": "synthetic"} for name, arm in real.items()}
+    study = study_of(ONE_AND_TWO, arms=real | synthetic)
+    found = conclude_study(write_points(tmp_path, study, {"one": _with_input(0.2), "two": _with_input(0.5)}))
     for name in ("ddp-gloo", "horovod-gloo"):
         shares = [point.arm(name).input_share for point in found.points]
         assert [share.value for share in shares] == pytest.approx([0.2, 0.5], abs=0.02)
@@ -167,9 +166,9 @@ def test_what_the_input_costs_at_each_point(tmp_path):
     assert two.arm("ddp-gloo-synthetic").scaling_efficiency.value == pytest.approx(1, rel=0.05)
 
 
-def _with_input(share, *, single=False):
-    names = ["horovod-gloo", *(["single"] if single else [])]
-    ratios = dict.fromkeys(names, 1.0) | {f"{name}-synthetic": 1 / (1 - share) for name in ["ddp-gloo", *names]}
+def _with_input(share):
+    names = ["ddp-gloo", "horovod-gloo", "single"]
+    ratios = dict.fromkeys(names, 1.0) | {f"{name}-synthetic": 1 / (1 - share) for name in names}
     return Truth(ratios=ratios, step_s=0.016 / (1 - share), noise=0.01, drift=0.0)
 
 

@@ -175,22 +175,21 @@ def test_a_cause_has_all_that_sets_an_arm_apart_from_one_that_is_like_it_but_for
     """Conversions took 30 ms of the 138 by which float16 made Horovod's exchange longer, so nothing was named."""
     found = concluded(tmp_path, traced_arm("ddp-gloo"), traced_arm("horovod-gloo"), more_exchange_s={"horovod-gloo": 0.004})
     result, arm = found.result("horovod-gloo"), next(arm for arm in found.arms if arm.name == "horovod-gloo")
-    converts = NamedCause(
-        name=cause,
-        term="exposed_exchange",
-        per_step_s=Estimate(value=0.001, ci_low=0.0009, ci_high=0.0011),
-        setting="another value",
-    )
+    known = Estimate(value=0.001, ci_low=0.0009, ci_high=0.0011)
+    converts = NamedCause(name=cause, term="exposed_exchange", per_step_s=known, setting="another value")
     slow = changed(arm, options={"groups": 1, **option}, causes=[converts])
-    alike, other = ({"name": "ddp-gloo", "options": {"groups": groups}, "causes": []} for groups in (1, 5))
-    because = with_named(result, {"horovod-gloo": slow, "ddp-gloo": slow.model_copy(update=alike)}).because
+    alike, other = (
+        {"horovod-gloo": slow, "ddp-gloo": changed(slow, name="ddp-gloo", options={"groups": groups}, causes=[])}
+        for groups in (1, 5)
+    )
+    because = with_named(result, alike).because
     assert (because.named, because.named_s) == (cause, because.difference_s)
     apart = {"library_overhead": Estimate(value=-0.0015)}
     shorter = changed(result, term_differences_s=result.term_differences_s | apart)
-    told = with_named(shorter, {"horovod-gloo": slow, "ddp-gloo": slow.model_copy(update=alike)})
+    told = with_named(shorter, alike)
     assert told.because.gain_s == pytest.approx(0.004 - 0.0015, rel=0.2), "what a longer cycle wins back counts, too"
     assert f"all of that is {cause}, and another value in horovod-gloo gains" in cause_clause(told)
-    assert with_named(result, {"horovod-gloo": slow, "ddp-gloo": slow.model_copy(update=other)}).because.named is None
+    assert with_named(result, other).because.named is None
 
 
 def summary(backend, *, described=(), **terms):

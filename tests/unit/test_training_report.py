@@ -136,10 +136,6 @@ def test_time_to_accuracy_counts_training_alone_and_is_held_against_the_baseline
     assert "(resolution: one epoch, 33% of that time)" in alike.findings[3]
 
 
-def test_the_headline_says_accuracy_then_time(alike):
-    assert alike.headline == "All arms reach the same accuracy as single (98.5%); ddp, single reach 97% first, in 6.00 s"
-
-
 def test_curves_are_means_in_a_band_over_seeds(alike):
     curve = alike.training.arm("single").curve
     assert (curve.train_s, curve.seeds) == ([2.0, 4.0, 6.0, 8.0], [3, 3, 3, 3])
@@ -270,9 +266,8 @@ def test_a_study_tells_how_long_each_arm_trains_by_ranks():
     assert study.points[0].arm("horovod").time_to_train_s.value == pytest.approx(9.0)
     assert study.points[1].arm("horovod").time_to_train_s is None
     assert "horovod trains to 97% accuracy in 9.00 s at one, not with every seed at two" in study.findings
-    figure = study_charts(study)["time_to_train"]
-    assert {line["name"]: line["x"] for line in figure["data"]} == {"ddp": [2, 4], "single": [2, 4], "horovod": [2]}
-    assert figure["layout"]["xaxis"]["ticktext"] == ["2", "4<br>2 hosts"]
+    lines = study_charts(study)["time_to_train"]["data"]
+    assert {line["name"]: line["x"] for line in lines} == {"ddp": [2, 4], "single": [2, 4], "horovod": [2]}
 
 
 def test_without_a_target_it_is_the_time_to_the_last_epoch():

@@ -150,10 +150,6 @@ def test_the_command_shows_it(measured, capsys):
     assert "links of 10 Gbit/s" in said and "not measured" in said and "the links measured are faster" in said
     command(measured.root, links="10gbit", measured_link="1gbit")
     assert "the links measured are faster" not in capsys.readouterr().out
-    command(measured.root, is_what_if=True, form="csv")
-    header, *lines = capsys.readouterr().out.splitlines()
-    assert header == "scenario,arm,samples_per_s,low,high,gain,fastest"
-    assert len(lines) == sum(len(one.arms) for one in conclude(measured).what_if)
     for given, message in (
         ({"to": "32", "is_what_if": True}, "give one of both"),
         ({"links": "fast"}, "--link is 'fast'; give 100kbit to 100gbit"),
