@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -35,11 +36,20 @@ class Estimate(Stored):
         """Bounds each of which holds by itself with the interval's confidence; ``bounds`` where there are no others."""
         return self.bounds
 
+    @property
+    def half_width(self) -> float | None:
+        """Of the interval; None without one."""
+        return None if self.bounds is None else (self.bounds[1] - self.bounds[0]) / 2
+
     def excludes(self, value: float) -> bool:
         """Whether there is an interval and it lies on one side of ``value``."""
         return self.bounds is not None and not self.bounds[0] <= value <= self.bounds[1]
 
+    def mapped(self, change: Callable[[float], float]) -> Estimate:
+        """The estimate of another quantity, which grows with this one."""
+        low, high = (None if bound is None else change(bound) for bound in (self.ci_low, self.ci_high))
+        return Estimate(value=change(self.value), ci_low=low, ci_high=high)
+
     def times(self, factor: float) -> Estimate:
         """The estimate in another unit."""
-        low, high = (None if bound is None else bound * factor for bound in (self.ci_low, self.ci_high))
-        return Estimate(value=self.value * factor, ci_low=low, ci_high=high)
+        return self.mapped(lambda value: value * factor)

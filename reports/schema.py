@@ -417,6 +417,11 @@ class ArmSummary(Stored):
         return next(figures for figures in self.cases if figures.case == name)
 
     @property
+    def has_failed(self) -> bool:
+        """Whether it was measured in vain."""
+        return self.status in ("failed", "wrong", "timeout")
+
+    @property
     def competes(self) -> bool:
         """Whether it is compared for itself: neither the control nor on other input."""
         return self.role in ("baseline", "candidate")
@@ -519,6 +524,11 @@ class RatioSummary(Stored):
         """``throughput_ratio`` with its interval; None where nothing was timed."""
         value = self.throughput_ratio
         return None if value is None else Estimate(value=value, ci_low=self.ci_low, ci_high=self.ci_high)
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether one of the two is faster."""
+        return self.verdict in ("faster", "slower")
 
     @property
     def control_failed(self) -> bool:

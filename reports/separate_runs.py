@@ -7,8 +7,6 @@ sizes are the points of a study.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
 
 from measurement.conditions.fairness import fairness_table
 from measurement.conditions.same_environment import plan_digest
@@ -24,14 +22,8 @@ from reports.runs import ArmKey, Run, is_allowed, is_told_by_names, name_arms, r
 from reports.schema import Comparison
 from reports.study_schema import Study
 
-
-@dataclass(frozen=True, kw_only=True)
-class ConcludedRuns:
-    """What runs come to."""
-
-    summary: Comparison | Study
-    points: Mapping[str, Comparison] = field(default_factory=dict)
-    """The comparison at each point of a study."""
+ConcludedRuns = tuple[Comparison | Study, Mapping[str, Comparison]]
+"""What runs come to; of a study also the comparison at each point."""
 
 
 def conclude_runs(runs: Sequence[Run], *, name: str, baseline: str | None = None, allowed: Sequence[str] = ()) -> ConcludedRuns:
@@ -51,15 +43,16 @@ def conclude_runs(runs: Sequence[Run], *, name: str, baseline: str | None = None
         by_size.setdefault(run.plan.world_size, []).append(run)
     unlike = require_equal_conditions(runs, arms, allowed)
     if len(by_size) == 1 or runs[0].plan.training is not None:
-        return ConcludedRuns(summary=_comparison(runs, arms, name=name, baseline=chosen, unlike=unlike))
+        return _comparison(runs, arms, name=name, baseline=chosen, unlike=unlike), {}
     return _study(by_size, arms, name=name, baseline=chosen, allowed=allowed, unlike=unlike)
 
 
 def write_runs(found: ConcludedRuns, folder: ResultsFolder) -> None:
     """Write every customary report into a folder, those of a study's points into folders of their own."""
-    for name, comparison in found.points.items():
+    summary, points = found
+    for name, comparison in points.items():
         write_files(folder.point(name), comparison, None)
-    write_files(folder, found.summary, None)
+    write_files(folder, summary, None)
 
 
 def _comparison(
@@ -87,20 +80,15 @@ def _comparison(
         records.append(run.record.model_copy(update=place))
         tables.append(read_steps(run.folder, [run.record]).as_of(arm=arm, launch=launch))
     found = compare(plan, records, Steps.joined(tables))
-    firsts = {record.arm: record for record in reversed(records)}
+    table = fairness_table(list({record.arm: record for record in reversed(records)}.values()))
+    are_named = runs[0].arm is not None  # what their names stand for was asked for
     return found.model_copy(
         update={
             "runs": {arm: [run.name for run in same] for arm, same in by_arm.items()},
-            "fairness": _fairness(list(firsts.values()), are_named=runs[0].arm is not None),
+            "fairness": [{**row, "asked": row["asked"] or (are_named and is_told_by_names(row["field"]))} for row in table],
             "warnings": [*found.warnings, *unlike],
         }
     )
-
-
-def _fairness(records: Sequence[LaunchRecord], *, are_named: bool) -> list[dict[str, Any]]:
-    """The fairness table; what the names of arms stand for was asked for."""
-    table = fairness_table(records)
-    return [{**row, "asked": row["asked"] or (are_named and is_told_by_names(row["field"]))} for row in table]
 
 
 def _plan(by_arm: Mapping[str, Sequence[Run]], *, name: str, baseline: str) -> Plan:
@@ -161,4 +149,4 @@ def _study(
     asked = {arms[run.kind]: _as_asked(run.record) for same in by_size.values() for run in same}
     update = {"name": name, "baseline": baseline, "arms": asked, "points": points, "scaling": scaling, "world_size": sizes[0]}
     plan = first.model_copy(update=update)
-    return ConcludedRuns(summary=study_of(plan, compared, comparison_id=name), points=compared)
+    return study_of(plan, compared, comparison_id=name), compared

@@ -177,7 +177,7 @@ def next_step(tuning: Tuning, plan: str) -> str:
 def beside(result: RatioSummary) -> str:
     """A verdict with its ratio: ``5.2% faster (1.031 to 1.074)``, ``undecided (1.010, 0.980 to 1.041)``."""
     told = result.verdict
-    if told in ("faster", "slower") and result.throughput_ratio is not None:
+    if result.is_decided and result.throughput_ratio is not None:
         return f"{apart(result.throughput_ratio)} {told} ({interval(result)})"
     why = WITHHELD.get(result.withheld_by or "")
     return f"{told} ({ratio(result.throughput_ratio)}, {interval(result)}{f'; {why}' if why else ''})"

@@ -102,4 +102,4 @@ def report_runs(asked: ReportOptions) -> bool:
     where = asked.report_folder()
     found = conclude_runs(read_runs(list(asked.folders)), name=where.root.name, baseline=asked.baseline, allowed=asked.allow)
     write_runs(found, where)
-    return show(found.summary, where)
+    return show(found[0], where)

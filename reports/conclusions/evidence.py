@@ -61,6 +61,7 @@ class Evidence:
         everything = sorted(records, key=lambda record: (record.launch, order.index(record.arm)))
         own = [record for record in everything if record.arm != FLOOR]
         valid, readings = steps.valid(everything), tabulate_readings(everything)
+        minutes = measured_minutes(plan, everything)
         timed, beside = valid.without_arm(FLOOR), empty(HOST_USE_TYPES) if host_use is None else host_use
         return cls(
             plan=plan,
@@ -71,8 +72,8 @@ class Evidence:
             readings=readings[readings["arm"] != FLOOR],
             host_use=beside[beside["arm"] != FLOOR],
             terms=Terms.find(everything, valid, readings),
-            minutes=measured_minutes(plan, everything),
-            spent_minutes=_spent_minutes(everything) or measured_minutes(plan, everything),
+            minutes=minutes,
+            spent_minutes=_spent_minutes(everything) or minutes,
             unlike_work=unlike_work or {},
             error_share=error_share,
         )

@@ -76,12 +76,7 @@ def input_shares(evidence: Evidence) -> dict[str, Estimate]:
     pairs = evidence.plan.input_pairs() if len(evidence.blocks) else {}
     samples = _samples(evidence, evidence.blocks, [[synthetic, real] for real, synthetic in pairs.items()])
     intervals = _intervals(evidence, samples, copies=[1] * len(pairs), family=len(pairs)) if pairs else []
-    return {real: _taken(one) for real, one in zip(pairs, intervals, strict=True) if one is not None}
-
-
-def _taken(ratio: Estimate) -> Estimate:
-    low, high = (None if bound is None else 1 - 1 / bound for bound in (ratio.ci_low, ratio.ci_high))
-    return Estimate(value=1 - 1 / ratio.value, ci_low=low, ci_high=high)
+    return {real: one.mapped(lambda ratio: 1 - 1 / ratio) for real, one in zip(pairs, intervals, strict=True) if one is not None}
 
 
 def find_spread(plan: Plan, blocks: pd.DataFrame, *, cases: Sequence[str | None] = (None,)) -> Spread:

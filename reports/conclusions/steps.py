@@ -6,7 +6,7 @@ rank that took longest, for which the others wait. Time and memory to make them 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,13 +98,9 @@ class Steps:
             found = Steps(**{which: table[table[name] == value] for which, table in vars(found).items()})
         return found
 
-    def _kept(self, keeps: Callable[[pd.DataFrame], pd.Series]) -> Steps:
-        """Those rows of both tables."""
-        return Steps(**{name: table[keeps(table)] for name, table in vars(self).items()})
-
     def without_arm(self, arm: str) -> Steps:
         """Those of all other arms."""
-        return self._kept(lambda table: table["arm"] != arm)
+        return Steps(**{name: table[table["arm"] != arm] for name, table in vars(self).items()})
 
     def by_iteration(self) -> Steps:
         """These steps with themselves as samples, counted once for all ranks: of scripts whose samples could not be counted."""

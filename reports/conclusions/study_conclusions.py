@@ -70,10 +70,11 @@ def has_own_units(points: Sequence[StudyPoint]) -> bool:
 def quotient(one: Estimate, other: Estimate) -> Estimate:
     """One estimate over another, independent one; errors add as squares of logarithms."""
     value = one.value / other.value
-    if one.ci_low is None or one.ci_high is None or other.ci_low is None or other.ci_high is None:
+    if one.bounds is None or other.bounds is None:
         return Estimate(value=value)
-    down = math.hypot(math.log(one.value / one.ci_low), math.log(other.ci_high / other.value))
-    up = math.hypot(math.log(one.ci_high / one.value), math.log(other.value / other.ci_low))
+    (low, high), (least, most) = one.bounds, other.bounds
+    down = math.hypot(math.log(one.value / low), math.log(most / other.value))
+    up = math.hypot(math.log(high / one.value), math.log(other.value / least))
     return Estimate(value=value, ci_low=value * math.exp(-down), ci_high=value * math.exp(up))
 
 

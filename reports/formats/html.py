@@ -88,7 +88,7 @@ class HtmlReport(Report):
             screen=screen,
             axis=interval_axis(screen.candidates, baseline=study.baseline, confidence=study.confidence),
             files=STUDY_FILES,
-            results=results_table(study).narrowed("throughput", "speed_up", "efficiency"),
+            results=results_table(study),
             points=points_table(study),
             sections={section.name: section for section in study_sections(study)},
             bases=bases(study),
@@ -102,8 +102,7 @@ def _answer(comparison: Comparison) -> dict[str, Table]:
     """The tables that the page shows in a way of their own, by name."""
     if comparison.cases:
         return {"outcomes": outcome_table(comparison), "cases": case_table(comparison)}
-    columns = ("arm", "runs_as", "status", "throughput", "ratio", "interval", "verdict", "pairs")
-    verdicts = {"verdicts": verdict_table(comparison).narrowed("throughput").only(*columns)}
+    verdicts = {"verdicts": verdict_table(comparison).without("exposed", "note")}
     return verdicts | ({"training": training_table(comparison.training)} if comparison.training else {})
 
 

@@ -62,23 +62,9 @@ class Table:
     columns: Sequence[Column]
     rows: Sequence[Row]
 
-    def only(self, *names: str) -> Table:
-        """The table with these columns, in this order."""
-        by_name = {column.name: column for column in self.columns}
-        return replace(self, columns=[by_name[name] for name in names])
-
     def without(self, *names: str) -> Table:
         """The table without these columns."""
         return replace(self, columns=[column for column in self.columns if column.name not in names])
-
-    def narrowed(self, *names: str) -> Table:
-        """The table with the shorter texts in these columns."""
-
-        def narrow(row: Row) -> Row:
-            short = {name: replace(row.entries[name], text=row.entries[name].narrow, short=None) for name in names}
-            return replace(row, entries={**row.entries, **short})
-
-        return replace(self, rows=[narrow(row) for row in self.rows])
 
     def with_total(self) -> Table:
         """The table whose last row, if there is one, sums up the others."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from measurement.records.trace import NcclCollective
 from reports.conclusions.step_terms import TERMS
 from reports.schema import Comparison, Estimate, WhatIf, WhatIfArm
 from reports.tables.table import Entries, Entry, Table, table
 from reports.wording.causes import TERM_NAMES
-from reports.wording.formatting import NONE, bounds_text, milliseconds, rate, rate_interval, ratio, step_shares, with_interval
+from reports.wording.formatting import NONE, bounds_text, milliseconds, rate, rate_interval, ratio, share, with_interval
 
 MOST_EXCHANGES, MOST_COLLECTIVES = 24, 3
 """How many an arm shows; comparison.json has all."""
@@ -29,7 +28,7 @@ def steps_table(comparison: Comparison) -> Table:
             "arm": arm.name,
             "median": milliseconds(arm.step_time_s.get("p50")),
             "spread": bounds_text(arm.step_time_s.get("p5"), arm.step_time_s.get("p95"), milliseconds),
-            "shares": step_shares(arm.step_shares),
+            "shares": f"{share(shares.data_wait)}, {share(shares.exposed_exchange)}" if (shares := arm.step_shares) else NONE,
         }
         for arm in comparison.arms
     ]
@@ -104,17 +103,16 @@ def nccl_table(comparison: Comparison) -> Table:
             "arm": arm.arm,
             **{name: str(getattr(arm.nccl, name) or NONE) for name in ("version", "network", "channels")},
             "connections": ", ".join(arm.nccl.connections) or NONE,
-            "collectives": "; ".join(map(_collective, arm.nccl.collectives[:MOST_COLLECTIVES])) or NONE,
+            "collectives": "; ".join(
+                f"{one.operation or 'one'} of {one.num_bytes:,} bytes by {one.algorithm}, {one.protocol}"
+                for one in arm.nccl.collectives[:MOST_COLLECTIVES]
+            )
+            or NONE,
         }
         for arm in (comparison.traces.arms if comparison.traces else [])
         if arm.nccl
     ]
     return table(titles, rows, numeric=("channels",), wraps=("connections", "collectives"))
-
-
-def _collective(one: NcclCollective) -> str:
-    """Such as ``AllReduce of 26,214,400 bytes by RING, SIMPLE``."""
-    return f"{one.operation or 'one'} of {one.num_bytes:,} bytes by {one.algorithm}, {one.protocol}"
 
 
 def milliseconds_entry(estimate: Estimate | None) -> Entry:

@@ -13,15 +13,15 @@ from reports.wording.formatting import (
     NONE,
     accuracy_interval,
     arm_kind,
-    exposed,
     interval,
+    milliseconds,
     percent,
     points,
     rate,
     rate_interval,
     ratio,
     seconds,
-    time_ratio,
+    with_interval,
 )
 
 MPI_PARAMETERS = {"environment.OMPI_MCA_pml": "pml", "environment.OMPI_MCA_btl": "btl"}
@@ -76,7 +76,7 @@ def arm_entries(arm: ArmSummary, result: RatioSummary | None) -> dict[str, Entry
         "ratio": Entry(text=ratio(result.throughput_ratio) if result else "1" if is_baseline and speed else ""),
         "interval": Entry(text=interval(result) if result else ""),
         "verdict": Entry(text=said, kind=kind),
-        "exposed": Entry(text=exposed(arm.exposed_exchange_s) if arm.world_size > 1 else "not tested"),
+        "exposed": Entry(text=with_interval(arm.exposed_exchange_s, milliseconds) if arm.world_size > 1 else "not tested"),
     }
 
 
@@ -174,7 +174,7 @@ def training_table(training: TrainingSummary) -> Table:
             "convergence": _convergence(arm, training),
             "time": seconds(arm.time_to_accuracy_s),
             "reached": f"{arm.seeds_reached} of {arm.seeds}",
-            "time_ratio": "1" if arm.name == training.baseline else time_ratio(arm.time_ratio),
+            "time_ratio": "1" if arm.name == training.baseline else with_interval(arm.time_ratio, ratio),
             "note": arm.note or "",
         }
         for arm in training.arms

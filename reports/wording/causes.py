@@ -36,7 +36,7 @@ def cause_clause(result: RatioSummary) -> str:
     """
     differences: list[tuple[Term | Phase, Estimate]] = [*result.term_differences_s.items(), *result.phase_differences_s.items()]
     known = dict(differences)
-    if result.verdict not in ("faster", "slower") or not known:
+    if not result.is_decided or not known:
         return ""
     cause = result.because
     if cause is None:
@@ -105,13 +105,10 @@ def trace_sentence(arm: ArmSummary, traced: Estimate | None) -> str | None:
     if traced is None or timed is None:
         return None
     in_trace, in_timed = (with_interval(one, milliseconds) for one in (traced, timed))
-    agree = abs(traced.value - timed.value) <= math.hypot(*(_half_width(one) for one in (traced, timed)))
+    widths = [math.inf if one.half_width is None else one.half_width for one in (traced, timed)]
+    agree = abs(traced.value - timed.value) <= math.hypot(*widths)
     kept = "" if agree else ". The profiler changes that arm's steps, so the trace's milliseconds are not those of timed ones"
     return f"{arm.name} exposes {in_trace} ms of exchange in the trace, and {in_timed} in timed steps{kept}"
-
-
-def _half_width(estimate: Estimate) -> float:
-    return math.inf if estimate.ci_low is None or estimate.ci_high is None else (estimate.ci_high - estimate.ci_low) / 2
 
 
 def _bounds(difference: Estimate) -> str:

@@ -331,7 +331,7 @@ def chance_lines(
     """
     if comparisons < 2:
         return []
-    claimed = sum(result.role == "candidate" and result.verdict in ("faster", "slower") for result in results)
+    claimed = sum(result.role == "candidate" and result.is_decided for result in results)
     return [
         f"Each of the {comparisons} {kind} is a comparison of its own at {percent(confidence)} confidence: were there no "
         f"difference anywhere, {comparisons * (1 - confidence):.2g} of them would still be expected to show one. Verdicts of "

@@ -272,7 +272,7 @@ STEPS: dict[Withheld, str] = {
 
 def _next_step(comparison: Comparison) -> str | None:
     """What to do about what is worst; None where there is nothing."""
-    bad = [arm for arm in comparison.arms if arm.status in BAD and arm.role != "control"]
+    bad = [arm for arm in comparison.arms if arm.has_failed and arm.role != "control"]
     if bad:
         return f"Mend {bad[0].name} and run again: it {BAD[bad[0].status]}, see 'What failed?'"
     candidates = comparison.candidates
@@ -309,7 +309,7 @@ def _of_study(study: Study) -> FirstScreen:
     ranks = sorted({point.world_size for point in study.points})
     span = f"{ranks[0]}" if len(ranks) == 1 else f"{ranks[0]} to {ranks[-1]}"
     parts = [study.workload, count(len(study.points), "point"), f"{span} ranks, {study.scaling} scaling"]
-    bad = [(point, arm) for point in study.points for arm in point.arms if arm.status in BAD and arm.role != "control"]
+    bad = [(point, arm) for point in study.points for arm in point.arms if arm.has_failed and arm.role != "control"]
     return FirstScreen(
         headline=study.headline,
         candidates=candidates,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from measurement.records.record import Case
-from reports.schema import ArmSummary, Estimate, RatioSummary, StepShares
+from reports.schema import ArmSummary, Estimate, RatioSummary
 
 PHASE_NAMES = {"data_wait": "data wait", "forward": "forward", "backward": "backward", "optimizer": "optimizer step"}
 NONE = "–"
@@ -127,11 +127,6 @@ def significant(value: float) -> str:
     return f"{value:.{max(digits, 0)}f}"
 
 
-def exposed(estimate: Estimate | None) -> str:
-    """Exposed exchange in milliseconds per step, with its interval."""
-    return with_interval(estimate, milliseconds)
-
-
 def with_interval(estimate: Estimate | None, words: Callable[[float], str]) -> str:
     """A value and, in brackets, its bounds where it has them; ``words`` writes a number."""
     if estimate is None:
@@ -143,11 +138,6 @@ def with_interval(estimate: Estimate | None, words: Callable[[float], str]) -> s
 def share(part: float | None) -> str:
     """A share in whole percents."""
     return NONE if part is None else f"{round(100 * part)}%"
-
-
-def step_shares(shares: StepShares | None) -> str:
-    """Data wait and exposed exchange as shares of a step."""
-    return f"{share(shares.data_wait)}, {share(shares.exposed_exchange)}" if shares else NONE
 
 
 def gibibytes(number: int | None) -> str:
@@ -172,7 +162,7 @@ def accuracy(estimate: Estimate | None) -> str:
 
 def accuracy_interval(estimate: Estimate | None) -> str:
     """``accuracy`` with the half width of its interval, which is symmetric."""
-    half = _half_width(estimate)
+    half = estimate.half_width if estimate else None
     return accuracy(estimate) if half is None else f"{accuracy(estimate)} ± {100 * half:.1f}"
 
 
@@ -180,20 +170,9 @@ def points(estimate: Estimate | None) -> str:
     """A difference of accuracies in percentage points, with the half width of its interval."""
     if estimate is None:
         return NONE
-    half = _half_width(estimate)
+    half = estimate.half_width
     value = f"{100 * estimate.value:+.2f}"
     return value if half is None else f"{value} ± {100 * half:.2f}"
-
-
-def _half_width(estimate: Estimate | None) -> float | None:
-    if estimate is None or estimate.ci_low is None or estimate.ci_high is None:
-        return None
-    return (estimate.ci_high - estimate.ci_low) / 2
-
-
-def time_ratio(estimate: Estimate | None) -> str:
-    """A ratio of times with its interval."""
-    return with_interval(estimate, ratio)
 
 
 def seconds(value: float | None) -> str:

@@ -52,7 +52,7 @@ def fitting(clauses: Sequence[str]) -> str:
 def _clauses(comparison: Comparison) -> list[str]:
     """What is decided first, then what is equivalent, undecided or failed."""
     arms = [arm for arm in comparison.arms if arm.role != "control"]
-    bad = [arm for arm in arms if arm.status in BAD]
+    bad = [arm for arm in arms if arm.has_failed]
     timed = [result for result in in_order(comparison.candidates, comparison.question) if result.throughput_ratio is not None]
     if not timed:
         taken = _input_clauses(comparison, labels(arms))
@@ -102,7 +102,7 @@ def _input_clauses(comparison: Comparison, names: Mapping[str, str]) -> list[str
 def _group(result: RatioSummary) -> str:
     if result.withheld_by == "work":
         return "work"
-    return "decided" if result.verdict in ("faster", "slower") else result.verdict
+    return "decided" if result.is_decided else result.verdict
 
 
 def labels(arms: Sequence[ArmSummary]) -> dict[str, str]:
@@ -111,12 +111,12 @@ def labels(arms: Sequence[ArmSummary]) -> dict[str, str]:
     if not all(arm.name in (arm.backend, f"{arm.backend}-{arm.transport}") for arm in rivals):
         return found
     backends = [arm.backend for arm in rivals]
-    over = {arm.name: f" over {_written(arm.transport)}" for arm in rivals if arm.transport and backends.count(arm.backend) > 1}
-    return found | {arm.name: _written(arm.backend) + over.get(arm.name, "") for arm in rivals}
-
-
-def _written(word: str) -> str:
-    return WRITTEN.get(word, word)
+    over = {
+        arm.name: f" over {WRITTEN.get(arm.transport, arm.transport)}"
+        for arm in rivals
+        if arm.transport and backends.count(arm.backend) > 1
+    }
+    return found | {arm.name: WRITTEN.get(arm.backend, arm.backend) + over.get(arm.name, "") for arm in rivals}
 
 
 def _decided(results: Sequence[RatioSummary], names: Mapping[str, str], base: str) -> list[str]:
@@ -168,7 +168,7 @@ def _case_clauses(comparison: Comparison) -> list[str]:
     counts = {arm.name: count_verdicts(arm, comparison.results) for arm in comparison.arms if arm.role == "candidate"}
     timed = [name for name, found in counts.items() if any(found[verdict] for verdict in VERDICTS)]
     timed.sort(key=lambda name: counts[name]["slower"] - counts[name]["faster"])
-    bad = [f"{arm.name} {BAD[arm.status]}" for arm in comparison.arms if arm.status in BAD and arm.role != "control"]
+    bad = [f"{arm.name} {BAD[arm.status]}" for arm in comparison.arms if arm.has_failed and arm.role != "control"]
     said = [f"{name} against {comparison.baseline}: {counts_words(counts[name]).partition(';')[0]}" for name in timed]
     said = [*_loading_clauses(comparison), *said]
     return [*said, *bad] or [f"No comparison: nothing was timed that {comparison.baseline} could be compared with"]

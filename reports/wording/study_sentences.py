@@ -183,7 +183,7 @@ def warnings(points: Sequence[StudyPoint], plan: Plan) -> list[str]:
     said = [f"{point.name}: {line}" for point in points for line in point.elsewhere]
     said += [f"{point.name}: {first_line(point.cause)}" for point in points if point.cause]
     for point in points:
-        failed = [arm for arm in point.arms if arm.status in ("failed", "wrong", "timeout") and arm.errors and not point.cause]
+        failed = [arm for arm in point.arms if arm.has_failed and arm.errors and not point.cause]
         said += [f"{point.name}: {arm.name} is {arm.status}: {first_line(arm.errors[0].message)}" for arm in failed]
     said += [
         f"{point.name}: the control failed, see its own report"

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from reports.conclusions.training_results import FEWEST
 from reports.parts_schema import ArmTraining, TrainingSummary
-from reports.wording.formatting import accuracy, count, percent, points, seconds, time_ratio
+from reports.wording.formatting import accuracy, count, percent, points, ratio, seconds, with_interval
 
 MOST_NAMED = 3
 """Arms that a clause names."""
@@ -108,7 +108,7 @@ def _finding(arm: ArmTraining, training: TrainingSummary) -> str:
     if arm.time_ratio is None:
         return words
     target = percent(training.settings.target_accuracy or 0.0)
-    words += f"; its time to {target} is {time_ratio(arm.time_ratio)} of {training.baseline}'s"
+    words += f"; its time to {target} is {with_interval(arm.time_ratio, ratio)} of {training.baseline}'s"
     if arm.time_unpaired:
         words += (
             f" with the {count(arm.time_pairs, 'seed')} with which both reached it; with {arm.time_unpaired} one of them did not, "

@@ -58,7 +58,7 @@ def write_alternating(root, number=5, **both):
 
 
 def compared(paths, **options):
-    found = conclude_runs(read_runs(paths), name="report", **options).summary
+    found, _ = conclude_runs(read_runs(paths), name="report", **options)
     assert isinstance(found, Comparison)
     return found
 
@@ -169,7 +169,7 @@ def test_several_world_sizes_are_the_points_of_a_study(tmp_path):
         for place, (name, arm) in enumerate([("ddp", DDP), ("hvd", HVD)])
     ]
     concluded = conclude_runs(read_runs(paths), name="scaling")
-    found = concluded.summary
+    found, _ = concluded
     assert isinstance(found, Study)
     assert [(point.name, point.world_size) for point in found.points] == [("n1", 1), ("n2", 2), ("n4", 4)]
     assert found.points[2].arm("horovod").speed_up is not None
