@@ -114,15 +114,13 @@ def send_reports(folder: ResultsFolder, summary: Comparison | Study) -> list[str
     from reports.schema import Comparison
     from reports.study_schema import Study
 
-    made = make_reports(folder.read_plan().reports)
-    trackers, failed = [report for report in made if isinstance(report, Tracker)], dict[str, str]()
+    trackers = [report for report in make_reports(folder.read_plan().reports) if isinstance(report, Tracker)]
+    failed = dict[str, str]()
     points = [folder.point(point.name) for point in summary.points] if isinstance(summary, Study) and trackers else []
     stored = [(place, place.root / "comparison.json") for place in points]
     known = [(place, Comparison.model_validate_json(path.read_bytes(), extra="ignore")) for place, path in stored if path.is_file()]
     for place, found in [*known, (folder, summary)] if trackers else []:
-        page = place.root / HtmlReport.file_name
-        is_written = any(isinstance(report, HtmlReport) for report in made) and page.is_file()
-        run = tracked_run(found, page.read_bytes() if is_written else HtmlReport().render(found))
+        run = tracked_run(found, HtmlReport().render(found))
         for tracker in (tracker for tracker in trackers if tracker.file_name not in failed):
             try:
                 write_result(place.root / tracker.file_name, tracker.told(run))

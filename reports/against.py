@@ -118,7 +118,8 @@ def unlike_plans(then: Measured, now: Measured) -> dict[str, Values]:
     found: dict[str, Values] = {}
     for field in (name for name in Plan.model_fields if name not in OF_NO_ARM):
         found |= _pairs(field, getattr(then.plan, field), getattr(now.plan, field))
-    found = {field: change for field, change in found.items() if not _may_change(field)}
+    own = {field: field.rpartition(".")[2] if field.startswith(("measurement.", "scripts.")) else field for field in found}
+    found = {field: change for field, change in found.items() if own[field] not in {*MAY_CHANGE_IN_A_PLAN, *FIXED_LENGTH}}
     for name in (name for name in then.plan.arms if name in now.plan.arms):
         found |= _pairs(f"arms.{name}", then.plan.arms[name], now.plan.arms[name])
     return found
@@ -126,11 +127,6 @@ def unlike_plans(then: Measured, now: Measured) -> dict[str, Values]:
 
 def _pairs(field: str, then: object, now: object) -> Mapping[str, Values]:
     return {name: (values["then"], values["now"]) for name, values in by_field(field, {"then": then, "now": now})}
-
-
-def _may_change(field: str) -> bool:
-    section, *below = field.split(".")
-    return (below[-1] if section in ("measurement", "scripts") and below else field) in {*MAY_CHANGE_IN_A_PLAN, *FIXED_LENGTH}
 
 
 def unlike_environments(then: Measured, now: Measured) -> dict[str, Values]:

@@ -5,7 +5,7 @@ The same records and steps give the same comparison. Every report renders it, no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -27,7 +27,7 @@ from reports.conclusions.training_results import summarise_training
 from reports.launch_budget import summarise_spread, summarise_timings
 from reports.parts_schema import ConfigurationDifference, TrainingSummary
 from reports.projection.what_if import Links, what_if
-from reports.schema import ArmSummary, Comparison, RatioSummary, TraceFigures
+from reports.schema import ArmSummary, Comparison, RatioSummary
 from reports.scripts.configuration import configuration_of, own_work_differences, unlike_work, work_note
 from reports.scripts.equality import judge_equality
 from reports.scripts.script_arms import ITERATIONS, sample_unit, samples_of_a_step, script_notes
@@ -87,6 +87,7 @@ def compare(
     shares = input_shares(evidence)
     known = [arm.model_copy(update={"input_share": shares.get(arm.name)}) for arm in summarise_arms(evidence)]
     arms = [_with_causes(arm, evidence, traced.get(arm.name, [])) for arm in known]
+    whole = {arm.name for arm in arms if is_like(arm, DDP, HOROVOD)}
     results = _results(evidence, arms)
     leaders, training = fastest(evidence, results), summarise_training(plan, evidence.records)
     found = Comparison(
@@ -101,7 +102,7 @@ def compare(
         what_if=what_if(evidence, arms, links=links),
         arms=arms,
         cases=evidence.cases,
-        traces=_traces(traces, traced, arms, confidence=evidence.confidence) if traces else None,
+        traces=summarise_traces(traces, traced, whole=whole, confidence=evidence.confidence) if traces else None,
         configuration_differences=differences,
         equality=judge_equality(plan, ordered, losses=losses) if plan.are_scripts else None,
         machine_table=columns(machine_by_block(evidence.host_use, evidence.readings), MACHINE_COLUMNS),
@@ -110,13 +111,6 @@ def compare(
         **_manifest_fields(manifest, evidence.records),
     )
     return found.model_copy(update={"headline": headline(found)})
-
-
-def _traces(
-    traces: Traces, steps: Mapping[str, Sequence[TracedStep]], arms: Iterable[ArmSummary], *, confidence: float
-) -> TraceFigures:
-    whole = {arm.name for arm in arms if is_like(arm, DDP, HOROVOD)}
-    return summarise_traces(traces, steps, whole=whole, confidence=confidence)
 
 
 def _results(evidence: Evidence, arms: Sequence[ArmSummary]) -> list[RatioSummary]:

@@ -38,7 +38,7 @@ class Estimate(Stored):
 
     @property
     def half_width(self) -> float | None:
-        """Of the interval; None without one."""
+        """Half the length of the interval; None without one."""
         return None if self.bounds is None else (self.bounds[1] - self.bounds[0]) / 2
 
     def excludes(self, value: float) -> bool:

@@ -99,8 +99,7 @@ def _read(source: Path) -> tuple[list[Series], list[tuple[str, str]]]:
     from reports.projection.series import has_hosts, read_series, series_of
 
     if source.is_dir():
-        of_study = series_of(_study(source))
-        return of_study.series, of_study.pairs
+        return series_of(_study(source))
     series = read_series(source)
     if not has_hosts(source):
         print(f"ringside: '{source}' has no column ranks_per_host: each rank is taken for a host of its own", file=sys.stderr)

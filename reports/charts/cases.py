@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Callable
 
 from measurement.records.record import Case
 from reports.charts.frame import Figure, arm_style, base_layout, legend_above, line, note
-from reports.schema import ArmSummary, CaseFigures, Comparison, Estimate
+from reports.schema import ArmSummary, Comparison
 from reports.tables.case_tables import case_figures
 from reports.wording.formatting import size_text
 
@@ -16,27 +15,12 @@ PANEL_PX = 250
 COLUMNS = 2
 GAP = 0.07
 """Left of a panel and right of it: room for the ticks of the next, on a phone, too."""
-Read = Callable[[CaseFigures], Estimate | None]
 
 
-def latency_chart(comparison: Comparison) -> Figure | None:
-    """Latency by size, both logarithmic."""
-    return _panels(comparison, lambda figures: figures.latency_s, 1e6, "µs")
-
-
-def busbw_chart(comparison: Comparison) -> Figure | None:
-    """Bus bandwidth by size, both logarithmic."""
-    return _panels(comparison, lambda figures: figures.busbw_bytes_per_s, 1e-9, "GB/s")
-
-
-def loading_chart(comparison: Comparison) -> Figure | None:
-    """Samples per second by number of loader workers, from zero on."""
-    return _panels(comparison, lambda figures: figures.samples_per_s, 1.0, "samples/s")
-
-
-def _panels(comparison: Comparison, read: Read, scale: float, unit: str) -> Figure | None:
+def case_chart(comparison: Comparison, figure: str, scale: float, unit: str) -> Figure | None:
+    """A figure of cases, along their sizes both logarithmic, along numbers of workers from zero on; None where nobody has it."""
     operations = comparison.operations()
-    if not any(read(figures) for arm in comparison.arms for figures in arm.cases):
+    if not any(getattr(figures, figure) for arm in comparison.arms for figures in arm.cases):
         return None
     rows = math.ceil(len(operations) / COLUMNS)
     layout = base_layout(PANEL_PX * rows, "")
@@ -50,7 +34,7 @@ def _panels(comparison: Comparison, read: Read, scale: float, unit: str) -> Figu
         left, top = _add_axes(layout, frames, cases, number=number, rows=rows)
         note(layout, f"<b>{html.escape(operation)}</b>, {unit}", x=left, y=top, xanchor="left", yanchor="bottom")
         for arm in comparison.arms:
-            trace = _line(comparison, arm, cases, read, scale)
+            trace = _line(comparison, arm, cases, figure, scale)
             if trace["x"]:
                 traces.append(trace | {"xaxis": f"x{suffix}", "yaxis": f"y{suffix}", "showlegend": arm.name not in named})
                 named.add(arm.name)
@@ -77,9 +61,9 @@ def _places(cases: list[Case]) -> list[int]:
     return [number if case.samples else case.message_bytes for number, case in enumerate(cases)]
 
 
-def _line(comparison: Comparison, arm: ArmSummary, cases: list[Case], read: Read, scale: float) -> Figure:
+def _line(comparison: Comparison, arm: ArmSummary, cases: list[Case], figure: str, scale: float) -> Figure:
     figures = [(place, case, arm.case(case.name)) for place, case in zip(_places(cases), cases, strict=True)]
-    shown = [(place, case, own, found) for place, case, own in figures if (found := read(own))]
+    shown = [(place, case, own, found) for place, case, own in figures if (found := getattr(own, figure))]
     return line(
         name=arm.name,
         legendgroup=arm.name,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from measurement.plans.settings import Quantity
-from reports.charts.cases import busbw_chart, latency_chart, loading_chart
+from reports.charts.cases import case_chart
 from reports.charts.frame import (
     Figure,
     arm_colour,
@@ -31,9 +31,13 @@ def charts(comparison: Comparison) -> dict[str, Figure]:
         "losses": losses_chart,
         "traces": trace_chart,
     }
+    made = {name: maker(comparison) for name, maker in makers.items() if not comparison.cases}
     if comparison.cases:
-        makers = {"loading": loading_chart} if comparison.are_loaders else {"latency": latency_chart, "busbw": busbw_chart}
-    made = {name: maker(comparison) for name, maker in makers.items()}
+        made = {
+            "loading": case_chart(comparison, "samples_per_s", 1.0, "samples/s"),
+            "latency": case_chart(comparison, "latency_s", 1e6, "µs") if not comparison.are_loaders else None,
+            "busbw": case_chart(comparison, "busbw_bytes_per_s", 1e-9, "GB/s"),
+        }
     known = {name: figure for name, figure in made.items() if figure is not None}
     return known | difference_charts(comparison) | curve_charts(comparison)
 

@@ -110,11 +110,15 @@ def stacked_bars(arms: Sequence[str], parts: Sequence[tuple[str, str, list[float
         }
         for name, colour, values in parts
     ]
-    layout = arm_layout(len(arms), "ms per step")
+    return {"data": traces, "layout": bar_layout(len(arms), "ms per step", barmode="relative", bargap=0.35)}
+
+
+def bar_layout(rows: int, title: str, **bars: Any) -> Figure:
+    """A frame with a legend over bars."""
+    layout = arm_layout(rows, title)
     legend_above(layout)
-    layout |= {"barmode": "relative", "bargap": 0.35, "height": layout["height"] + 24}
     layout["margin"]["t"] = 34
-    return {"data": traces, "layout": layout}
+    return layout | bars | {"height": layout["height"] + 24}
 
 
 def rule(layout: Figure, *, x: float | None = None, y: float | None = None, colour: str = "@text", **style: Any) -> None:

@@ -55,24 +55,21 @@ def interval_axis(
     def place(value: float) -> float:
         return round(min(max(100 * (math.log(value) - first + room) / length, 0.0), 100.0), 2)
 
+    def bar(one: Candidate, value: float) -> IntervalBar:
+        text = f"ratio {ratio(value)}, {'interval ' + one.interval if one.interval else 'no interval'}"
+        left, right = place(one.low or value), place(one.high or value)
+        return IntervalBar(dot=place(value), left=left, width=round(max(right - left, 0.3), 2) if one.interval else None, text=text)
+
     ticks: list[tuple[float, str]] = []
     for tick in sorted(TICKS, key=lambda tick: (tick != 1, tick > 1, abs(math.log(tick)))):
         if abs(math.log(tick)) <= 9 and 4 <= place(tick) <= 96 and all(abs(place(tick) - other) >= APART for other, _ in ticks):
             ticks.append((place(tick), "same" if tick == 1 else re.sub(r"\.0+(?=%| )", "", percent_apart(tick))))
     band = None if threshold is None else (place(1 - threshold), round(place(1 + threshold) - place(1 - threshold), 2))
     return IntervalAxis(
-        bars=[
-            _bar(one, place(one.ratio), place(one.low or one.ratio), place(one.high or one.ratio)) if one.ratio else None
-            for one in candidates
-        ],
+        bars=[bar(one, one.ratio) if one.ratio else None for one in candidates],
         ticks=sorted(ticks) if ratios else [],
         one=place(1.0),
         band=band,
         baseline=baseline,
         confidence=percent(confidence),
     )
-
-
-def _bar(one: Candidate, dot: float, left: float, right: float) -> IntervalBar:
-    text = f"ratio {ratio(one.ratio)}, {'interval ' + one.interval if one.interval else 'no interval'}"
-    return IntervalBar(dot=dot, left=left, width=round(max(right - left, 0.3), 2) if one.interval else None, text=text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from reports.charts.frame import HEAD_PX, ROW_PX, Figure, arm_layout, base_layout, legend_above, stacked_bars
+from reports.charts.frame import Figure, arm_layout, bar_layout, stacked_bars
 from reports.conclusions.step_terms import TERMS
 from reports.schema import ArmSummary, Comparison, Estimate, RatioSummary, TracedArm
 from reports.wording.causes import TERM_NAMES
@@ -77,18 +77,8 @@ def trace_chart(comparison: Comparison) -> Figure | None:
     rows = list(dict.fromkeys(bar[0] for bar in bars))
     colours = {name: f"@arm-{number}" for number, name in enumerate(PHASE_NAMES.values())}
     colours |= {EXCHANGE: "@term-4"} | {TERM_NAMES[term]: f"@term-{number}" for number, term in enumerate(TERMS)}
-    layout = base_layout(HEAD_PX + ROW_PX * len(rows) + 24, "ms from the step's begin")
-    layout["yaxis"] |= {
-        "type": "category",
-        "categoryorder": "array",
-        "categoryarray": rows,
-        "autorange": "reversed",
-        "automargin": True,
-        "showgrid": False,
-    }
-    legend_above(layout)
-    layout |= {"barmode": "overlay", "bargap": 0.25}
-    layout["margin"]["t"] = 34
+    layout = bar_layout(len(rows), "ms from the step's begin", barmode="overlay", bargap=0.25)
+    layout["yaxis"] |= {"categoryorder": "array", "categoryarray": rows}
     used = dict.fromkeys(bar[1] for bar in bars)
     return {"data": [_trace(name, colour, bars) for name, colour in colours.items() if name in used], "layout": layout}
 

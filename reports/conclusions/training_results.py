@@ -171,12 +171,11 @@ def _curve(plan: Plan, launch: int, epochs: Sequence[EpochRecord], *, finished: 
         seed=plan.seed + launch,
         finished=finished,
         train_s=list(itertools.accumulate(epoch.train_s for epoch in epochs)),
-        figures={quantity: [_finite(one.get(quantity)) for one in figures] for quantity in QUANTITIES},
+        figures={
+            quantity: [value if (value := one.get(quantity)) is not None and math.isfinite(value) else None for one in figures]
+            for quantity in QUANTITIES
+        },
     )
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
 
 
 def _mean_curve(curves: Sequence[SeedCurve]) -> MeanCurve | None:

@@ -35,21 +35,17 @@ def decide(interval: Estimate | None, *, threshold: float, control: Estimate | N
     if interval is None or interval.bounds is None:
         return "undecided"
     low, high = interval.bounds
+    least, most = interval.one_sided or (0.0, math.inf)
     verdict: Verdict = "undecided"
     if low > 1 and interval.value >= 1 + threshold:
         verdict = "faster"
     elif high < 1 and interval.value <= 1 - threshold:
         verdict = "slower"
-    elif _is_within(interval, threshold):
+    elif 1 - threshold <= least and most <= 1 + threshold:
         verdict = "equivalent"
     claim = threshold if verdict == "equivalent" else abs(math.log(interval.value))
     is_vetoed = control is not None and control.excludes(1.0) and claim <= farthest(control)
     return "undecided" if is_vetoed else verdict
-
-
-def _is_within(interval: Estimate, threshold: float) -> bool:
-    low, high = interval.one_sided or (0.0, math.inf)
-    return 1 - threshold <= low and high <= 1 + threshold
 
 
 def farthest(interval: Estimate | None) -> float:

@@ -92,7 +92,11 @@ class OpenmetricsReport(Report):
         for gauge, labels, value in figures(summary):
             shown = ",".join(f'{name}="{_escaped(text)}"' for name, text in {"plan": summary.name, **labels}.items())
             families.setdefault(gauge, []).append(f"ringside_{gauge.name}{{{shown}}} {value!r}")
-        lines = [line for gauge, samples in families.items() for line in (*_described(gauge), *samples)]
+        lines = []
+        for gauge, samples in families.items():
+            name = f"ringside_{gauge.name}"
+            unit = [f"# UNIT {name} {gauge.unit}"] if gauge.unit else []
+            lines += [f"# TYPE {name} gauge", *unit, f"# HELP {name} {gauge.meaning}", *samples]
         return "\n".join([*lines, "# EOF\n"]).encode()
 
 
@@ -115,11 +119,6 @@ def figures(summary: Comparison | Study) -> Iterator[tuple[Gauge, Labels, float]
             value = gauge.of(of)
             if value is not None and math.isfinite(value):
                 yield gauge, labels, float(value)
-
-
-def _described(gauge: Gauge) -> list[str]:
-    unit = [f"# UNIT ringside_{gauge.name} {gauge.unit}"] if gauge.unit else []
-    return [f"# TYPE ringside_{gauge.name} gauge", *unit, f"# HELP ringside_{gauge.name} {gauge.meaning}"]
 
 
 def _escaped(text: str) -> str:

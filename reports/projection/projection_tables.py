@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from reports.estimate import Estimate
 from reports.formats.csv_report import csv_bytes
-from reports.projection.project import BackCheck, Prediction, Projection, SeriesProjection
+from reports.projection.project import Projection, SeriesProjection
 from reports.schema import WhatIf
 from reports.tables.table import Table, table
 from reports.wording.formatting import NONE, bounds_text, rate, rate_interval, ratio
@@ -75,15 +76,12 @@ def notes(projection: Projection) -> list[str]:
 
 def _basis(one: SeriesProjection) -> str:
     sizes = ", ".join(map(str, one.used))
-    if one.check is None:
+    check = one.check
+    if check is None:
         return f"{one.series}: from {sizes} ranks; one size of several hosts, so nothing to check it by"
-    return f"{one.series}: from {sizes} ranks; {_checked(one.check)}"
-
-
-def _checked(check: BackCheck) -> str:
-    told = check.samples_per_s
+    smaller, told = ", ".join(map(str, check.from_ranks)), check.samples_per_s
     return (
-        f"check: {', '.join(map(str, check.from_ranks))} foretell {rate(told)} with {check.ranks} ({rate_interval(told)}), "
+        f"{one.series}: from {sizes} ranks; check: {smaller} foretell {rate(told)} with {check.ranks} ({rate_interval(told)}), "
         f"measured {rate(check.measured)}"
     )
 
@@ -95,28 +93,30 @@ def refusals(projection: Projection) -> list[str]:
 
 def projection_csv(projection: Projection) -> str:
     """One line for each prediction, columns ``CSV_COLUMNS``, six digits."""
-    found = [(one.series, prediction) for one in projection.series for prediction in one.predictions]
-    return csv_bytes(CSV_COLUMNS, (_csv_row(name, prediction) for name, prediction in found)).decode()
-
-
-def _csv_row(series: str, prediction: Prediction) -> dict[str, str | int]:
-    low, high = prediction.samples_per_s.bounds or (math.nan, math.nan)
-    figures = {"samples_per_s": prediction.samples_per_s.value, "low": low, "high": high}
-    figures |= {"hold": prediction.hold, "ring": prediction.ring}
-    return {"series": series, "ranks": prediction.ranks, **{name: _plain(value) for name, value in figures.items()}}
+    rows = [
+        {"series": one.series, "ranks": str(own.ranks), **_csv_figures(own.samples_per_s, hold=own.hold, ring=own.ring)}
+        for one in projection.series
+        for own in one.predictions
+    ]
+    return csv_bytes(CSV_COLUMNS, rows).decode()
 
 
 def what_if_csv(found: Sequence[WhatIf]) -> str:
     """One line for each scenario and arm that something is known of, columns ``WHAT_IF_COLUMNS``, six digits."""
-    rows = []
-    for one in found:
-        for arm in one.arms:
-            if arm.throughput_per_s and arm.gain:
-                low, high = arm.throughput_per_s.bounds or (math.nan, math.nan)
-                figures = {"samples_per_s": arm.throughput_per_s.value, "low": low, "high": high, "gain": arm.gain.value}
-                place = {"scenario": one.scenario, "arm": arm.arm, "fastest": " ".join(one.fastest)}
-                rows.append(place | {name: _plain(value) for name, value in figures.items()})
+    rows = [
+        {"scenario": one.scenario, "arm": arm.arm, "fastest": " ".join(one.fastest)}
+        | _csv_figures(arm.throughput_per_s, gain=arm.gain.value)
+        for one in found
+        for arm in one.arms
+        if arm.throughput_per_s and arm.gain
+    ]
     return csv_bytes(WHAT_IF_COLUMNS, rows).decode()
+
+
+def _csv_figures(throughput: Estimate, **more: float) -> dict[str, str]:
+    low, high = throughput.bounds or (math.nan, math.nan)
+    figures = {"samples_per_s": throughput.value, "low": low, "high": high, **more}
+    return {name: _plain(value) for name, value in figures.items()}
 
 
 def _plain(value: float) -> str:

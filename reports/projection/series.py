@@ -140,17 +140,8 @@ def _plausible(series: Series) -> Series:
     return series
 
 
-@dataclass(frozen=True, kw_only=True)
-class StudySeries:
-    """A study's series, and which of them are compared."""
-
-    series: list[Series]
-    pairs: list[tuple[str, str]]
-    """Candidate and baseline."""
-
-
-def series_of(study: Study) -> StudySeries:
-    """Make the series of a study's arms; an arm that was timed at no point has none.
+def series_of(study: Study) -> tuple[list[Series], list[tuple[str, str]]]:
+    """Make the series of a study's arms, and tell which are compared, candidate and baseline; an arm without timing has none.
 
     Raises:
         PlanError: its points differ in more than the number of ranks.
@@ -169,7 +160,7 @@ def series_of(study: Study) -> StudySeries:
     pairs = [(name, study.baseline) for name in timed if name != study.baseline and study.baseline in timed]
     if not found:
         raise PlanError(f"'{study.comparison_id}' has no timing at any point; measure it first")
-    return StudySeries(series=found, pairs=pairs)
+    return found, pairs
 
 
 def _series_of_arm(points: Sequence[StudyPoint], arm: str, per_host: int, confidence: float) -> Series | None:

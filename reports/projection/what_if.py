@@ -132,14 +132,6 @@ def _log(values: pd.Series) -> pd.Series:
     return values.map(math.log)
 
 
-def _longer(one: pd.Series, other: pd.Series) -> pd.Series:
-    return one.where(one > other, other)
-
-
-def _shorter(one: pd.Series, other: pd.Series) -> pd.Series:
-    return one.where(one < other, other)
-
-
 def _fastest(found: Mapping[str, Bounds], *, confidence: float) -> list[str]:
     """The arms than which none is shown to be faster, the leader's intervals against all others held at once; none of one arm."""
     if len(found) < 2:
@@ -179,12 +171,12 @@ def _with_spare_core(told: Told) -> Bounds | str:
     waits = waits.reindex(terms.index)
     if waits.isna().any(axis=None):
         return "the kernel does not tell who had the core"
-    hidden = _shorter(terms["exposed_exchange"].clip(lower=0), kinds["sync"]["library_s"].reindex(terms.index))
-    least = _shorter(waits["sync"], waits["local"] + _given_back(told)).clip(lower=0)
+    hidden = terms["exposed_exchange"].clip(lower=0).clip(upper=kinds["sync"]["library_s"].reindex(terms.index))
+    least = waits["sync"].clip(upper=waits["local"] + _given_back(told)).clip(lower=0)
     longest = terms["step"] - least
-    most = _longer(waits["sync"], waits["local"] + hidden)
+    most = waits["sync"].clip(lower=waits["local"] + hidden)
     running = kinds["local"]["running_s"].reindex(terms.index)
-    return _shorter(longest, _longer(terms["step"] - most, running)), longest
+    return longest.clip(upper=(terms["step"] - most).clip(lower=running)), longest
 
 
 def _with_link(rate: int, told: Told) -> Bounds | str:
@@ -201,10 +193,10 @@ def _with_link(rate: int, told: Told) -> Bounds | str:
     ways = ((step - quiet_s) / now_s).clip(1, WAYS) if now_s else WAYS
     if told.link_rate and rate > told.link_rate:
         in_tail_s = (now_s - (alone - quiet_s)).clip(lower=0)  # what backward cannot have hidden
-        longest = _longer(step - in_tail_s * (1 - told.link_rate / rate), alone)
-        return _shorter(_longer(step - ways * (now_s - then_s), alone), longest), longest
-    shortest = _longer(step, quiet_s + then_s)
-    return shortest, _longer(step + ways * (then_s - now_s), shortest)
+        longest = (step - in_tail_s * (1 - told.link_rate / rate)).clip(lower=alone)
+        return (step - ways * (now_s - then_s)).clip(lower=alone).clip(upper=longest), longest
+    shortest = step.clip(lower=quiet_s + then_s)
+    return shortest, (step + ways * (then_s - now_s)).clip(lower=shortest)
 
 
 def links_of(rate: int, *, is_known: bool) -> Scenario:

@@ -352,7 +352,8 @@ def _clause(arm: str, found: _Judged, plan: Plan, precision: str, batches: Mappi
     if parameters.verdict == "not compared":
         return f"{arm} starts equal to {plan.baseline}{_not_compared(plan, parameters)}{besides}"
     rounding = "" if parameters.verdict == "equal" else f" up to {precision} rounding"
-    return f"{arm} trains as {plan.baseline}: equal start, and equal{rounding} over the first {_steps_words(parameters)}{besides}"
+    steps = "step" if len(parameters.distances) == 1 else f"{len(parameters.distances)} steps"
+    return f"{arm} trains as {plan.baseline}: equal start, and equal{rounding} over the first {steps}{besides}"
 
 
 def _another_start(arm: str, start: StartEquality, plan: Plan, repeatable: bool | None) -> str:
@@ -370,11 +371,6 @@ def _not_compared(plan: Plan, parameters: ParameterEquality) -> str:
     if not parameters.distances:
         return ", but its parameters after the first steps are not known"
     return f", but {plan.baseline} itself steps otherwise each time: it is not repeatable; set a seed"
-
-
-def _steps_words(parameters: ParameterEquality) -> str:
-    number = len(parameters.distances)
-    return "step" if number == 1 else f"{number} steps"
 
 
 def _apart_words(found: _Judged) -> str:

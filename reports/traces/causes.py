@@ -34,7 +34,7 @@ import pandas as pd
 from measurement.records.trace import COMPRESSION, ZERO_FILLED, Span
 from reports.schema import ArmSummary, Because, NamedCause, RatioSummary
 from reports.statistics.student import t_interval
-from reports.traces.exchange import Collective, TracedStep, busy_s
+from reports.traces.exchange import TracedStep, busy_s
 
 WORTH = 0.01
 """A cause is told of from this share of the step on."""
@@ -91,7 +91,8 @@ def with_causes(
     if is_like(arm, HOROVOD):
         found += _of_horovod(arm, steps)
     if is_like(arm, DDP, HOROVOD):  # Horovod 0.28.1 fails with sparse_as_dense on what an embedding gives
-        found.append(Found("sparse gathers", [busy_s(_sparse(step)) for step in steps], "sparse=False in the embedding"))
+        sparse = [[one for one in step.collectives if any(word in one.ranks[0].name for word in SPARSE)] for step in steps]
+        found.append(Found("sparse gathers", list(map(busy_s, sparse)), "sparse=False in the embedding"))
     causes = [_cause(one, arm, confidence) for one in found]
     return arm.model_copy(update={"causes": [one for one in causes if one is not None]})
 
@@ -154,10 +155,6 @@ def _exchanged(steps: Sequence[TracedStep]) -> int | None:
     if not sizes or any(size is None for own in sizes for size in own):
         return None
     return round(fmean(sum(size for size in own if size) for own in sizes))
-
-
-def _sparse(step: TracedStep) -> list[Collective]:
-    return [one for one in step.collectives if any(word in one.ranks[0].name for word in SPARSE)]
 
 
 def _late_s(step: TracedStep) -> float:

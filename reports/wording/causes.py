@@ -26,6 +26,7 @@ SCRIPT_PHASE_NAMES: dict[Phase, str] = {
     "optimizer": "the optimizer's step",
 }
 """Phases as hooks in a script see them."""
+NAMES = dict[str, str]([*TERM_NAMES.items(), *SCRIPT_PHASE_NAMES.items()])
 
 
 def cause_clause(result: RatioSummary) -> str:
@@ -64,11 +65,10 @@ def short_cause(result: RatioSummary) -> str:
     if cause is None:
         return cause_clause(result).removeprefix("; ")
     size = f"{milliseconds(abs(cause.difference_s))} ms {'more' if cause.difference_s > 0 else 'less'}"
-    names = dict[str, str]([*TERM_NAMES.items(), *SCRIPT_PHASE_NAMES.items()])
     if cause.named:
-        return f"{size} {names[cause.term]} per step, most by {cause.named}"
+        return f"{size} {NAMES[cause.term]} per step, most by {cause.named}"
     held_up = _threads_hold_up(result, cause.term)
-    return f"its threads take the core {size} per step" if held_up else f"{size} {names[cause.term]} per step"
+    return f"its threads take the core {size} per step" if held_up else f"{size} {NAMES[cause.term]} per step"
 
 
 def _threads_hold_up(result: RatioSummary, term: Term | Phase) -> bool:
@@ -81,22 +81,19 @@ def _threads_hold_up(result: RatioSummary, term: Term | Phase) -> bool:
 def _verb(result: RatioSummary, term: Term | Phase, difference: Estimate, *, interval: bool) -> str:
     """Such as ``exposes 3.5 ms less exchange in each step (3.1 to 3.9)``."""
     more = "more" if difference.value > 0 else "less"
-    size = milliseconds(abs(difference.value))
-    bounds = _bounds(difference) if interval else ""
-    match term:
-        case "compute":
-            return f"computes {size} ms {'longer' if difference.value > 0 else 'less'} in each step{bounds}"
-        case "data_wait":
-            return f"waits {size} ms {'longer' if difference.value > 0 else 'less'} for data in each step{bounds}"
-        case "imbalance":
-            return f"waits {size} ms {'longer' if difference.value > 0 else 'less'} for its slowest rank in each step{bounds}"
-        case "forward" | "backward" | "optimizer":
-            return f"takes {size} ms {more} of each step in {SCRIPT_PHASE_NAMES[term]}{bounds}"
-        case "exposed_exchange":
-            return f"exposes {size} ms {more} exchange in each step{bounds}"
+    size = f"{milliseconds(abs(difference.value))} ms"
+    longer = f"{size} {'longer' if difference.value > 0 else 'less'}"
+    said: dict[Term | Phase, str] = {
+        "compute": f"computes {longer} in each step",
+        "data_wait": f"waits {longer} for data in each step",
+        "imbalance": f"waits {longer} for its slowest rank in each step",
+        "exposed_exchange": f"exposes {size} {more} exchange in each step",
+        "library_overhead": f"takes {size} {more} of each step besides computing and exchange",
+    }
     if interval and _threads_hold_up(result, term):
-        return f"take the training thread's core for {size} ms more of each step besides exchange{bounds}"
-    return f"takes {size} ms {more} of each step besides computing and exchange{bounds}"
+        said[term] = f"take the training thread's core for {size} more of each step besides exchange"
+    words = said.get(term) or f"takes {size} {more} of each step in {NAMES[term]}"
+    return words + (_bounds(difference) if interval else "")
 
 
 def trace_sentence(arm: ArmSummary, traced: Estimate | None) -> str | None:
@@ -134,26 +131,20 @@ def limit_sentence(shares: Mapping[str, StepShares], *, hosts: int) -> str | Non
 
 
 def _clause(limit: Bottleneck, where: str, shares: Sequence[StepShares], hosts: int) -> str:
-    waiting = percents([own.data_wait for own in shares])
-    exposed = percents([own.exposed_exchange or 0.0 for own in shares])
-    match limit:
-        case "input":
-            return (
-                f"The input is the limit{where}: {waiting} of the step is waiting for data; more loader workers (loader_workers) "
-                "or a faster data set will help, the network will not"
-            )
-        case "exchange":
-            what = "The network" if hosts > 1 else "Exchange between ranks of one host"
-            return f"{what} is the limit{where}: {exposed} of the step is exposed exchange, {waiting} waiting for data"
-        case "library":
-            overhead = percents([own.library_overhead or 0.0 for own in shares])
-            return f"The library is the limit{where}: {overhead} of the step is its overhead besides exchange"
-        case "imbalance":
-            lost = percents([own.imbalance or 0.0 for own in shares])
-            return f"Stragglers are the limit{where}: {lost} of the step is waiting for the slowest rank"
-        case "computing":
-            return f"Computing takes most of the step{where}: {waiting} is waiting for data, {exposed} exposed exchange"
-    return f"The input is not the limit{where}: {waiting} of the step is waiting for data (exposed exchange was not measured)"
+    fields = ("data_wait", "exposed_exchange", "library_overhead", "imbalance")
+    waiting, exposed, overhead, lost = (percents([getattr(own, field) or 0.0 for own in shares]) for field in fields)
+    what = "The network" if hosts > 1 else "Exchange between ranks of one host"
+    said: dict[Bottleneck, str] = {
+        "input": f"The input is the limit{where}: {waiting} of the step is waiting for data; more loader workers (loader_workers) "
+        "or a faster data set will help, the network will not",
+        "exchange": f"{what} is the limit{where}: {exposed} of the step is exposed exchange, {waiting} waiting for data",
+        "library": f"The library is the limit{where}: {overhead} of the step is its overhead besides exchange",
+        "imbalance": f"Stragglers are the limit{where}: {lost} of the step is waiting for the slowest rank",
+        "computing": f"Computing takes most of the step{where}: {waiting} is waiting for data, {exposed} exposed exchange",
+        "not the input": f"The input is not the limit{where}: {waiting} of the step is waiting for data (exposed exchange was not "
+        "measured)",
+    }
+    return said[limit]
 
 
 def percents(shares: Sequence[float]) -> str:

@@ -92,15 +92,19 @@ def input_words(taken: Estimate) -> str:
 
 def _findings_by_case(results: Sequence[RatioSummary], arms: Sequence[ArmSummary], plan: Plan) -> list[str]:
     """One sentence per candidate, the one that is faster in most cases first, those without timing last."""
-    by_name = {arm.name: arm for arm in arms}
-    counts = {name: count_verdicts(arm, results) for name, arm in by_name.items() if plan.role(name) == "candidate"}
-    timed = [name for name in counts if any(counts[name][verdict] for verdict in VERDICTS)]
-    timed.sort(key=lambda name: counts[name]["slower"] - counts[name]["faster"])
-    rest = [name for name in counts if name not in timed]
+    counts, by_name = case_counts(arms, results), {arm.name: arm for arm in arms}
+    rest = [arm for arm in arms if arm.role == "candidate" and arm.name not in counts]
     return [
-        *(f"{name} against {plan.baseline}: {counts_words(counts[name])}" for name in timed),
-        *(_no_timing(by_name[plan.baseline if by_name[name].blocks else name], name, plan.baseline) for name in rest),
+        *(f"{name} against {plan.baseline}: {counts_words(found)}" for name, found in counts.items()),
+        *(_no_timing(by_name[plan.baseline] if arm.blocks else arm, arm.name, plan.baseline) for arm in rest),
     ]
+
+
+def case_counts(arms: Sequence[ArmSummary], results: Sequence[RatioSummary]) -> dict[str, Counter[Outcome]]:
+    """The verdicts of each candidate that was timed, the one that is faster in most cases first."""
+    counts = {arm.name: count_verdicts(arm, results) for arm in arms if arm.role == "candidate"}
+    timed = [name for name, found in counts.items() if any(found[verdict] for verdict in VERDICTS)]
+    return {name: counts[name] for name in sorted(timed, key=lambda name: counts[name]["slower"] - counts[name]["faster"])}
 
 
 def counts_words(counts: Counter[Outcome]) -> str:

@@ -10,7 +10,7 @@ from reports.conclusions.step_terms import bottleneck_of
 from reports.conclusions.summaries import VERDICTS, count_verdicts
 from reports.parts_schema import ConfigurationDifference
 from reports.schema import ArmSummary, Comparison, LoadFigures, RatioSummary, Withheld
-from reports.study_schema import Study, StudyPoint
+from reports.study_schema import Study
 from reports.wording.causes import short_cause
 from reports.wording.comparison_sentences import (
     WIDE,
@@ -310,23 +310,19 @@ def _of_study(study: Study) -> FirstScreen:
     span = f"{ranks[0]}" if len(ranks) == 1 else f"{ranks[0]} to {ranks[-1]}"
     parts = [study.workload, count(len(study.points), "point"), f"{span} ranks, {study.scaling} scaling"]
     bad = [(point, arm) for point in study.points for arm in point.arms if arm.has_failed and arm.role != "control"]
+    measured = [point for point in study.points if point.results]
+    by_point = [_marks(point.arms, point.results, control=control_sentence(point.results)) for point in measured]
     return FirstScreen(
         headline=study.headline,
         candidates=candidates,
-        marks=_study_marks(study.points),
+        marks=[_worst(marks, [point.name for point in measured]) for marks in zip(*by_point, strict=True)],
         compared=", ".join(parts),
         next_step=f"Mend {bad[0][1].name} at {bad[0][0].name}: it {BAD[bad[0][1].status]}" if bad else None,
     )
 
 
-def _study_marks(points: Sequence[StudyPoint]) -> list[Mark]:
-    """Each as it is at the worst point."""
-    measured = [point for point in points if point.results]
-    by_point = [_marks(point.arms, point.results, control=control_sentence(point.results)) for point in measured]
-    return [_worst(marks, [point.name for point in measured]) for marks in zip(*by_point, strict=True)]
-
-
 def _worst(marks: Sequence[Mark], points: Sequence[str]) -> Mark:
+    """A mark as it is at the worst point."""
     worst = next((mark for mark in marks if not mark.ok), marks[0])
     bad = sum(not mark.ok for mark in marks)
     word = f"{worst.word} at {bad} of {count(len(marks), 'point')}" if 0 < bad < len(marks) else worst.word

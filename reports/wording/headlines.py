@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from reports.conclusions.summaries import VERDICTS, count_verdicts
 from reports.schema import ArmSummary, Comparison, RatioSummary
-from reports.wording.comparison_sentences import counts_words, in_order
+from reports.wording.comparison_sentences import case_counts, counts_words, in_order
 from reports.wording.formatting import about, listed, percent, rate, size_text
 from reports.wording.training_sentences import training_clauses
 
@@ -165,13 +164,12 @@ def lies_between(result: RatioSummary) -> str:
 
 def _case_clauses(comparison: Comparison) -> list[str]:
     """In how many cases of a micro-benchmark each candidate is faster."""
-    counts = {arm.name: count_verdicts(arm, comparison.results) for arm in comparison.arms if arm.role == "candidate"}
-    timed = [name for name, found in counts.items() if any(found[verdict] for verdict in VERDICTS)]
-    timed.sort(key=lambda name: counts[name]["slower"] - counts[name]["faster"])
     bad = [f"{arm.name} {BAD[arm.status]}" for arm in comparison.arms if arm.has_failed and arm.role != "control"]
-    said = [f"{name} against {comparison.baseline}: {counts_words(counts[name]).partition(';')[0]}" for name in timed]
-    said = [*_loading_clauses(comparison), *said]
-    return [*said, *bad] or [f"No comparison: nothing was timed that {comparison.baseline} could be compared with"]
+    counts = case_counts(comparison.arms, comparison.results)
+    said = [f"{name} against {comparison.baseline}: {counts_words(found).partition(';')[0]}" for name, found in counts.items()]
+    return [*_loading_clauses(comparison), *said, *bad] or [
+        f"No comparison: nothing was timed that {comparison.baseline} could be compared with"
+    ]
 
 
 def _loading_clauses(comparison: Comparison) -> list[str]:
