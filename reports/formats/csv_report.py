@@ -12,8 +12,8 @@ from measurement.records.block_steps import PHASES
 from measurement.records.record import Case
 from reports.base import Report
 from reports.conclusions.step_terms import TERMS
-from reports.parts_schema import QUANTITIES, ArmTraining, Equality
-from reports.schema import ArmSummary, Comparison, Estimate, RatioSummary
+from reports.parts_schema import QUANTITIES, Equality
+from reports.schema import ArmSummary, Comparison
 from reports.study_schema import Study, StudyPoint
 
 
@@ -41,23 +41,68 @@ def csv_bytes(columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> byte
     return text.getvalue().encode()
 
 
+def figure_at(found: Any, path: str) -> Any:
+    """What lies at a path of fields and keys, such as ``resources.mfu.value``; None where something on it is not there."""
+    for part in path.split("."):
+        found = found.get(part) if isinstance(found, Mapping) else getattr(found, part, None)
+    return found
+
+
+def _read(found: object, columns: Mapping[str, str]) -> dict[str, Any]:
+    return {name: figure_at(found, path) for name, path in columns.items()}
+
+
+def _bounded(name: str, path: str) -> dict[str, str]:
+    """Columns of an estimate: its value and its bounds."""
+    return {name: f"{path}.value", f"{name}_ci_low": f"{path}.ci_low", f"{name}_ci_high": f"{path}.ci_high"}
+
+
+def _alike(*names: str) -> dict[str, str]:
+    """Columns that are called as the fields that they are of."""
+    return dict(zip(names, names, strict=True))
+
+
+IDENTITY = {"arm": "name"} | _alike("role", "status", "backend", "transport", "launcher")
+RATIO = _alike("baseline", "throughput_ratio", "ci_low", "ci_high", "equivalence_low", "equivalence_high", "confidence", "verdict")
+RATIO |= _alike("launches", "pairs", "more_minutes")
+TERM_COLUMNS = {name: path for term in TERMS for name, path in _bounded(f"{term}_s", f"step_terms_s.{term}").items()}
+RESOURCES = {
+    "peak_memory_bytes": "peak_memory_bytes",
+    "flops_per_sample": "resources.flops_per_sample",
+    **_bounded("per_device_per_s", "resources.per_device_per_s"),
+    **_bounded("flops_per_device_per_s", "resources.flops_per_s"),
+    **_bounded("mfu", "resources.mfu"),
+    **_bounded("memory_bytes", "resources.memory_bytes"),
+    "energy_per_sample_j": "energy_per_sample_j",
+}
+MEMORY_RATIO = _bounded("memory_ratio", "memory_ratio")
+SCALING = {"scaling_efficiency": "scaling_efficiency.value", "scaling_baseline": "scaling_baseline"}
+TRAINING = {
+    "seeds": "seeds",
+    **_bounded("final_top1", "final_top1"),
+    **_bounded("final_top1_difference", "difference"),
+    **_alike("convergence", "time_to_accuracy_s", "seeds_reached"),
+    **_bounded("time_ratio", "time_ratio"),
+}
+CASE = _bounded("latency_s", "latency_s") | _bounded("algbw_bytes_per_s", "algbw_bytes_per_s")
+CASE |= _bounded("busbw_bytes_per_s", "busbw_bytes_per_s")
+"""Columns, and where their figures lie in an arm, its ratio, or its figures in a case."""
+
+
 def _row(comparison: Comparison, arm: ArmSummary) -> dict[str, Any]:
+    result, equality = comparison.result(arm.name), comparison.equality
     return {
-        **_arm(comparison, arm),
-        **ratio_columns(comparison.result(arm.name)),
-        **estimate_columns(f"throughput_{comparison.sample_unit}_per_s", arm.throughput_per_s),
+        **_identity(comparison, arm),
+        **_read(result, RATIO),
+        **_read(arm, _bounded(f"throughput_{comparison.sample_unit}_per_s", "throughput_per_s")),
         **{f"step_time_{p}_s": arm.step_time_s.get(p) for p in ("p5", "p25", "p50", "p75", "p95")},
         **{f"phase_{phase}_s": arm.phases_s.get(phase) for phase in PHASES},
-        **term_columns(arm),
-        "peak_memory_bytes": arm.peak_memory_bytes,
-        **resource_columns(arm, comparison.result(arm.name)),
-        **(training_columns(comparison.training.arm(arm.name)) if comparison.training else {}),
-        **(equality_columns(comparison.equality, arm.name) if comparison.equality else {}),
-        **estimate_columns("time_to_train_s", arm.time_to_train_s),
-        "scaling_efficiency": arm.scaling_efficiency.value if arm.scaling_efficiency else None,
-        "scaling_baseline": arm.scaling_baseline,
-        "parity_passed": arm.parity.passed if arm.parity else None,
-        "gradient_error": arm.parity.gradient_error if arm.parity else None,
+        **_read(arm, TERM_COLUMNS | RESOURCES),
+        **_read(result, MEMORY_RATIO),
+        **(_read(comparison.training.arm(arm.name), TRAINING) if comparison.training else {}),
+        **(_equality(equality, arm.name) if equality else {}),
+        **_read(arm, _bounded("time_to_train_s", "time_to_train_s") | SCALING),
+        **_read(arm.parity, {"parity_passed": "passed", "gradient_error": "gradient_error"}),
         "error": " | ".join(error.message for error in arm.errors),
     }
 
@@ -65,128 +110,46 @@ def _row(comparison: Comparison, arm: ArmSummary) -> dict[str, Any]:
 def _case_row(comparison: Comparison, arm: ArmSummary, case: Case) -> dict[str, Any]:
     figures = arm.case(case.name)
     return {
-        **_arm(comparison, arm),
+        **_identity(comparison, arm),
         "case": case.name,
-        "operation": case.operation,
-        "message_bytes": case.message_bytes,
+        **_read(case, _alike("operation", "message_bytes")),
         "not_offered": figures.not_offered,
-        **ratio_columns(comparison.result(arm.name, case.name)),
-        **estimate_columns("latency_s", figures.latency_s),
-        **estimate_columns("algbw_bytes_per_s", figures.algbw_bytes_per_s),
-        **estimate_columns("busbw_bytes_per_s", figures.busbw_bytes_per_s),
-        **(estimate_columns("samples_per_s", figures.samples_per_s) if case.samples else {}),
-        "parity_passed": arm.parity.passed if arm.parity else None,
+        **_read(comparison.result(arm.name, case.name), RATIO),
+        **_read(figures, CASE | (_bounded("samples_per_s", "samples_per_s") if case.samples else {})),
+        **_read(arm.parity, {"parity_passed": "passed"}),
         "error": " | ".join(error.message for error in arm.errors),
     }
 
 
-def resource_columns(arm: ArmSummary, result: RatioSummary | None) -> dict[str, Any]:
-    """Figures per device, and what memory and energy an arm takes, as columns; empty ones where they are not known."""
-    own, found = arm.resources, {"flops_per_sample": arm.resources.flops_per_sample if arm.resources else None}
-    for name in ("per_device_per_s", "flops_per_s", "mfu", "memory_bytes"):
-        found |= estimate_columns("flops_per_device_per_s" if name == "flops_per_s" else name, getattr(own, name, None))
-    found["energy_per_sample_j"] = arm.energy_per_sample_j
-    return found | estimate_columns("memory_ratio", result.memory_ratio if result else None)
-
-
-def training_columns(arm: ArmTraining) -> dict[str, Any]:
-    """How an arm converges, as columns; its curves are in curves.csv."""
-    return {
-        "seeds": arm.seeds,
-        **estimate_columns("final_top1", arm.final_top1),
-        **estimate_columns("final_top1_difference", arm.difference),
-        "convergence": arm.convergence,
-        "time_to_accuracy_s": arm.time_to_accuracy_s,
-        "seeds_reached": arm.seeds_reached,
-        **estimate_columns("time_ratio", arm.time_ratio),
-    }
-
-
-def equality_columns(equality: Equality, arm: str) -> dict[str, Any]:
-    """Whether a script trains as the baseline, as columns; empty ones for the baseline."""
-    compared = arm in equality.start
-    loss = equality.loss.get(arm)
-    return {
-        "start": equality.start[arm].verdict if compared else None,
-        "gradients": equality.gradients[arm].verdict if compared else None,
-        "parameters": equality.parameters[arm].verdict if compared else None,
-        "first_difference_step": equality.parameters[arm].first_difference_step if compared else None,
-        "loss": loss.verdict if loss else None,
-        **estimate_columns("loss_difference", loss.difference if loss else None),
-    }
-
-
-def _arm(comparison: Comparison, arm: ArmSummary) -> dict[str, Any]:
-    """Columns that say what the arm is."""
-    return {
-        "comparison_id": comparison.comparison_id,
-        "workload": comparison.workload,
-        "world_size": arm.world_size,
-        "hosts": " ".join(comparison.hosts),
-        "arm": arm.name,
-        "role": arm.role,
-        "status": arm.status,
-        "backend": arm.backend,
-        "transport": arm.transport,
-        "launcher": arm.launcher,
-        "options": json.dumps(arm.options, sort_keys=True),
-    }
-
-
-def ratio_columns(result: RatioSummary | None) -> dict[str, Any]:
-    """A ratio as columns; empty ones for the baseline."""
-    fields = (
-        "baseline",
-        "throughput_ratio",
-        "ci_low",
-        "ci_high",
-        "equivalence_low",
-        "equivalence_high",
-        "confidence",
-        "verdict",
-        "launches",
-        "pairs",
-        "more_minutes",
-    )
-    return {field: getattr(result, field) if result else None for field in fields}
-
-
-def estimate_columns(name: str, estimate: Estimate | None) -> dict[str, float | None]:
-    """A value and its bounds as columns."""
-    return {
-        name: estimate.value if estimate else None,
-        f"{name}_ci_low": estimate.ci_low if estimate else None,
-        f"{name}_ci_high": estimate.ci_high if estimate else None,
-    }
-
-
 def _study_row(study: Study, point: StudyPoint, arm: ArmSummary) -> dict[str, Any]:
+    result = point.result(arm.name)
     return {
         "point": point.name,
-        "world_size": point.world_size,
-        "hosts": point.hosts,
-        "local_batch_size": point.local_batch_size,
-        "arm": arm.name,
-        "role": arm.role,
-        "status": arm.status,
-        **ratio_columns(point.result(arm.name)),
-        **estimate_columns(f"throughput_{study.sample_unit}_per_s", arm.throughput_per_s),
-        **estimate_columns("speed_up", arm.speed_up),
-        "scaling_efficiency": arm.scaling_efficiency.value if arm.scaling_efficiency else None,
-        "scaling_baseline": arm.scaling_baseline,
-        **term_columns(arm),
-        "peak_memory_bytes": arm.peak_memory_bytes,
-        **resource_columns(arm, point.result(arm.name)),
+        **_read(point, _alike("world_size", "hosts", "local_batch_size")),
+        **_read(arm, {"arm": "name"} | _alike("role", "status")),
+        **_read(result, RATIO),
+        **_read(arm, _bounded(f"throughput_{study.sample_unit}_per_s", "throughput_per_s") | _bounded("speed_up", "speed_up")),
+        **_read(arm, SCALING | TERM_COLUMNS | RESOURCES),
+        **_read(result, MEMORY_RATIO),
         "link_sent_bytes_per_step": max((link.sent_bytes for link in arm.links), default=None),
         "link_needed_bytes_per_step": max((link.needed_bytes for link in arm.links), default=None),
         "error": " | ".join(error.message for error in arm.errors),
     }
 
 
-def term_columns(arm: ArmSummary) -> dict[str, Any]:
-    """Each term of the step, with its interval."""
-    found = {term: arm.step_terms_s.of(term) if arm.step_terms_s else None for term in TERMS}
-    return {name: value for term, one in found.items() for name, value in estimate_columns(f"{term}_s", one).items()}
+def _identity(comparison: Comparison, arm: ArmSummary) -> dict[str, Any]:
+    """Columns that say what the arm is."""
+    where = {"world_size": arm.world_size, "hosts": " ".join(comparison.hosts)}
+    options = {"options": json.dumps(arm.options, sort_keys=True)}
+    return _read(comparison, _alike("comparison_id", "workload")) | where | _read(arm, IDENTITY) | options
+
+
+def _equality(equality: Equality, arm: str) -> dict[str, Any]:
+    """Whether a script trains as the baseline, as columns; empty ones for the baseline."""
+    found = {name: getattr(equality, name).get(arm) for name in ("start", "gradients", "parameters", "loss")}
+    columns = {name: f"{name}.verdict" for name in ("start", "gradients", "parameters")}
+    columns |= {"first_difference_step": "parameters.first_difference_step", "loss": "loss.verdict"}
+    return _read(found, columns | _bounded("loss_difference", "loss.difference"))
 
 
 class JsonReport(Report):

@@ -13,8 +13,8 @@ from measurement.errors import in_report
 from reports.base import Report
 from reports.conclusions.step_terms import TERMS
 from reports.estimate import Estimate
-from reports.formats.csv_report import csv_bytes
-from reports.schema import Comparison, Term
+from reports.formats.csv_report import csv_bytes, figure_at
+from reports.schema import Comparison
 from reports.study_schema import Study
 
 Labels = dict[str, str]
@@ -27,18 +27,13 @@ class Gauge(NamedTuple):
     """Ends with the unit, if there is one."""
     unit: str
     meaning: str
-    of: Callable[[Any], float | None]
-    """Reads the figure; None: there is none."""
+    of: str | Callable[[Any], float | None]
+    """Where the figure lies (``figure_at``), or what reads it."""
 
-
-def _value(field: str) -> Callable[[Any], float | None]:
-    """Read the estimate that a field holds."""
-    return lambda of: None if (estimate := getattr(of, field, None)) is None else estimate.value
-
-
-def _term(term: Term) -> Gauge:
-    words = f"What a step takes for {term.replace('_', ' ')}."
-    return Gauge(f"{term}_seconds", "seconds", words, lambda arm: _value(term)(arm.step_terms_s))
+    def read(self, found: Any) -> float | None:
+        """The figure; None: there is none."""
+        value: float | None = figure_at(found, self.of) if isinstance(self.of, str) else self.of(found)
+        return value
 
 
 RATE = "samples_per_second"
@@ -56,27 +51,30 @@ ARM_OK = Gauge(
 )
 OF_ARMS = (
     ARM_OK,
-    Gauge(f"throughput_{RATE}", RATE, "All samples over all seconds, stalls included.", _value("throughput_per_s")),
-    Gauge("step_time_seconds", "seconds", "The median step of the slowest rank.", lambda arm: arm.step_time_s.get("p50")),
-    *map(_term, TERMS),
-    Gauge("peak_memory_bytes", "bytes", "The most memory of a rank.", lambda arm: arm.peak_memory_bytes),
-    Gauge("energy_per_sample_joules", "joules", "Energy of all hosts for one sample.", lambda arm: arm.energy_per_sample_j),
-    Gauge("scaling_efficiency_ratio", "ratio", "Speed-up over that of the compute units.", _value("scaling_efficiency")),
+    Gauge(f"throughput_{RATE}", RATE, "All samples over all seconds, stalls included.", "throughput_per_s.value"),
+    Gauge("step_time_seconds", "seconds", "The median step of the slowest rank.", "step_time_s.p50"),
+    *(
+        Gauge(f"{term}_seconds", "seconds", f"What a step takes for {term.replace('_', ' ')}.", f"step_terms_s.{term}.value")
+        for term in TERMS
+    ),
+    Gauge("peak_memory_bytes", "bytes", "The most memory of a rank.", "peak_memory_bytes"),
+    Gauge("energy_per_sample_joules", "joules", "Energy of all hosts for one sample.", "energy_per_sample_j"),
+    Gauge("scaling_efficiency_ratio", "ratio", "Speed-up over that of the compute units.", "scaling_efficiency.value"),
 )
 OF_CASES = (
-    Gauge("latency_seconds", "seconds", "The median time of one message.", _value("latency_s")),
-    Gauge("busbw_bytes_per_second", "bytes_per_second", "Bus bandwidth as in nccl-tests.", _value("busbw_bytes_per_s")),
-    Gauge("loaded_samples_per_second", "samples_per_second", "All ranks' samples over time.", _value("samples_per_s")),
+    Gauge("latency_seconds", "seconds", "The median time of one message.", "latency_s.value"),
+    Gauge("busbw_bytes_per_second", "bytes_per_second", "Bus bandwidth as in nccl-tests.", "busbw_bytes_per_s.value"),
+    Gauge("loaded_samples_per_second", "samples_per_second", "All ranks' samples over time.", "samples_per_s.value"),
 )
 OF_RATIOS = (
-    Gauge("throughput_ratio", "ratio", "The throughput over the baseline's.", lambda result: result.throughput_ratio),
-    Gauge("throughput_low_ratio", "ratio", "The lower end of that ratio's interval.", lambda result: result.ci_low),
-    Gauge("throughput_high_ratio", "ratio", "The upper end of that ratio's interval.", lambda result: result.ci_high),
+    Gauge("throughput_ratio", "ratio", "The throughput over the baseline's.", "throughput_ratio"),
+    Gauge("throughput_low_ratio", "ratio", "The lower end of that ratio's interval.", "ci_low"),
+    Gauge("throughput_high_ratio", "ratio", "The upper end of that ratio's interval.", "ci_high"),
 )
 VERDICT = Gauge("verdict", "", "1 where the label verdict says what came out.", lambda result: result.throughput_ratio and 1.0)
 OF_CHANGES = (
-    Gauge("change_ratio", "ratio", "The figure over that of the earlier result.", lambda change: change.change.value),
-    Gauge("regressed", "", "1 where the figure lost more than was allowed, else 0.", lambda change: change.is_beyond),
+    Gauge("change_ratio", "ratio", "The figure over that of the earlier result.", "change.value"),
+    Gauge("regressed", "", "1 where the figure lost more than was allowed, else 0.", "is_beyond"),
 )
 
 
@@ -116,7 +114,7 @@ def figures(summary: Comparison | Study) -> Iterator[tuple[Gauge, Labels, float]
         found.append((OF_CHANGES, change, {**labels, "figure": "ratio" if change.baseline else "throughput"}))
     for gauges, of, labels in found:
         for gauge in gauges:
-            value = gauge.of(of)
+            value = gauge.read(of)
             if value is not None and math.isfinite(value):
                 yield gauge, labels, float(value)
 

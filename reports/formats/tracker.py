@@ -100,7 +100,7 @@ def tracked_run(summary: Comparison | Study, page: bytes) -> TrackedRun:
         name=summary.comparison_id,
         plan=summary.name,
         headline=summary.headline,
-        created_s=CREATED.of(summary),
+        created_s=CREATED.read(summary),
         is_ok=all(value for gauge, _, value in found if gauge == ARM_OK),
         settings=summary.model_dump(mode="json", include=SETTINGS),
         figures={"/".join([*labels.values(), gauge.name]): value for gauge, labels, value in found if gauge != VERDICT},
