@@ -157,8 +157,7 @@ def _planned_seconds(plan: Plan) -> int:
         return 3600
     launches_s = measurement.expected_launches * measurement.expected_launch_s
     planned_s = launches_s if measurement.minutes is None else 60 * measurement.minutes
-    if measurement.until_decided:
-        planned_s = max(planned_s, 60 * (measurement.max_minutes or 0))
+    planned_s = max(planned_s, 60 * (measurement.max_minutes or 0))
     return 600 * math.ceil(2 * planned_s * max(len(plan.points), 1) / 600 + 1)
 
 

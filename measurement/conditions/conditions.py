@@ -120,7 +120,7 @@ _BY_NAME = {condition.name: condition for condition in CONDITIONS}
 
 MAY_CHANGE_IN_A_PLAN = frozenset(
     {
-        *("minutes", "launches", "until_decided", "max_minutes", "rehearsal", "reports", "link", "question", "allow", "trace"),
+        *("minutes", "launches", "max_minutes", "rehearsal", "reports", "link", "question", "allow", "trace"),
         "peak_tflops",
     }
 )

@@ -212,10 +212,8 @@ class Measurement(Section):
     """Differences smaller than this share do not matter to you, nor do differences in accuracy by less than so many points."""
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
     """Confidence of the intervals, for all candidates together."""
-    until_decided: bool = False
-    """Add launches until no verdict is 'undecided', or ``max_minutes`` have passed."""
     max_minutes: float | None = Field(default=None, gt=0)
-    """With ``until_decided``: start no new launch after this many minutes."""
+    """Add launches until no verdict is 'undecided', but start none after this many minutes."""
     start_timeout_s: float = Field(default=180.0, gt=0)
     """How long the ranks of an arm may take to start, connect and build their model."""
     block_timeout_s: float = Field(default=120.0, gt=0)
@@ -238,6 +236,11 @@ class Measurement(Section):
     def _without_what_is_chosen(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out the lengths that ``minutes`` chooses: their defaults would read as if they were in force."""
         return {name: value for name, value in write(self).items() if self.minutes is None or name not in FIXED_LENGTH}
+
+    @property
+    def until_decided(self) -> bool:
+        """Whether launches are added until no verdict is undecided."""
+        return self.max_minutes is not None
 
     @property
     def expected_launches(self) -> int:
@@ -282,8 +285,8 @@ class Plan(Section):
     micro_steps: int = Field(default=1, ge=1)
     """Backward passes accumulated into one optimizer step, in every arm alike."""
     precision: Precision = "fp32"
-    """``amp-fp16`` and ``amp-bf16`` are PyTorch's automatic mixed precision; ``amp-fp16`` also scales the loss, as
-    ``torch.amp.GradScaler`` does by default."""
+    """``tf32``: matrix products and convolutions in TensorFloat-32, on GPUs that have it. ``amp-fp16`` and ``amp-bf16`` are PyTorch's
+    automatic mixed precision; ``amp-fp16`` also scales the loss, as ``torch.amp.GradScaler`` does by default."""
     max_gradient_norm: float | None = Field(default=None, gt=0)
     """Clip gradients to this L2 norm over all parameters, after the exchange."""
     speed: SpeedSettings = SpeedSettings()
@@ -440,7 +443,7 @@ class Plan(Section):
         if any(arm.input == "synthetic" for arm in self.arms.values()):
             raise ValueError("input: synthetic repeats a few batches, of which no model learns; leave input or training out")
         if self.measurement.until_decided:
-            raise ValueError("until_decided is for throughput, not for training; set measurement.launches, the number of seeds")
+            raise ValueError("max_minutes is for throughput, not for training; set measurement.launches, the number of seeds")
         return self
 
     @model_validator(mode="after")

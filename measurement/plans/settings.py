@@ -13,7 +13,7 @@ from measurement.errors import PlanError
 
 Input = Literal["real", "synthetic"]
 """An arm's batches: as its workload gives them, or its first ones, repeated from memory."""
-Precision = Literal["fp32", "amp-fp16", "amp-bf16"]
+Precision = Literal["fp32", "tf32", "amp-fp16", "amp-bf16"]
 Quantity = Literal["train_loss", "train_top1", "train_top5", "held_out_loss", "held_out_top1", "held_out_top5"]
 """Means over an epoch's samples; top1 and top5 are shares of right answers."""
 
@@ -116,8 +116,6 @@ class SpeedSettings(Section):
     sync_batchnorm: bool = False
     """Use each framework's synchronised batch norm (``torch.nn.SyncBatchNorm``, ``hvd.SyncBatchNorm``), on GPUs only. Forward
     passes then exchange, so there is no step without exchange and no floor."""
-    tf32: bool = False
-    """Compute float32 matrix products and convolutions in TensorFloat-32, on GPUs that have it."""
 
     def check_device(self, kind: str) -> None:
         """Refuse settings that a kind of device, ``cpu`` or ``cuda``, has not.

@@ -58,16 +58,16 @@ class Peak:
     tflops: Mapping[str, float]
     """By ``fp32``, ``tf32``, ``fp16``, ``bf16``."""
 
-    def at(self, count: FlopCount, *, precision: str, tf32: bool) -> float | None:
+    def at(self, count: FlopCount, *, precision: str) -> float | None:
         """TFLOP/s at the precision in which most of these FLOPs are computed; None where the device has none for it.
 
         cuDNN's convolutions of float32 use TensorFloat-32 unless they are told otherwise, matrix products only where asked.
         """
         flops = count.by_operation
         convolved = sum(number for name, number in flops.items() if "conv" in name)
-        is_tf32 = tf32 or ("NVIDIA" in self.source and 2 * convolved > sum(flops.values()))
+        is_tf32 = precision == "tf32" or ("NVIDIA" in self.source and 2 * convolved > sum(flops.values()))
         usual = {"float32": "tf32" if is_tf32 and "tf32" in self.tflops else "fp32", "float16": "fp16", "bfloat16": "bf16"}
-        return self.tflops.get(usual.get(count.dtype, "") if precision == "fp32" else precision.removeprefix("amp-"))
+        return self.tflops.get(usual.get(count.dtype, "") if precision in ("fp32", "tf32") else precision.removeprefix("amp-"))
 
 
 def _peak(device: str, sheet: str, **tflops: float) -> Peak:

@@ -135,7 +135,7 @@ def _flops(evidence: Evidence, records: Sequence[LaunchRecord], ranks: Sequence[
     peak, source = plan.peak_tflops, PLANS_PEAK
     if peak is None:
         known = [peak_of(rank.device) for rank in ranks]
-        peaks = [one.at(count, precision=plan.precision, tf32=plan.speed.tf32) if one else None for one in known]
+        peaks = [one.at(count, precision=plan.precision) if one else None for one in known]
         if any(one is None for one in peaks):
             return found
         peak, source = fmean(filter(None, peaks)), " and ".join(dict.fromkeys(one.source for one in known if one))

@@ -248,8 +248,7 @@ class ComparisonRun:
         """How long the next launch within the budget is to be; None where there is none."""
         measure = self.plan.measurement
         assert measure.minutes is not None
-        most = measure.max_minutes if measure.until_decided and measure.max_minutes is not None else measure.minutes
-        left_s = 60 * min(measure.minutes, most) - spent_s
+        left_s = 60 * min(measure.minutes, measure.max_minutes or measure.minutes) - spent_s
         number = next(number for number in itertools.count() if number not in measured)
         between_s = statistics.median(self._between) if self._between else 0.0
         return choose_length(self.plan, self.folder, launch=number, left_s=left_s, between_s=between_s, known=self._blocks)
@@ -275,7 +274,7 @@ class ComparisonRun:
 
     def _wants_more(self) -> bool:
         measure, history = self.plan.measurement, self.history
-        if not measure.until_decided or (measure.max_minutes is not None and history.elapsed_s > 60 * measure.max_minutes):
+        if measure.max_minutes is None or history.elapsed_s > 60 * measure.max_minutes:
             return False
         planned = measure.launches if self._planned is None or measure.minutes is None else self._planned
         if len(self._complete_launches()) < next_analysis(history.manifest.looks, launches=planned):

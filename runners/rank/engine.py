@@ -162,7 +162,7 @@ def start_engine(
     _check_benchmark(job, setup)
     device = resolve_device(job.device, local_rank=world.local_rank)
     backend = _checked_backend(job, device, timeout=timeout)
-    _apply_speed(job.speed)
+    _apply_speed(job)
     benchmark = setup.build_micro_benchmark(local_batch_size=job.local_batch_size, seed=job.seed)
     make_forks_safe()
     threads_before = frozenset(own_threads())  # the library has none yet
@@ -231,11 +231,11 @@ def _build(
     )
 
 
-def _apply_speed(speed: SpeedSettings) -> None:
+def _apply_speed(job: Job) -> None:
     """Set what PyTorch keeps for the whole process."""
-    if speed.cudnn_benchmark:
+    if job.speed.cudnn_benchmark:
         torch.backends.cudnn.benchmark = True
-    if speed.tf32:
+    if job.precision == "tf32":
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
 
 

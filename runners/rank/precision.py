@@ -23,7 +23,7 @@ from measurement.plans.settings import Precision
 DTYPES = {"amp-fp16": torch.float16, "amp-bf16": torch.bfloat16}
 INITIAL_SCALE = 2.0**16
 """The loss scale at which ``torch.amp.GradScaler`` begins."""
-GRADIENT_ERRORS = {"fp32": 0.0, "amp-fp16": 2e-3, "amp-bf16": 2e-2}
+GRADIENT_ERRORS = {"fp32": 0.0, "tf32": 0.0, "amp-fp16": 2e-3, "amp-bf16": 2e-2}
 """Relative L2 error by which two computations of the same gradient may differ, rounded to 11 (fp16) or 8 (bf16) bits."""
 
 
@@ -31,7 +31,7 @@ def check_precision(precision: Precision, device: torch.device) -> None:
     """Refuse what a device cannot do, with a ``PlanError``."""
     if precision == "amp-bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
         raise PlanError(f"precision 'amp-bf16': {torch.cuda.get_device_name(device)} has no bfloat16; use 'amp-fp16' or 'fp32'")
-    if precision != "fp32" and not torch.amp.is_autocast_available(device.type):
+    if precision in DTYPES and not torch.amp.is_autocast_available(device.type):
         raise PlanError(f"precision '{precision}': this PyTorch has no autocast on {device.type}; use 'fp32'")
 
 
@@ -75,7 +75,7 @@ class StepPrecision:
 
     def forward(self) -> AbstractContextManager[Any]:
         """The context of forward and loss."""
-        if self.precision == "fp32":
+        if self.precision not in DTYPES:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=DTYPES[self.precision])
 

@@ -139,7 +139,7 @@ class Search:
         each_s = measure.expected_launch_s / len(self.plan.compared_arms())
         lengths = {"rounds": measure.rounds, "steps_per_launch": measure.steps_per_launch}
         settings = measure.model_dump(mode="json") | dict.fromkeys(("minutes", "max_minutes")) | lengths
-        settings |= {"control": False, "floor": False, "until_decided": False, "local_every": 0}
+        settings |= {"control": False, "floor": False, "local_every": 0}
         settings |= {"rehearsal": "never", "launches": 1, "seconds_per_launch": each_s * len(arms)}
         others = {"measurement": settings, "reports": ["json"], "question": None}
         seed = self.plan.seed + len(self.launches)  # another order of arms in each launch

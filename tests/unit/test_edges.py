@@ -70,7 +70,7 @@ def test_one_launch_gives_a_ratio_and_no_verdict(tmp_path, rounds):
     assert (result.verdict, result.verdict_alone, result.ci_low, result.caution) == ("undecided", "undecided", None, "one launch")
     assert "one launch gives a ratio but no verdict, since the variance between launches is unknown; measure" in found.findings[0]
     assert found.fastest == [found.baseline, ONE], "neither is shown to be faster"
-    assert found.undecided == [result], "--until-decided measures on"
+    assert found.undecided == [result], "--max-minutes measures on"
 
 
 def test_two_launches_that_disagree_say_so_and_how_many_are_needed(tmp_path):

@@ -213,7 +213,7 @@ def test_the_digest_ignores_only_how_long_is_measured():
         ({"measurement": {"control": True}}, "measurement.control means nothing with training, whose blocks are epochs; leave it"),
         ({"measurement": {"local_every": 4}}, "measurement.local_every means nothing with training"),
         ({"measurement": {"minutes": 3}}, "measurement.minutes means nothing with training"),
-        ({"measurement": {"until_decided": True}}, "until_decided is for throughput, not for training"),
+        ({"measurement": {"max_minutes": 9}}, "max_minutes is for throughput, not for training"),
         ({"training": {"epochs": 1, "target_acuracy": 0.9}}, "did you mean 'target_accuracy'?"),
         ({"workload": "resnet18"}, "workload 'resnet18' has no epochs, so it cannot be trained to the end"),
         ({"workload": "collectives"}, "workload 'collectives' is a micro-benchmark, and training is for models"),
