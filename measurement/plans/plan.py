@@ -285,8 +285,8 @@ class Plan(Section):
     micro_steps: int = Field(default=1, ge=1)
     """Backward passes accumulated into one optimizer step, in every arm alike."""
     precision: Precision = "fp32"
-    """``tf32``: matrix products and convolutions in TensorFloat-32, on GPUs that have it. ``amp-fp16`` and ``amp-bf16`` are PyTorch's
-    automatic mixed precision; ``amp-fp16`` also scales the loss, as ``torch.amp.GradScaler`` does by default."""
+    """``tf32``: matrix products and convolutions in TensorFloat-32, on GPUs that have it. ``amp-fp16`` and ``amp-bf16`` are
+    PyTorch's automatic mixed precision; ``amp-fp16`` also scales the loss, as ``torch.amp.GradScaler`` does by default."""
     max_gradient_norm: float | None = Field(default=None, gt=0)
     """Clip gradients to this L2 norm over all parameters, after the exchange."""
     speed: SpeedSettings = SpeedSettings()
