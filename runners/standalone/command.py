@@ -17,7 +17,7 @@ from measurement.records.results import ResultsFolder, default_folder, folder_na
 from measurement.world import HOROVOD, MPI, World
 from runners.flags import Given, command, values_of
 from runners.launchers import horovodrun, mpirun, read_own_world
-from runners.planning.arms import require_given, require_gpu_here
+from runners.planning.arms import choose_transport, require_given, require_gpu_here
 from runners.planning.launched_arms import libraries_of
 from runners.processes.readable_output import make_output_readable
 from runners.rank.resources import take_resources, threads_of
@@ -82,9 +82,11 @@ def resolve_plan(backend: str, content: Mapping[str, Any], arm: Mapping[str, Any
         PlanError: the launcher does not give what the backend needs, or the backend cannot do what is asked.
     """
     name, options = folder_name(backend), settings(arm.get("options"), "--option")
-    own = Arm(backend=backend, transport=arm.get("transport"), options=options)
-    ranks = {"name": name, "world_size": world.world_size, "baseline": name, "arms": {name: own}}
+    arms = {name: {"backend": backend, "transport": arm.get("transport"), "options": options}}
+    ranks = {"name": name, "world_size": world.world_size, "baseline": name, "arms": arms}
     plan = check_plan({**content, **ranks}, source="command line")
+    own = plan.arms[name]
+    choose_transport(backend, own.transport, device=plan.device)  # or refuse; None leaves it to the library
     chosen = make_backend(backend, transport=own.transport, options=options, micro_steps=plan.micro_steps)
     if chosen.transport is None and world.launcher == "srun" and HOROVOD in chosen.needs():
         # Horovod would look for variables of horovodrun's or mpirun's

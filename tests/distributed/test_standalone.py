@@ -204,6 +204,7 @@ def test_torchrun_cannot_start_horovod():
         (["--workload-option", "learning_rate=-1"], "learning_rate = -1"),
         (["--option", "bucket_cap=1"], "did you mean 'bucket_cap_mb'?"),
         (["--transport", "nccl"], "needs a GPU"),
+        (["--transport", "glo"], "unknown transport of backend 'ddp' 'glo'; did you mean 'gloo'?"),
         (["--set", "affinity=close"], "affinity = 'close': Input should be 'spread' or 'none'"),
         (["--set", "hosts=a:1"], "--set 'hosts' is not for a standalone run; it sets seed, threads, "),
         (["--set", "training.warmup_epochs=1"], "--set training.warmup_epochs is for training to the end; say --epochs N"),
