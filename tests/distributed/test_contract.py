@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,10 +12,12 @@ import torch
 
 import backends
 from backends import backend_class
+from backends.single import DataParallel
+from measurement.errors import PlanError
 from measurement.world import World
 from tests.conftest import HAS_HOROVOD, REPOSITORY, needs_horovod
 from tests.distributed.ranks import contract
-from tests.kit.commands import under_mpirun
+from tests.kit.commands import seen_by_ranks, under_mpirun
 
 ENGINE = f"{REPOSITORY / 'tests' / 'outside' / 'engine.py'}:EngineBackend"
 LAUNCHES = [["ddp=gloo", "naive=gloo", "fsdp2=gloo", f"{ENGINE}=gloo", "ddp=mpi"]]
@@ -33,13 +36,9 @@ EXACT = {"rtol": 1e-5, "atol": 1e-6}
 @pytest.fixture(scope="module")
 def lives(tmp_path_factory):
     """What each rank saw, by backend and transport."""
-    found = {ALONE: [contract.life("single", None, World(), None)]}
-    for number, launch in enumerate(LAUNCHES + HOROVOD * HAS_HOROVOD):
-        folder = tmp_path_factory.mktemp(f"launch-{number}")
-        done = under_mpirun(contract, folder, *launch)
-        assert done.returncode == 0, done.stdout + done.stderr
-        ranks = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
-        found |= {one: [rank[one] for rank in ranks] for one in launch}
+    found = {ALONE: [contract.life(ALONE, World())]}
+    for launch in LAUNCHES + HOROVOD * HAS_HOROVOD:
+        found |= seen_by_ranks(partial(under_mpirun, contract), tmp_path_factory.mktemp("launch"), *launch)
     return found
 
 
@@ -58,7 +57,7 @@ def assert_step(found, begun, wanted):
 
 
 def test_every_backend_that_can_run_here_is_tested():
-    """``dp`` is refused on CPUs: see ``test_transports``."""
+    """``dp`` is refused on CPUs: see below."""
     tested = {(one if isinstance(one, str) else one.values[0]) for one in EVERY}
     for name in set(backends.REGISTRY.table) - {"dp"}:
         transports = set(backend_class(name).transports)
@@ -134,3 +133,15 @@ def test_a_backend_describes_itself_in_plain_values_and_is_gone_after_teardown(l
         assert json.loads(json.dumps(described, allow_nan=False)) == described
         assert described["version"]
         assert not rank["is_connected"]
+
+
+def test_data_parallel_is_refused_without_a_gpu_and_passes_through():
+    backend = DataParallel()
+    with pytest.raises(PlanError, match="this run is on the CPU; use 'ddp'"):
+        backend.check_device("cpu")
+    model = torch.nn.Linear(3, 2)
+    wrapped = backend.prepare(model, lambda model: torch.optim.SGD(model.parameters(), lr=0.1)).model
+    assert isinstance(wrapped, torch.nn.DataParallel)
+    if not torch.cuda.is_available():
+        rows = torch.randn(5, 3)
+        assert torch.equal(wrapped(rows), model(rows))

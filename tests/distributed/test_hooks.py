@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 
 from tests.conftest import HAS_HOROVOD, needs_horovod
 from tests.distributed.ranks import hooked
-from tests.kit.commands import forked, under_mpirun
+from tests.kit.commands import forked, seen_by_ranks, under_mpirun
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 TRAINED = ["ddp", "zero", "naive", "fsdp2", "engine", pytest.param("horovod", marks=needs_horovod)]
@@ -28,12 +27,8 @@ def found(tmp_path_factory):
     launches = [(partial(forked, 1), ["single"]), (partial(forked, 2), ["ddp", "zero", "naive", "fsdp2", "engine", *HOROVOD])]
     if HAS_HOROVOD:  # over MPI alone
         launches.append((under_mpirun, ["adasum"]))
-    for number, (start, names) in enumerate(launches):
-        folder = tmp_path_factory.mktemp(f"launch-{number}")
-        done = start(hooked, folder, *names)
-        assert done.returncode == 0, done.stdout + done.stderr
-        ranks = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
-        found |= {name: [rank[name] for rank in ranks] for name in names}
+    for start, names in launches:
+        found |= seen_by_ranks(partial(start, hooked), tmp_path_factory.mktemp("launch"), *names)
     return found
 
 

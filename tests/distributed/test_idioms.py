@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
+from functools import partial
 
 import pytest
-import yaml
 
-from measurement.records.results import ResultsFolder
 from runners.protocol.gate_verdict import drift_between, judge_parity
 from runners.protocol.messages import DriftReport, ParityReport
 from runners.protocol.same_work import compare_calls, compare_state
-from tests.conftest import FORKED, HAS_HOROVOD, TINY, needs_horovod, ringside_here
+from tests.conftest import HAS_HOROVOD, needs_horovod
 from tests.distributed.ranks import idioms
-from tests.kit.commands import forked
+from tests.kit.commands import forked, seen_by_ranks
+from tests.kit.comparisons import compare
 
 pytestmark = pytest.mark.costly("idioms")
 
@@ -41,6 +40,8 @@ EVERYDAY = (
 EVERYDAY_NAMES = tuple(f"everyday:{name}" for name in EVERYDAY)
 NAMES += EVERYDAY_NAMES
 SKIPPING, DRIFTING = "LayerDrop", "Plateau"
+PLAIN = {"local_every": 0, "control": False}
+"""What alone a training takes."""
 BACKENDS = ("ddp", "naive", "fsdp2", *(["horovod"] if HAS_HOROVOD else []))
 LEFT_OUT = {
     "fsdp2": {"Recommender", "Unused", "Compiled", "everyday:Complex"},
@@ -58,12 +59,9 @@ def names_of(backend):
 @pytest.fixture(scope="module")
 def taken(tmp_path_factory):
     """What each rank found, by backend and workload."""
-    folder = tmp_path_factory.mktemp("taken")
-    asked = {backend: [*names_of(backend), DRIFTING] for backend in BACKENDS}
-    done = forked(2, idioms, folder, *(f"{backend}={','.join(names)}" for backend, names in asked.items()))
-    assert done.returncode == 0, done.stdout + done.stderr
-    ranks = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
-    return {backend: {name: [rank[backend][name] for rank in ranks] for name in names} for backend, names in asked.items()}
+    asked = [f"{backend}={','.join([*names_of(backend), DRIFTING])}" for backend in BACKENDS]
+    seen = seen_by_ranks(partial(forked, 2, idioms), tmp_path_factory.mktemp("taken"), *asked)
+    return {one.partition("=")[0]: {name: [rank[name] for rank in ranks] for name in ranks[0]} for one, ranks in seen.items()}
 
 
 def gates(ranks):
@@ -113,23 +111,14 @@ def test_ranks_that_follow_their_own_loss_have_drifted_apart_and_no_others(taken
 @pytest.mark.parametrize(
     ("name", "changes"),
     [
-        (DRIFTING, {"measurement": {"rounds": 2}}),
-        pytest.param("PlateauDigits", {"training": {"epochs": 1}, "measurement": {"launches": 1}}, marks=pytest.mark.costly),
+        (DRIFTING, {}),
+        pytest.param("PlateauDigits", {"training": {"epochs": 1}, "measurement": PLAIN}, marks=pytest.mark.costly),
     ],
 )
 def test_a_comparison_calls_them_wrong(tmp_path, name, changes):
-    content = {
-        **TINY,
-        "workload": f"{idioms.OUTSIDE}/idioms.py:{name}",
-        "arms": {"ddp": {**TINY["arms"]["ddp"], "launcher": FORKED}},
-    }
-    measurement = {"rehearsal": "never", "floor": False, "launches": 1, **changes["measurement"]}
-    plan = tmp_path / "plan.yaml"
-    plan.write_text(yaml.safe_dump({**content, **changes, "measurement": measurement}))
-    done = ringside_here("compare", plan, "-o", tmp_path / "out")
-    records = ResultsFolder(tmp_path / "out").records()
-    assert (done.returncode, {record.status for record in records}) == (1, {"wrong"}), done.stderr
-    assert records[0].error.message.startswith("ranks have drifted apart: learning rates 0.0")
+    ran = compare(tmp_path, workload=f"{idioms.OUTSIDE}/idioms.py:{name}", code=1, **changes)
+    assert set(ran.statuses.values()) == {"wrong"}
+    assert ran.records["ddp"].error.message.startswith("ranks have drifted apart: learning rates 0.0")
 
 
 def test_a_schedule_by_step_reaches_the_optimizer_that_steps(taken):

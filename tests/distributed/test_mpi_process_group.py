@@ -21,10 +21,8 @@ pytestmark = [
 ]
 
 QUICK = [
-    "tutorials:mpi",
-    "tutorials:gloo",
+    "gloo",
     "users",
-    "fsdp2",
     "overlap",
     "futures",
     "subsets",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from functools import partial
 
 import pytest
 
@@ -10,7 +10,7 @@ from runners.protocol.gate_verdict import judge_parity
 from runners.protocol.messages import ParityReport
 from runners.protocol.same_work import compare_state
 from tests.distributed.ranks import planted
-from tests.kit.commands import forked
+from tests.kit.commands import forked, seen_by_ranks
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 FAULTS = [one.__name__ for one in planted.FAULTS]
@@ -19,13 +19,10 @@ FAULTS = [one.__name__ for one in planted.FAULTS]
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory):
     """By kind of model and backend: the ranks' reports, by rank."""
-    folder = tmp_path_factory.mktemp("planted")
-    done = forked(2, planted, folder)
-    assert done.returncode == 0, done.stdout + done.stderr
-    ranks = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
+    seen = seen_by_ranks(partial(forked, 2, planted), tmp_path_factory.mktemp("planted"))
     return {
-        kind: {name: [ParityReport.model_validate(rank[kind][name]) for rank in ranks] for name in ranks[0][kind]}
-        for kind in planted.KINDS
+        kind: {name: [ParityReport.model_validate(rank[name]) for rank in ranks] for name in ranks[0]}
+        for kind, ranks in seen.items()
     }
 
 

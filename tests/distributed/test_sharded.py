@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
+from functools import partial
 
 import numpy as np
 import pytest
 
 from tests.distributed.ranks import sharded
-from tests.kit.commands import forked
+from tests.kit.commands import forked, seen_by_ranks
 from tests.kit.dataset_files import write_data
 
 pytestmark = [pytest.mark.costly("sharded"), pytest.mark.usefixtures("no_processes_left")]
@@ -18,13 +18,11 @@ SHARDED = [name for name in sharded.OPTIONS if name != "ddp"]
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory):
     """What rank 0 saw, by number of ranks and backend."""
-    folder, found = tmp_path_factory.mktemp("sharded"), {}
-    options = write_data("language_model", folder / "data")
+    text = write_data("language_model", tmp_path_factory.mktemp("data"))["data_dir"]
+    found = {}
     for ranks in (2, 3):
-        output = folder / f"{ranks}.json"
-        done = forked(ranks, sharded, options["data_dir"], output)
-        assert done.returncode == 0, done.stderr
-        found[ranks] = json.loads(output.read_text())
+        seen = seen_by_ranks(partial(forked, ranks, sharded), tmp_path_factory.mktemp("sharded"), text)
+        found[ranks] = {name: first for name, (first, *_) in seen.items()}
     return found
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import statistics
+from functools import partial
 
 import pytest
 
@@ -13,7 +13,7 @@ from measurement.records.results import ResultsFolder
 from measurement.world import World
 from tests.conftest import HAS_HOROVOD, drawn
 from tests.distributed.ranks import training
-from tests.kit.commands import MPIRUN, forked, run, warm
+from tests.kit.commands import MPIRUN, forked, run, seen_by_ranks, warm
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 
@@ -87,13 +87,10 @@ def written(folder, tag):
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory):
     """What the ranks of ``ranks.training`` saw, by (backend, number of ranks)."""
-    folder, found = tmp_path_factory.mktemp("seen"), {}
-    backends = ["ddp", "naive", "fsdp2", "ddp+zero_redundancy_optimizer", *["horovod"] * HAS_HOROVOD]
+    found, backends = {}, ["ddp", "naive", "fsdp2", "ddp+zero_redundancy_optimizer", *["horovod"] * HAS_HOROVOD]
     for ranks in (2, 3):
-        output = folder / f"{ranks}.json"
-        done = forked(ranks, training, output, *backends)
-        assert done.returncode == 0, done.stderr
-        found |= {(backend, ranks): value for backend, value in json.loads(output.read_text()).items()}
+        seen = seen_by_ranks(partial(forked, ranks, training), tmp_path_factory.mktemp("seen"), *backends)
+        found |= {(backend, ranks): first for backend, (first, *_) in seen.items()}
     return found
 
 

@@ -5,62 +5,56 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import sys
 from contextlib import nullcontext
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed import PrefixStore
 
 from backends import make_backend
 from measurement.errors import PlanError
-from runners.launchers import read_own_world
-from runners.processes.process_exit import leave_in_order
-from runners.protocol.messages import Job
-from runners.standalone.rendezvous import rendezvous_store
+from tests.kit.ranks import leave_what_is_seen
 
 LEARNING_RATE = 0.5
 
 
-def make_model(rank: int) -> nn.Module:
+def make_model(rank):
     """Another one on every rank, until ``prepare`` gives all of them rank 0's."""
     torch.manual_seed(100 + rank)
     return nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
 
 
-def make_batch(rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+def make_batch(rank):
     """Another one on every rank."""
     rng = torch.Generator().manual_seed(200 + rank)
     return torch.randn(7, 5, generator=rng), torch.randint(3, (7,), generator=rng)
 
 
-def make_optimizer(model: nn.Module) -> torch.optim.Optimizer:
+def make_optimizer(model):
     """Its steps are the learning rate times the gradients."""
     return torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
 
 
-def compute_loss(model: nn.Module, rank: int) -> torch.Tensor:
+def compute_loss(model, rank):
     """Of the rank's batch, in the model's precision."""
     inputs, labels = make_batch(rank)
     return nn.functional.cross_entropy(model(inputs.to(next(model.parameters()).dtype)), labels)
 
 
-def flat(tensors, model: nn.Module) -> list[float]:
+def flat(tensors, model):
     """Tensors by name as one list, in the order of the model's parameters."""
     return torch.cat([tensors[name].detach().flatten() for name, _ in model.named_parameters()]).tolist()
 
 
-def parameters(model: nn.Module) -> list[float]:
+def parameters(model):
     """All of them."""
     return flat(dict(model.named_parameters()), model)
 
 
-def gradients(model: nn.Module) -> list[float]:
+def gradients(model):
     """All of them."""
     return flat({name: parameter.grad for name, parameter in model.named_parameters()}, model)
 
@@ -73,11 +67,11 @@ class Joined:
         self.bare = make_model(rank)
         self.prepared = backend.prepare(self.bare, make_optimizer)
 
-    def parameters(self) -> list[float]:
+    def parameters(self):
         """Of all ranks together."""
         return flat(self.prepared.full_parameters(), self.bare)
 
-    def step(self, *, local: bool) -> dict[str, object]:
+    def step(self, *, local):
         """Gradients and parameters after it."""
         prepared = self.prepared
         prepared.keeps_gradients = True
@@ -153,7 +147,7 @@ def odd_optimizer(kind, model):
     return Around(optimizer) if kind == "around" else optimizer
 
 
-def odd_step(backend, rank, world_size, kind) -> str | dict[str, float]:
+def odd_step(backend, rank, world_size, kind):
     """Why the backend refuses such a model; or how far a rank is from rank 0's tensors, from the mean gradient and its step."""
     model = Odd(rank, kind)
     try:
@@ -180,9 +174,10 @@ def odd_step(backend, rank, world_size, kind) -> str | dict[str, float]:
     }
 
 
-def life(reference: str, transport: str | None, world, store) -> dict[str, object]:
-    """From ``setup`` to ``teardown``. Collective."""
-    backend = make_backend(reference, transport=transport, options={})
+def life(one, world, store=None):
+    """Of ``BACKEND=TRANSPORT``, from ``setup`` to ``teardown``. Collective."""
+    reference, _, transport = one.rpartition("=")
+    backend = make_backend(reference, transport=transport or None, options={})
     os.environ |= backend.environment()
     counted = backend.setup(world, device=torch.device("cpu"), store=store)
     first = Joined(backend, world.rank)
@@ -204,18 +199,5 @@ def life(reference: str, transport: str | None, world, store) -> dict[str, objec
     return seen | {"is_connected": dist.is_initialized()}
 
 
-def main(folder: str, *asked: str) -> None:
-    """Every backend in turn; each rank writes."""
-    torch.set_num_threads(1)
-    world, found = read_own_world(), {}
-    job = Job(arm="x", backend="ddp", transport="gloo", workload="digits", local_batch_size=1, world_size=world.world_size, seed=0)
-    base = rendezvous_store(job, world)
-    for one in asked:
-        reference, _, transport = one.rpartition("=")
-        found[one] = life(reference, transport, world, PrefixStore(one, base))
-    Path(folder, f"{world.rank}.json").write_text(json.dumps(found))
-    leave_in_order(0)
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    leave_what_is_seen(sys.argv[1], sys.argv[2:], life)

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections import Counter
@@ -13,15 +12,12 @@ from pathlib import Path
 
 import torch
 from torch import nn
-from torch.distributed import PrefixStore
 
 from backends import make_backend
 from measurement.errors import PlanError
-from runners.processes.process_exit import leave_in_order
 from runners.rank.precision import StepPrecision
-from runners.standalone.rendezvous import rendezvous_store
-from tests.distributed.ranks.contract import Job, make_batch, make_model
-from tests.kit.ranks import own_world
+from tests.distributed.ranks.contract import make_batch, make_model
+from tests.kit.ranks import leave_what_is_seen
 
 MICRO_STEPS, STEPS = 2, 3
 ENGINE = f"{Path(__file__).parents[2] / 'outside' / 'engine.py'}:EngineBackend"
@@ -33,7 +29,6 @@ BACKENDS = {
     "fsdp2": ("fsdp2", "gloo", {}),
     "engine": (ENGINE, "gloo", {}),
     "horovod": ("horovod", "gloo", {}),
-    "horovod-mpi": ("horovod", "mpi", {}),
     "adasum": ("horovod", "mpi", {"op": "Adasum"}),
 }
 
@@ -160,7 +155,6 @@ class Replaced(Hooked):
 
 def seen(name, world, store=None):
     """From ``setup`` to ``teardown``. Collective."""
-    torch.set_num_threads(1)
     backend, found = backend_of(name, world, store), {}
     zero = name == "zero"
     if name == "adasum":
@@ -181,14 +175,5 @@ def seen(name, world, store=None):
     return found
 
 
-def main(folder, *names):
-    world = own_world()
-    job = Job(arm="x", backend="ddp", transport="gloo", workload="digits", local_batch_size=1, world_size=world.world_size, seed=0)
-    base = rendezvous_store(job, world)
-    found = {name: seen(name, world, PrefixStore(name, base)) for name in names}
-    Path(folder, f"{world.rank}.json").write_text(json.dumps(found))
-    leave_in_order(0)
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    leave_what_is_seen(sys.argv[1], sys.argv[2:], seen)

@@ -6,30 +6,24 @@
 from __future__ import annotations
 
 import copy
-import json
 import sys
-from pathlib import Path
 
 import torch
-from torch.distributed import PrefixStore
 
 from runners.planning.workload import resolve_workload
-from runners.processes.process_exit import leave_in_order
-from runners.protocol.messages import Job
 from runners.rank.engine import start_engine
 from runners.rank.parity import run_gate
 from runners.rank.precision import StepPrecision
 from runners.rank.trainer import Trainer
-from runners.standalone.rendezvous import rendezvous_store
 from tests.conftest import REPOSITORY
-from tests.kit.ranks import own_world
+from tests.kit.ranks import job_of, leave_what_is_seen
 
 OUTSIDE = REPOSITORY / "tests" / "outside"
 MICRO_STEPS = {"Uneven": 2, "Finite": 2, "everyday:Augmented": 2}
 BACKEND_OPTIONS = {name: {"ddp": {"find_unused_parameters": True}} for name in ("Unused", "LayerDrop")}
 
 
-def take(engine, name: str, backend_name: str) -> dict[str, object]:
+def take(engine, name, backend_name):
     """The gate and two blocks of one workload. Collective."""
     backend = copy.copy(engine.backend)
     backend.micro_steps = MICRO_STEPS.get(name, 1)
@@ -58,20 +52,14 @@ def take(engine, name: str, backend_name: str) -> dict[str, object]:
     return {**found, "rates": rates}
 
 
-def main(folder: str, *asked: str) -> None:
-    """Every backend in turn, with every workload; each rank writes."""
-    torch.set_num_threads(1)
-    world, found = own_world(), {}
-    job = Job(arm="x", backend="ddp", transport="gloo", workload="digits", local_batch_size=1, world_size=world.world_size, seed=0)
-    base = rendezvous_store(job, world)
-    for backend_name, _, names in (one.partition("=") for one in asked):
-        own = job.model_copy(update={"backend": backend_name})
-        engine = start_engine(own, world, store=PrefixStore(backend_name, base))
-        found[backend_name] = {name: take(engine, name, backend_name) for name in names.split(",")}
-        engine.backend.teardown()
-    Path(folder, f"{world.rank}.json").write_text(json.dumps(found))
-    leave_in_order(0)
+def take_all(asked, world, store):
+    """With one backend every workload."""
+    backend_name, _, names = asked.partition("=")
+    engine = start_engine(job_of(world, backend=backend_name), world, store=store)
+    found = {name: take(engine, name, backend_name) for name in names.split(",")}
+    engine.backend.teardown()
+    return found
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    leave_what_is_seen(sys.argv[1], sys.argv[2:], take_all)

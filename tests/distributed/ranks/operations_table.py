@@ -1,9 +1,10 @@
 """Every operation on every dtype over the group, checked against what torch computes itself.
 
 ``mpirun -np N python cases.py operations:FILE``: FILE gets two tables as JSON, of tensors as they are and of tensors broken up as
-those beyond 32-bit counts are; a readable one is printed.
+those beyond 32-bit counts are.
 """
 
+import functools
 import json
 from pathlib import Path
 
@@ -45,33 +46,33 @@ def check(found, expected):
         assert torch.equal(one.to(wide), other.to(wide)), f"{one} instead of {other}"
 
 
+def everyones(dtype, size, **how):
+    """The value of each rank."""
+    return [value(rank, dtype, **how) for rank in range(size)]
+
+
+TWO_BY_TWO = {
+    "SUM": torch.add,
+    "AVG": torch.add,
+    "PRODUCT": torch.mul,
+    "MIN": torch.minimum,
+    "MAX": torch.maximum,
+    "BAND": torch.bitwise_and,
+    "BOR": torch.bitwise_or,
+    "BXOR": torch.bitwise_xor,
+}
+
+
 def combine(op, tensors):
     """What a reduction must give."""
-    dtype, wide = tensors[0].dtype, torch.stack([tensor.to(exact(tensor.dtype)) for tensor in tensors])
-    found = {
-        "SUM": lambda: wide.sum(0),
-        "AVG": lambda: wide.sum(0).to(dtype) / len(tensors),
-        "PRODUCT": lambda: wide.prod(0),
-        "MIN": lambda: wide.amin(0),
-        "MAX": lambda: wide.amax(0),
-        "BAND": lambda: fold(torch.bitwise_and, wide),
-        "BOR": lambda: fold(torch.bitwise_or, wide),
-        "BXOR": lambda: fold(torch.bitwise_xor, wide),
-    }[op]()
-    return found.to(dtype)
-
-
-def fold(operation, wide):
-    found = wide[0]
-    for other in wide[1:]:
-        found = operation(found, other)
-    return found
+    found = functools.reduce(TWO_BY_TWO[op], [tensor.to(exact(tensor.dtype)) for tensor in tensors]).to(tensors[0].dtype)
+    return found / len(tensors) if op == "AVG" else found
 
 
 def all_reduce(op, dtype, rank, size):
     tensor = strided(value(rank, dtype))
     dist.distributed_c10d._get_default_group().allreduce([tensor], options(dist.AllreduceOptions(), op)).wait()
-    check([tensor], [combine(op, [value(other, dtype) for other in range(size)])])
+    check([tensor], [combine(op, everyones(dtype, size))])
 
 
 def options(made, op):
@@ -82,7 +83,7 @@ def options(made, op):
 def reduce(dtype, rank, size):
     tensor = value(rank, dtype)
     dist.reduce(tensor, size - 1)
-    check([tensor], [combine("SUM", [value(r, dtype) for r in range(size)]) if rank == size - 1 else value(rank, dtype)])
+    check([tensor], [combine("SUM", everyones(dtype, size)) if rank == size - 1 else value(rank, dtype)])
 
 
 def reduce_scatter(dtype, rank, size):
@@ -91,10 +92,10 @@ def reduce_scatter(dtype, rank, size):
         blocks = [value(rank, dtype, seed=to, rows=2 + uneven * to) for to in range(size)]
         output = torch.zeros_like(blocks[rank])
         dist.reduce_scatter(output, blocks)
-        check([output], [combine("SUM", [value(r, dtype, seed=rank, rows=2 + uneven * rank) for r in range(size)])])
+        check([output], [combine("SUM", everyones(dtype, size, seed=rank, rows=2 + uneven * rank))])
     output = torch.zeros(SHAPE, dtype=dtype)
     dist.reduce_scatter_tensor(output, torch.cat([value(rank, dtype, seed=to) for to in range(size)]))
-    check([output], [combine("SUM", [value(r, dtype, seed=rank) for r in range(size)])])
+    check([output], [combine("SUM", everyones(dtype, size, seed=rank))])
 
 
 def broadcast(dtype, rank, size):
@@ -112,18 +113,18 @@ def all_gather(dtype, rank, size):
         check(outputs, expected)
     output = torch.zeros(size * SHAPE[0], SHAPE[1], dtype=dtype)
     dist.all_gather_into_tensor(output, value(rank, dtype))
-    check([output], [torch.cat([value(r, dtype) for r in range(size)])])
+    check([output], [torch.cat(everyones(dtype, size))])
     output.zero_()
     mine = output.chunk(size)[rank]
     mine.copy_(value(rank, dtype))
     dist.all_gather_into_tensor(output, mine)
-    check([output], [torch.cat([value(r, dtype) for r in range(size)])])
+    check([output], [torch.cat(everyones(dtype, size))])
 
 
 def gather(dtype, rank, size):
     outputs = [torch.zeros(SHAPE, dtype=dtype) for _ in range(size)] if rank == 1 else None
     dist.gather(strided(value(rank, dtype)), outputs, dst=1)
-    check(outputs or [], [value(r, dtype) for r in range(size)] if rank == 1 else [])
+    check(outputs or [], everyones(dtype, size) if rank == 1 else [])
 
 
 def scatter(dtype, rank, size):
@@ -136,10 +137,10 @@ def all_to_all(dtype, rank, size):
     """Lists, and the tensor form with even and uneven splits."""
     outputs = [torch.zeros(SHAPE, dtype=dtype) for _ in range(size)]
     dist.all_to_all(outputs, [strided(value(rank, dtype, seed=to)) for to in range(size)])
-    check(outputs, [value(r, dtype, seed=rank) for r in range(size)])
+    check(outputs, everyones(dtype, size, seed=rank))
     output = torch.zeros(size * SHAPE[0], SHAPE[1], dtype=dtype)
     dist.all_to_all_single(output, torch.cat([value(rank, dtype, seed=to) for to in range(size)]))
-    check([output], [torch.cat([value(r, dtype, seed=rank) for r in range(size)])])
+    check([output], [torch.cat(everyones(dtype, size, seed=rank))])
     sent = [(rank + to) % 3 for to in range(size)]
     received = [(source + rank) % 3 for source in range(size)]
     output = torch.zeros(sum(received), SHAPE[1], dtype=dtype)
@@ -171,7 +172,7 @@ def coalesced(dtype, rank, size):
     with dist.distributed_c10d._coalescing_manager():
         for tensor in tensors:
             dist.all_reduce(tensor)
-    check(tensors, [combine("SUM", [value(r, dtype, seed=seed) for r in range(size)]) for seed in range(3)])
+    check(tensors, [combine("SUM", everyones(dtype, size, seed=seed)) for seed in range(3)])
 
 
 REDUCE_OPS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
@@ -192,15 +193,6 @@ def cell(operation, dtype):
     return "passed"
 
 
-def show(table):
-    names = [str(dtype).removeprefix("torch.") for dtype in DTYPES]
-    print(" " * 22 + " ".join(f"{name:>{len(name)}}" for name in names))
-    marks = {"passed": "yes", "unsupported": "-", "wrong": "WRONG"}
-    for label, row in table.items():
-        cells = [marks[row[name].partition(":")[0]] for name in names]
-        print(f"{label:<22}" + " ".join(f"{mark:>{len(name)}}" for mark, name in zip(cells, names, strict=True)), flush=True)
-
-
 def write_tables(file):
     """Over the default group."""
     whole, limit = make_table(), mpi_operations.LIMIT_BYTES
@@ -208,7 +200,6 @@ def write_tables(file):
     broken_up = make_table()
     mpi_operations.LIMIT_BYTES = limit
     if dist.get_rank() == 0:
-        show(whole)
         Path(file).write_text(json.dumps([whole, broken_up]))
 
 

@@ -5,22 +5,17 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
 from backends.naive import Naive, NaivePrepared, sync_gradients
-from runners.processes.process_exit import leave_in_order
-from runners.protocol.messages import Job
 from runners.rank.engine import start_engine
 from runners.rank.parity import run_gate
 from runners.rank.precision import StepPrecision
 from runners.rank.trainer import Trainer
-from runners.standalone.rendezvous import rendezvous_store
-from tests.kit.ranks import own_world
+from tests.kit.ranks import job_of, leave_what_is_seen
 from tests.outside.everyday import Complex, Half
 from tests.outside.idioms import Plain, Recommender
 
@@ -137,19 +132,13 @@ def take(engine, workload_class, prepared_class):
     return run_gate(trainer).model_dump()
 
 
-def main(folder: str) -> None:
-    """Every kind of model under every backend; each rank writes."""
-    torch.set_num_threads(1)
-    world = own_world()
-    job = Job(
-        arm="x", backend="naive", transport="gloo", workload="digits", local_batch_size=1, world_size=world.world_size, seed=0
-    )
-    engine = start_engine(job, world, store=rendezvous_store(job, world))
-    found = {kind: {one.__name__: take(engine, workload, one) for one in (Right, *FAULTS)} for kind, workload in KINDS.items()}
-    Path(folder, f"{world.rank}.json").write_text(json.dumps(found))
+def take_all(kind, world, store):
+    """One kind of model under every backend."""
+    engine = start_engine(job_of(world, backend="naive"), world, store=store)
+    found = {one.__name__: take(engine, KINDS[kind], one) for one in (Right, *FAULTS)}
     engine.backend.teardown()
-    leave_in_order(0)
+    return found
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    leave_what_is_seen(sys.argv[1], KINDS, take_all)
