@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
@@ -11,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from measurement.records.results import ResultsFolder
-from tests.conftest import FORKED, HAS_HOROVOD, REPOSITORY, needs_horovod, no_process_stays, ringside_here, wait_until, write_plan
+from tests.conftest import HAS_HOROVOD, REPOSITORY, needs_horovod, no_process_stays, wait_until, write_plan
+from tests.kit.comparisons import compare
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 WRONG = Path(__file__).parent / "plugins" / "wrong.py"
@@ -31,36 +31,28 @@ BAD = {
 @pytest.fixture(scope="module")
 def failures(tmp_path_factory):
     """A comparison of them all with an arm that is well."""
-    folder = tmp_path_factory.mktemp("failures")
-    launchers = {"Dies": "torchrun", "Hangs": "spawn"}  # whose traceback is short enough for its last words to be beside it
-    arms = {
-        name.lower(): {"backend": f"{WRONG}:{name}", "transport": "gloo", "launcher": launchers.get(name, FORKED)} for name in BAD
-    }
+    arms = {name.lower(): f"{WRONG}:{name}" for name in BAD}
+    for name, launcher in (("Dies", "torchrun"), ("Hangs", "spawn")):  # whose traceback is short: its last words are beside it
+        arms[name.lower()] = {"backend": f"{WRONG}:{name}", "launcher": launcher}
     if HAS_HOROVOD:
         arms["horovod"] = {"backend": f"{KILLED}:KilledHorovod", "transport": "gloo", "launcher": "horovodrun"}
-    measurement = {"control": False, "rounds": ROUNDS, "local_every": 0, "block_timeout_s": 8}
-    plan = write_plan(folder, arms={"ddp": {"backend": "ddp"}, **arms}, measurement=measurement)
+    measurement = {"rounds": ROUNDS, "local_every": 0, "block_timeout_s": 8}
     with no_process_stays():
-        done = ringside_here("compare", plan, "-o", folder / "out")
-    return folder / "out", done, {record.arm: record for record in ResultsFolder(folder / "out").records()}
+        return compare(tmp_path_factory.mktemp("failures"), arms={"ddp": "ddp", **arms}, measurement=measurement, code=1)
 
 
 def test_arms_fail_and_the_other_finishes(failures):
-    folder, done, records = failures
-    assert done.returncode == 1, done.stderr
-    assert records["ddp"].status == "ok"
-    assert len(records["ddp"].blocks) == ROUNDS
-    found = json.loads((folder / "comparison.json").read_text())
+    assert failures.statuses["ddp"] == "ok"
+    assert len(failures.records["ddp"].blocks) == ROUNDS
     expected = {"ddp": "ok"} | {name.lower(): status for name, (status, _, _) in BAD.items()}
     expected |= {"horovod": "failed"} if HAS_HOROVOD else {}
-    assert {arm["name"]: arm["status"] for arm in found["arms"]} == expected
+    assert {arm["name"]: arm["status"] for arm in failures.report["arms"]} == expected
 
 
 @pytest.mark.parametrize("name", BAD)
 def test_a_failed_arm_is_told_with_the_rank_that_did_it_and_its_log(failures, name):
-    folder, _, records = failures
     status, message, last_line = BAD[name]
-    bad = records[name.lower()]
+    bad = failures.records[name.lower()]
     assert bad.status == status
     assert message in bad.error.message
     assert 1 in bad.error.ranks
@@ -72,17 +64,16 @@ def test_a_failed_arm_is_told_with_the_rank_that_did_it_and_its_log(failures, na
         assert ", at " in bad.error.message and "wrong.py:" in bad.error.message
     if name == "Hangs":
         assert "misbehave" in bad.error.log_tail["rank-1.log"]  # the traceback of where it hangs
-    assert message in (folder / "report.md").read_text()
+    assert message in failures.read("report.md")
 
 
 @needs_horovod
 def test_a_killed_horovod_rank_is_told_with_its_launcher(failures):
-    _, done, records = failures
-    assert records["horovod"].status == "failed"
-    assert records["horovod"].launcher == "horovodrun"
-    assert "died" in records["horovod"].error.message
-    assert 0 < len(records["horovod"].blocks) < ROUNDS
-    assert any("horovod failed" in line and "died" in line for line in done.stderr.splitlines())
+    record = failures.records["horovod"]
+    assert (record.status, record.launcher) == ("failed", "horovodrun")
+    assert "died" in record.error.message
+    assert 0 < len(record.blocks) < ROUNDS
+    assert any("horovod failed" in line and "died" in line for line in failures.done.stderr.splitlines())
 
 
 SAYS_EACH_BLOCK = {"backend": f"{WRONG}:SaysEachBlock", "transport": "gloo"}
@@ -110,20 +101,22 @@ def blocks_begun(folder, arm):
 
 
 def test_an_interrupted_comparison_keeps_its_blocks_and_resumes(tmp_path):
-    """Also the rounds since the last half minute's write: nothing but the interruption writes so soon."""
+    """Also the rounds since the last half minute's write: nothing but the interruption writes so soon. Another changes nothing."""
     process = begin(tmp_path, arms={"ddp": SAYS_EACH_BLOCK})
     try:
         wait_for_blocks(tmp_path, "ddp", "ddp-control")
-        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGHUP)
         _, errors = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert process.returncode == 130, errors
-    assert "interrupted; go on with" in errors
+    assert process.returncode == 129, errors
+    assert f"ringside: interrupted; go on with: ringside compare {tmp_path / 'plan.yaml'} -o {tmp_path / 'out'}" in errors
+    assert "Traceback" not in errors
     records = ResultsFolder(tmp_path / "out").records()
     assert {record.arm for record in records} == {"ddp", "ddp-control"}
     for record in records:
         assert not record.complete
         assert record.status == "ok"
         assert record.blocks
-    assert (tmp_path / "out" / "report.html").is_file()
+    assert all((tmp_path / "out" / name).is_file() for name in ("comparison.json", "report.html"))

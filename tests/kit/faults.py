@@ -26,15 +26,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import psutil
 import yaml
 
-from measurement.records.record import LaunchRecord
 from measurement.records.results import ResultsFolder
 from runners.processes.run_processes import RUN_ID
 
@@ -57,36 +55,13 @@ MARK = "RINGSIDE_FAULTS_RUN"
 AT_EVERY_ROUND = "import runners.driver.launch as launch; launch.KEEP_EVERY_S = 0.0; from runners.cli import main; main()"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Kind:
-    """A kind of arm."""
-
-    backend: str
-    transport: str
-    launcher: str
-
-    def arm(self, fault: str, stage: str, folder: Path) -> dict[str, Any]:
-        """As it stands in a plan. Faults from outside are planted while a rank is held at the stage."""
-        launcher: str = self.launcher
-        if fault in LAUNCHERS:
-            launcher = f"{PLUGIN}:{self.launcher.capitalize()}{LAUNCHERS[fault]}"
-        in_rank = fault if fault in IN_RANK else "hold"
-        held = {"waiting": "none", "rehearsal": "start"}.get(stage, stage)
-        environment = {"RINGSIDE_FAULT": f"{in_rank}.{held}", "RINGSIDE_FAULTS": str(folder)}
-        return {
-            "backend": f"{PLUGIN}:{self.backend}",
-            "transport": self.transport,
-            "launcher": launcher,
-            "environment": environment,
-        }
-
-
 KINDS = {
-    "ddp-gloo": Kind(backend="FaultyDDP", transport="gloo", launcher="spawn"),
-    "ddp-mpi": Kind(backend="FaultyDDP", transport="mpi", launcher="mpirun"),
-    "horovod-gloo": Kind(backend="FaultyHorovod", transport="gloo", launcher="horovodrun"),
-    "horovod-mpi": Kind(backend="FaultyHorovod", transport="mpi", launcher="horovodrun"),
+    "ddp-gloo": ("FaultyDDP", "gloo", "spawn"),
+    "ddp-mpi": ("FaultyDDP", "mpi", "mpirun"),
+    "horovod-gloo": ("FaultyHorovod", "gloo", "horovodrun"),
+    "horovod-mpi": ("FaultyHorovod", "mpi", "horovodrun"),
 }
+"""Backend, transport and launcher of each kind of arm."""
 LAUNCHERS = {"exits-at-once": "ExitsAtOnce", "never-starts": "NeverStarts"}
 IN_RANK = ("raise", "lock", "out-of-memory", "nan", "flood", "cut-off")
 OF_DRIVER = ("kill-driver", "stop-driver", "disk-full", "read-only")
@@ -97,23 +72,13 @@ STARTING = ("rehearsal", "start")
 HUNG = ("stop-rank", "lock", "never-starts")
 """The driver has to wait for a time-out."""
 
-_RUNNING = STAGES[:6]
+OF_RANKS = ("kill-rank", "kill-launcher", "stop-rank", "raise", "lock", "out-of-memory", "flood", "cut-off")
 FAULTS: dict[str, tuple[str, ...]] = {
-    "kill-rank": STAGES[:6],
-    "kill-launcher": STAGES[:6],
-    "stop-rank": STAGES[:6],
-    "raise": _RUNNING,
-    "lock": _RUNNING,
-    "out-of-memory": _RUNNING,
-    "flood": _RUNNING,
-    "cut-off": _RUNNING,
+    **dict.fromkeys(OF_RANKS, STAGES[:6]),
     "nan": ("gates", "block"),
     "exits-at-once": ("start",),
     "never-starts": ("start",),
-    "kill-driver": STAGES,
-    "stop-driver": STAGES,
-    "disk-full": STAGES,
-    "read-only": STAGES,
+    **dict.fromkeys(OF_DRIVER, STAGES),
 }
 """At which stages each can happen."""
 
@@ -143,21 +108,21 @@ class Cell:
     stage: str
     kind: str
 
-    def __str__(self) -> str:
+    def __str__(self):
         return f"{self.fault}.{self.stage}.{self.kind}"
 
     @property
-    def is_alone(self) -> bool:
+    def is_alone(self):
         """Whether it needs a comparison to itself."""
         return self.fault not in FAULTS or self.fault in OF_DRIVER
 
     @property
-    def group(self) -> tuple[bool, bool]:
+    def group(self):
         """Cells of one comparison agree in it: whether arms are rehearsed, and whether the time-out of a start counts."""
         return self.stage == "rehearsal", self.fault in HUNG and self.stage in STARTING
 
     @property
-    def blocks(self) -> set[int]:
+    def blocks(self):
         """How many blocks its arm can have measured."""
         if (self.fault, self.stage) in HARMLESS or self.stage in ("finish", "gates", "report"):
             return {ROUNDS}
@@ -177,32 +142,26 @@ class Trial:
     """By cell: the invariants that did not hold."""
     seconds: float = 0.0
 
-    def find(self, cell: Cell | None, what: str) -> None:
+    def find(self, cell, what):
         """Write down that an invariant is broken, of a cell or of all."""
         for one in [cell] if cell else self.cells:
             self.broken.setdefault(one, []).append(what)
 
 
-def feasible(kinds: Sequence[str] = tuple(KINDS)) -> list[Cell]:
+def feasible(kinds=tuple(KINDS)):
     """Every cell there can be."""
     return [Cell(fault=f, stage=s, kind=k) for (f, stages), k in itertools.product(FAULTS.items(), kinds) for s in stages]
 
 
-def draw(cells: Sequence[Cell], *, number: int | None, seed: int) -> list[Cell]:
+def draw(cells, *, number, seed):
     """So many of the cells, by a seed: first one of each fault, then of each fault and stage, then any. None: all of them."""
     order = random.Random(seed).sample(list(cells), k=len(cells))
-    seen: dict[tuple[str, ...], int] = {}
-    rank = {}
-    for cell in order:
-        for place, key in enumerate([(cell.fault,), (cell.fault, cell.stage)]):
-            if key not in seen:
-                seen[key] = 1
-                rank.setdefault(cell, place)
-    order.sort(key=lambda cell: rank.get(cell, 2))
-    return order[:number]
+    of_faults = {cell.fault: cell for cell in reversed(order)}
+    of_stages = {(cell.fault, cell.stage): cell for cell in reversed(order)}
+    return list(dict.fromkeys([*of_faults.values(), *of_stages.values(), *order]))[:number]
 
 
-def trials(cells: Sequence[Cell], *, together: int) -> list[list[Cell]]:
+def trials(cells, *, together):
     """Which cells share a comparison. Those that hang at the start make the time-out of the start count, and keep to themselves."""
     alone = [[cell] for cell in cells if cell.is_alone]
     shared = [cell for cell in cells if not cell.is_alone]
@@ -211,7 +170,7 @@ def trials(cells: Sequence[Cell], *, together: int) -> list[list[Cell]]:
     return groups + alone
 
 
-def plant(cells: Sequence[Cell], folder: Path) -> Trial:
+def plant(cells, folder):
     """Run a comparison in which these cells happen, and judge it. ``folder`` is made anew."""
     trial = Trial(cells=list(cells), folder=folder)
     began = time.monotonic()
@@ -227,15 +186,14 @@ def plant(cells: Sequence[Cell], folder: Path) -> Trial:
 # --- the comparison
 
 
-def _plan(trial: Trial) -> dict[str, Any]:
+def _plan(trial):
     """One arm for each cell, and one that is well; in it a rank is held where a fault befalls waiting arms, or the driver."""
     cells = trial.cells
-    kind = KINDS["ddp-gloo"]
-    arms = {"well": kind.arm("none", "block" if any(cell.stage == "waiting" for cell in cells) else "none", control(trial, None))}
+    arms = {"well": arm_of(trial, held_at="block" if any(cell.stage == "waiting" for cell in cells) else "none")}
     if cells[0].stage == "rehearsal" and not cells[0].is_alone:  # where no candidate passes it, nothing is measured
-        arms["well-too"] = kind.arm("none", "none", control(trial, None))
+        arms["well-too"] = arm_of(trial)
     for cell in cells:
-        arms[str(cell)] = KINDS[cell.kind].arm(cell.fault, cell.stage, control(trial, cell))
+        arms[str(cell)] = arm_of(trial, cell)
     hangs = any(cell.group[1] for cell in cells)
     timeouts = {"block_timeout_s": BLOCK_TIMEOUT_S, "start_timeout_s": START_TIMEOUT_S if hangs else 4 * START_TIMEOUT_S}
     measurement = MEASUREMENT | timeouts
@@ -245,17 +203,30 @@ def _plan(trial: Trial) -> dict[str, Any]:
     return {**plan, **reports, "arms": arms, "measurement": measurement}
 
 
-def control(trial: Trial, cell: Cell | None) -> Path:
+def arm_of(trial, cell=None, *, held_at="none"):
+    """The arm of a cell, or one that is well. Faults from outside are planted while a rank is held at the stage."""
+    backend, transport, launcher = KINDS[cell.kind if cell else "ddp-gloo"]
+    in_rank = "hold"
+    if cell:
+        held_at = {"waiting": "none", "rehearsal": "start"}.get(cell.stage, cell.stage)
+        in_rank = cell.fault if cell.fault in IN_RANK else "hold"
+        if cell.fault in LAUNCHERS:
+            launcher = f"{PLUGIN}:{launcher.capitalize()}{LAUNCHERS[cell.fault]}"
+    environment = {"RINGSIDE_FAULT": f"{in_rank}.{held_at}", "RINGSIDE_FAULTS": str(control(trial, cell))}
+    return {"backend": f"{PLUGIN}:{backend}", "transport": transport, "launcher": launcher, "environment": environment}
+
+
+def control(trial, cell):
     """The folder in which rank and planter leave messages for each other."""
     return trial.folder / "control" / (str(cell) if cell else "well")
 
 
-def results(trial: Trial) -> Path:
+def results(trial):
     return trial.folder / "disk" / "out"
 
 
 @contextlib.contextmanager
-def _surroundings(trial: Trial) -> Iterator[dict[str, str]]:
+def _surroundings(trial):
     """Folders, a disk of its own for what needs one, and a temporary folder; judged and removed afterwards."""
     shutil.rmtree(trial.folder, ignore_errors=True)
     for cell in (None, *trial.cells):
@@ -269,14 +240,15 @@ def _surroundings(trial: Trial) -> Iterator[dict[str, str]]:
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, temporary, ignore_errors=True)
         if any(cell.fault == "disk-full" for cell in trial.cells):
-            stack.enter_context(_mounted("-t", "tmpfs", "-o", "size=48m", "tmpfs", trial.folder / "disk"))
+            stack.enter_context(mounted("-t", "tmpfs", "-o", "size=48m", "tmpfs", trial.folder / "disk"))
         stack.callback(_unmount, results(trial))
         yield environment
         _find_what_is_left(trial, environment, temporary, shared)
 
 
 @contextlib.contextmanager
-def _mounted(*arguments: str | Path) -> Iterator[None]:
+def mounted(*arguments):
+    """What ``mount`` does of these arguments, for a while."""
     subprocess.run(["mount", *arguments], check=True)
     try:
         yield
@@ -284,19 +256,19 @@ def _mounted(*arguments: str | Path) -> Iterator[None]:
         subprocess.run(["umount", "--lazy", arguments[-1]], check=True)
 
 
-def _unmount(folder: Path) -> None:
+def _unmount(folder):
     if f" {folder} " in Path("/proc/self/mounts").read_text():  # os.path.ismount does not know one that is bound to itself
         subprocess.run(["umount", "--lazy", folder], check=True)
 
 
-def can_mount() -> bool:
+def can_mount():
     """Whether this user may mount, which a full disk and a read-only one need."""
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(["mount", "-t", "tmpfs", "tmpfs", folder], check=False, capture_output=True)
         return done.returncode == 0 and subprocess.run(["umount", folder], check=False).returncode == 0
 
 
-def _run(trial: Trial, environment: dict[str, str]) -> tuple[int | None, str]:
+def _run(trial, environment):
     """Run it, plant what comes from outside, and return the exit code (None: it did not end) and what it said."""
     log = trial.folder / "driver.log"
     waits = sum(BLOCK_TIMEOUT_S if cell.stage not in STARTING else START_TIMEOUT_S for cell in trial.cells if cell.fault in HUNG)
@@ -317,7 +289,7 @@ def _run(trial: Trial, environment: dict[str, str]) -> tuple[int | None, str]:
     return code, log.read_text(errors="replace")
 
 
-def _plant_where_held(trial: Trial, driver: psutil.Process) -> None:
+def _plant_where_held(trial, driver):
     """At each stage that a rank or the driver is held at: do what comes from outside, then let it go on."""
     for cell in (None, *trial.cells):
         folder = control(trial, cell)
@@ -329,30 +301,30 @@ def _plant_where_held(trial: Trial, driver: psutil.Process) -> None:
         (folder / "planted").touch()
 
 
-def _rank(trial: Trial, cell: Cell) -> psutil.Process:
+def _rank(trial, cell):
     return psutil.Process(int((control(trial, cell) / "rank-1.pid").read_text()))
 
 
-def _kill_launcher(cell: Cell, driver: psutil.Process) -> None:
+def _kill_launcher(cell, driver):
     for child in driver.children():
         with contextlib.suppress(psutil.NoSuchProcess):  # another arm's, which has just ended
-            if child.environ().get(RUN_ID, "").endswith(f"-{cell}"):
+            if f"-{cell}-" in child.environ().get(RUN_ID, ""):
                 child.kill()
 
 
-def _stop_for_a_while(driver: psutil.Process) -> None:
+def _stop_for_a_while(driver):
     driver.suspend()
     time.sleep(STOPPED_S)
     driver.resume()
 
 
-def _fill_disk(trial: Trial) -> None:
+def _fill_disk(trial):
     with contextlib.suppress(OSError), (trial.folder / "disk" / "full").open("wb", buffering=0) as file:
         while True:
             file.write(bytes(4096))
 
 
-def _make_read_only(trial: Trial) -> None:
+def _make_read_only(trial):
     """Of a mount that is written to that cannot be said; so the folder is mounted over itself."""
     subprocess.run(["mount", "--bind", results(trial), results(trial)], check=True)
     subprocess.run(["mount", "-o", "remount,bind,ro", results(trial)], check=True)
@@ -372,7 +344,7 @@ PLANTED: dict[str, Callable[[Trial, Cell, psutil.Process], None]] = {
 # --- the judgement
 
 
-def _judge(trial: Trial, code: int | None, said: str) -> None:
+def _judge(trial, code, said):
     if trial.broken:  # it did not end
         return
     if trial.cells[0].is_alone:
@@ -394,7 +366,7 @@ def _judge(trial: Trial, code: int | None, said: str) -> None:
     _judge_well(trial, records)
 
 
-def _judge_well(trial: Trial, records: dict[str, LaunchRecord]) -> None:
+def _judge_well(trial, records):
     well = records.get("well")
     if well is None or well.status != "ok" or not well.complete or len(well.blocks) != ROUNDS:
         trial.find(None, f"the arm that is well did not finish: {well and (well.status, well.error, len(well.blocks))}")
@@ -402,7 +374,7 @@ def _judge_well(trial: Trial, records: dict[str, LaunchRecord]) -> None:
         judge_steps(trial, None, well)
 
 
-def _judge_arm(trial: Trial, cell: Cell, record: LaunchRecord, told: dict[str, Any]) -> None:
+def _judge_arm(trial, cell, record, told):
     """A failed arm: its record names the cause, and what it measured before is there."""
     if record.status != told["status"]:
         trial.find(cell, f"the record says {record.status}, the report {told['status']}")
@@ -425,18 +397,20 @@ def _judge_arm(trial: Trial, cell: Cell, record: LaunchRecord, told: dict[str, A
         trial.find(cell, f"record.json has {size} bytes")
 
 
-def judge_steps(trial: Trial, cell: Cell | None, record: LaunchRecord) -> None:
+def judge_steps(trial, cell, record):
     turns = ResultsFolder(results(trial)).steps(record)["turn"].nunique()
     if turns != len(record.blocks):
         trial.find(cell, f"{record.arm}: steps of {turns} blocks are on disk, the record tells of {len(record.blocks)}")
 
 
-def _judge_driver(trial: Trial, cell: Cell, code: int | None, said: str) -> None:
+def _judge_driver(trial, cell, code, said):
     """What befalls the driver or its disk: it ends as it should, and goes on with what is on disk."""
     expected = {"kill-driver": -signal.SIGKILL, "stop-driver": 0}.get(cell.fault, 2)
     lines = [line for line in said.splitlines() if line.startswith("ringside: ")]
     if code != expected or "Traceback" in said or len(lines) != (1 if expected == 2 else 0):
         trial.find(cell, f"exit code {code}, {lines}, not {expected}: {said[-400:]}")
+    if cell.fault == "disk-full" and "cannot be written: No space left on device; what was written before is whole" not in said:
+        trial.find(cell, f"the line says nothing of the disk: {lines}")
     (trial.folder / "disk" / "full").unlink(missing_ok=True)
     _unmount(results(trial))
     kept = [record for record in _records(trial) if record.status == "ok"]
@@ -448,7 +422,7 @@ def _judge_driver(trial: Trial, cell: Cell, code: int | None, said: str) -> None
         judge_steps(trial, cell, record)
 
 
-def _go_on(trial: Trial, environment: dict[str, str]) -> None:
+def _go_on(trial, environment):
     """The same command again, when the fault is over: it comes to a good end."""
     (trial.folder / "driver.log").rename(trial.folder / "driver-before.log")
     code, said = _run(trial, environment)
@@ -457,11 +431,11 @@ def _go_on(trial: Trial, environment: dict[str, str]) -> None:
         trial.find(None, f"the same command does not go on: exit code {code}, complete: {done}: {said[-400:]}")
 
 
-def _records(trial: Trial) -> list[LaunchRecord]:
+def _records(trial):
     return ResultsFolder(results(trial)).records()
 
 
-def _find_what_is_left(trial: Trial, environment: dict[str, str], temporary: Path, shared: set[str]) -> None:
+def _find_what_is_left(trial, environment, temporary, shared):
     """Processes, and files where processes leave them. What is left is ended, so that the next trial is not blamed for it."""
     deadline = time.monotonic() + LEAVES_S
     while (left := processes_of(environment[MARK])) and time.monotonic() < deadline:
@@ -481,7 +455,7 @@ def _find_what_is_left(trial: Trial, environment: dict[str, str], temporary: Pat
         trial.find(None, f"left in /dev/shm: {unused[:8]}")
 
 
-def processes_of(mark: str) -> list[psutil.Process]:
+def processes_of(mark):
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
@@ -490,12 +464,12 @@ def processes_of(mark: str) -> list[psutil.Process]:
     return found
 
 
-def _shared_memory() -> set[str]:
+def _shared_memory():
     """Without semaphores of ``multiprocessing``: nothing says whose they are, and other tests, run beside these, leave some."""
     return {path.name for path in Path("/dev/shm").iterdir() if not path.name.startswith("sem.mp-")}
 
 
-def _mapped_by_anybody(names: set[str]) -> set[str]:
+def _mapped_by_anybody(names):
     """Which files of /dev/shm a live process uses, ours or another's."""
     found = set()
     for maps in Path("/proc").glob("[0-9]*/maps"):

@@ -10,7 +10,6 @@ import secrets
 import subprocess
 import sys
 from datetime import timedelta
-from pathlib import Path
 
 from runners.probe.ringside_probe.channel import command_key, reply_key
 from runners.processes.supervisor_server import SupervisorServer
@@ -26,7 +25,7 @@ TIMEOUT = timedelta(seconds=150)
 class ScriptDriver:
     """One arm in launch 0. ``start`` runs a command; ``ask`` exchanges a message with all its ranks."""
 
-    def __init__(self, folder: Path, *, ranks: int = 2, **settings) -> None:
+    def __init__(self, folder, *, ranks=2, **settings):
         self.ranks, self.arm = ranks, "script"
         key = secrets.token_hex(32)
         key_file = folder / "key"
@@ -44,11 +43,11 @@ class ScriptDriver:
         self._log, self._number = folder / "log", 0
         self.process: subprocess.Popen | None = None
 
-    def variables(self, **settings) -> dict[str, str]:
+    def variables(self, **settings):
         told = base64.urlsafe_b64encode(json.dumps({**self._settings, **settings}).encode()).decode()
         return {"PYTHONPATH": str(PROBE), "RINGSIDE_PROBE": told, "OMP_NUM_THREADS": "1"}
 
-    def start(self, *argv: object, variables=(), **settings) -> None:
+    def start(self, *argv, variables=(), **settings):
         """Run a command, and give its ranks the first one of ours."""
         self.send(StartCommand())
         with self._log.open("ab") as log:
@@ -61,11 +60,11 @@ class ScriptDriver:
                 stderr=log,
             )
 
-    def send(self, command) -> None:
+    def send(self, command):
         self.supervisors.set(self.arm, 0, command_key(self.arm, 0, self._number), command.model_dump_json())
         self._number += 1
 
-    def receive(self) -> list:
+    def receive(self):
         """Every rank's reply to the last command."""
         keys = [reply_key(self.arm, 0, self._number - 1, rank) for rank in range(self.ranks)]
         found: dict[str, bytes] = {}
@@ -75,30 +74,30 @@ class ScriptDriver:
             found |= came
         return [REPLIES.validate_json(found[key]) for key in keys]
 
-    def ask(self, command) -> list:
+    def ask(self, command):
         self.send(command)
         return self.receive()
 
-    def block(self, steps=10, *, warmup=2, block=0) -> list:
+    def block(self, steps=10, *, warmup=2, block=0):
         command = BlockCommand(turn=block, round=block, block=block, steps=steps, warmup_steps=warmup)
         return self.ask(command)
 
-    def stop(self) -> None:
+    def stop(self):
         self.supervisors.tell(self.arm, 0, "stop")
 
-    def go_on(self) -> None:
+    def go_on(self):
         self.supervisors.tell(self.arm, 0, "continue")
 
-    def finish(self) -> list:
+    def finish(self):
         replies = self.ask(FinishCommand())
         self.exit_code = self.process.wait(timeout=60)
         return replies
 
     @property
-    def log(self) -> str:
+    def log(self):
         return self._log.read_text(errors="replace")
 
-    def close(self) -> None:
+    def close(self):
         """End what still runs."""
         with contextlib.suppress(Exception):
             self.supervisors.tell(self.arm, 0, "kill")

@@ -39,13 +39,13 @@ WARM = "TESTS_WARM_SERVER"
 """The variable by which a driver that a test started finds the server's socket, if one runs."""
 
 
-def warm_command(path: str, *arguments: str) -> tuple[str, ...]:
+def warm_command(path, *arguments):
     """What runs ``python ARGUMENTS`` in a fork of the server with this socket."""
     return (sys.executable, "-I", "-S", CLIENT, path, *arguments)
 
 
 @functools.cache
-def socket_path() -> str:
+def socket_path():
     """Start this process's server; it ends with it."""
     from tests.conftest import REPOSITORY, STARTED_BY
 
@@ -63,7 +63,7 @@ def socket_path() -> str:
     return path
 
 
-def _end(server: subprocess.Popen[bytes], folder: str) -> None:
+def _end(server, folder):
     server.stdin.close()  # upon which it ends its forks, and itself
     server.wait()
     shutil.rmtree(folder, ignore_errors=True)
@@ -83,7 +83,7 @@ class Fork:
 class Server:
     """Forks, and tells who asked how each of them ended. Never starts a thread."""
 
-    def __init__(self, path: str, own_place: list) -> None:
+    def __init__(self, path, own_place):
         self._waiting = selectors.DefaultSelector()
         self._forks: dict[int, Fork] = {}
         self._place = own_place
@@ -94,7 +94,7 @@ class Server:
         self._waiting.register(self._listening, selectors.EVENT_READ, self._accept)
         self._waiting.register(sys.stdin, selectors.EVENT_READ, self._end_all)
 
-    def serve(self) -> None:
+    def serve(self):
         """Until pytest's process has ended."""
         while True:
             for key, _ in self._waiting.select(timeout=0.5 if any(fork.kill_at for fork in self._forks.values()) else None):
@@ -103,7 +103,7 @@ class Server:
                 if fork.kill_at is not None and time.monotonic() > fork.kill_at:
                     self._signal(fork, signal.SIGKILL)
 
-    def _accept(self) -> None:
+    def _accept(self):
         connection, _ = self._listening.accept()
         with contextlib.suppress(OSError, ValueError):
             _, streams, _, _ = socket.recv_fds(connection, 1, 3)
@@ -116,7 +116,7 @@ class Server:
             for stream in streams:
                 os.close(stream)
 
-    def _fork(self, connection: socket.socket, streams: list[int], asked: dict) -> None:
+    def _fork(self, connection, streams, asked):
         pid = os.fork()
         if pid == 0:
             become(streams, asked)
@@ -125,7 +125,7 @@ class Server:
         self._waiting.register(fork.ended, selectors.EVENT_READ, lambda: self._tell(fork))
         self._waiting.register(connection, selectors.EVENT_READ, lambda: self._hang_up(fork))
 
-    def _tell(self, fork: Fork) -> None:
+    def _tell(self, fork):
         _, status = os.waitpid(fork.pid, 0)
         with contextlib.suppress(OSError):
             fork.connection.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
@@ -136,23 +136,23 @@ class Server:
         fork.connection.close()
         del self._forks[fork.pid]
 
-    def _hang_up(self, fork: Fork) -> None:
+    def _hang_up(self, fork):
         """Who asked for it was killed, as the launcher would have been."""
         self._waiting.unregister(fork.connection)
         fork.kill_at = time.monotonic() + GRACE_S
         self._signal(fork, signal.SIGTERM)
 
-    def _signal(self, fork: Fork, number: int) -> None:
+    def _signal(self, fork, number):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(fork.pid, number)
 
-    def _end_all(self) -> None:
+    def _end_all(self):
         for fork in self._forks.values():
             self._signal(fork, signal.SIGKILL)
         os._exit(0)
 
 
-def become(streams: list[int], asked: dict) -> None:
+def become(streams, asked):
     """Be what was asked for, in this fork, and end with its exit code."""
     code = 1
     try:
@@ -183,7 +183,7 @@ def become(streams: list[int], asked: dict) -> None:
     leave(code)
 
 
-def show_environment(environment: dict[str, str]) -> None:
+def show_environment(environment):
     """Write it where /proc/PID/environ is read from, over the server's."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     start, end = int(fields[47]), int(fields[48])
@@ -194,7 +194,7 @@ def show_environment(environment: dict[str, str]) -> None:
         memory.write(told.ljust(end - start, b"\0"))
 
 
-def main(path: str) -> None:
+def main(path):
     """Import, and serve."""
     own = place()  # before libraries set variables of theirs
     gc.disable()

@@ -1,7 +1,7 @@
 """Cells of the fault matrix, drawn by the commit: two faults of arms in one comparison, sometimes one of the driver or its disk.
 
-They are drawn from one cell for each fault, but for a launcher that never starts ranks, whose time-out is long. A killed driver and
-a full disk are in ``test_nothing_is_lost``. All cells: ``python benchmarks/fault_matrix.py``.
+They are drawn from one cell for each fault, but for a launcher that never starts ranks, whose time-out is long.
+All cells: ``python benchmarks/fault_matrix.py``.
 """
 
 from __future__ import annotations
@@ -22,9 +22,16 @@ TOGETHER = [
     "exits-at-once.start.ddp-mpi",
 ]
 """Faults of arms."""
-ALONE = ["stop-driver.block.ddp-gloo", "read-only.finish.ddp-gloo"]
-DRAWN = drawn([text for text in TOGETHER if HAS_HOROVOD or "horovod" not in text], number=2)
-DRAWN_ALONE = drawn(ALONE, number=1)
+ALONE = [
+    "stop-driver.block.ddp-gloo",
+    "read-only.finish.ddp-gloo",
+    "kill-driver.block.horovod-gloo",
+    "disk-full.block.ddp-gloo",
+]
+DRAWN, DRAWN_ALONE = (
+    drawn([text for text in cells if HAS_HOROVOD or "horovod" not in text], number=number)
+    for cells, number in ((TOGETHER, 2), (ALONE, 1))
+)
 
 
 def cell(text):

@@ -36,7 +36,7 @@ MEMORY_BYTES = 256 << 20
 FLOOD_BYTES = 32 << 20
 
 
-def hold(folder: Path) -> None:
+def hold(folder):
     """Say that the stage is reached, and wait until the fault is planted."""
     (folder / "reached").touch()
     deadline = time.monotonic() + HOLD_S
@@ -44,7 +44,7 @@ def hold(folder: Path) -> None:
         time.sleep(0.02)
 
 
-def take_all_memory() -> None:
+def take_all_memory():
     """Until the limit of the process is reached. What was taken stays: the exception's traceback keeps it."""
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY_BYTES, resource.RLIM_INFINITY))
@@ -58,26 +58,26 @@ def take_all_memory() -> None:
     kept.append(bytearray(1 << 24))
 
 
-def spin_in_a_lock() -> None:
+def spin_in_a_lock():
     """Wait for ever for a lock that this thread holds."""
     lock = threading.Lock()
     with lock, lock:
         pass
 
 
-def flood() -> None:
+def flood():
     """Print without line ends what is not UTF-8, and raise: at the start, the traceback leaves room for it among the last lines."""
     for _ in range(FLOOD_BYTES >> 20):
         os.write(1, b"\xff\xfe" * (1 << 19))
     raise ValueError("planted")
 
 
-def fail() -> None:
+def fail():
     """An exception of the user's."""
     raise ValueError("planted")
 
 
-def cut_off() -> None:
+def cut_off():
     """End the connections of this rank's supervisor, as a firewall between it and the driver does."""
     libc = ctypes.CDLL(None, use_errno=True)
     for one in filter(lambda child: is_supervisor(child.pid), psutil.Process().children()):

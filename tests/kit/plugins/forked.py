@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from measurement.world import HOROVOD
-from runners.launchers.base import HostCommand, LaunchJob
 from runners.launchers.spawn import Spawn
 from runners.launchers.torchrun import VARIABLES
 
@@ -22,7 +21,7 @@ class Forked(Spawn):
 
     rank_variables = (replace(VARIABLES, gives=VARIABLES.gives | {HOROVOD}),)
 
-    def commands(self, job: LaunchJob) -> tuple[HostCommand, ...]:
+    def commands(self, job):
         """Those of ``spawn``, run in forks of the test's warm server."""
         commands = super().commands(job)
         server = sys.modules.get("tests.kit.warm_server")  # in pytest's own process; ranks' and users' have none
