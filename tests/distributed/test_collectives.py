@@ -88,7 +88,6 @@ def test_all_that_the_libraries_document_works_and_nothing_else_is_left_out(tmp_
     assert {case.busbw_factor for case in records["ddp"].cases if case.operation.startswith("group_all_reduce")} == {1.0}
 
 
-@pytest.mark.costly
 def test_a_wrong_value_makes_the_arm_wrong_before_its_time_counts(tmp_path):
     arms = {name.lower(): f"{WRONG}:{name}" for name in ("Wrong", "WrongLater")}
     ran = compare_operations(tmp_path, arms=arms, options={"operations": ["all_reduce"], "sizes": ["1 KiB", "4 KiB"]}, code=1)

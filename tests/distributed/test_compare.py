@@ -11,7 +11,7 @@ import pytest
 from measurement.conditions.disturbing_variables import KEEP_FREED_MEMORY
 from measurement.records.results import ResultsFolder
 from runners.driver.progress import LaunchProgress
-from tests.conftest import FORKED, needs_horovod, ringside_here
+from tests.conftest import FORKED, REPOSITORY, needs_horovod, ringside_here
 from tests.kit.comparisons import compare, compare_plan
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
@@ -91,6 +91,7 @@ def test_ddps_options_reach_the_library_and_one_process_may_take_the_place_of_al
         "fp16": arm(comm_hook="fp16", static_graph=True, first_bucket_mb=0.05),
         "powersgd": arm(comm_hook="powersgd", bucket_cap_mb=100),
         "all": f"{ALL_BATCHES}:OneForAll",
+        "server": f"{REPOSITORY / 'examples' / 'parameter_server.py'}:ParameterServer",
     }
     ran = compare(tmp_path, arms=arms, freed_memory="keep", measurement={"rounds": 1, "local_every": 1})
     plain, one, fp16 = (ran.records[arm] for arm in ("plain", "all", "fp16"))
@@ -98,7 +99,8 @@ def test_ddps_options_reach_the_library_and_one_process_may_take_the_place_of_al
     assert plain.ranks[0].environment.items() >= KEEP_FREED_MEMORY.items()
     assert buckets.pop("buckets") > 1
     assert buckets == {"plain": 1, "fp16": 2}, "a first bucket of its own"
-    assert plain.parity.gradient_error < 1e-5
+    assert max(plain.parity.gradient_error, ran.records["server"].parity.gradient_error) < 1e-5
+    assert ran.records["server"].ranks[1].backend["transport"] == "gloo"
     assert 1e-6 < fp16.parity.gradient_error < 2e-3
     assert ran.records["powersgd"].parity.gradient_error is None
     assert [(record.status, record.world_size) for record in (plain, one)] == [("ok", 2), ("ok", 1)], ran.done.stdout

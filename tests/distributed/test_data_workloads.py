@@ -1,4 +1,4 @@
-"""Training from files on real ranks, and in loader processes."""
+"""Training from files in loader processes. On ranks: ``tests/reliability/test_surroundings.py``."""
 
 from __future__ import annotations
 
@@ -8,26 +8,11 @@ import pytest
 import torch
 
 from runners.planning.workload import resolve_workload
-from tests.conftest import HAS_HOROVOD, HOROVOD
-from tests.kit.comparisons import compare
 from tests.kit.dataset_files import write_data
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 
 CPU = torch.device("cpu")
-
-
-@pytest.mark.costly
-def test_all_backends_train_mnist_from_files_on_the_same_samples(tmp_path):
-    options = {**write_data("mnist", tmp_path / "data"), "loader_workers": 1}
-    arms = {"ddp": "ddp"} | ({"horovod": HOROVOD} if HAS_HOROVOD else {})
-    records = compare(tmp_path, workload="mnist", workload_options=options, local_batch_size=8, arms=arms).records.values()
-    assert len(records) == 2
-    for record in records:
-        assert record.status == "ok", record.error
-        assert record.parity.gradient_error < 1e-5
-        assert [rank.model["parameters"] for rank in record.ranks] == [29034, 29034]
-    assert len({record.parity.samples_digest for record in records}) == 1
 
 
 @pytest.mark.parametrize("name", ["cifar10", "imagenet"])

@@ -41,7 +41,7 @@ def test_a_rank_that_somebody_started_loads_too(tmp_path):
     assert all(words in done.stdout for words in ("samples/s", "0 workers", "1 worker"))
 
 
-@pytest.mark.costly("damaged image")
+@pytest.mark.costly
 def test_a_damaged_image_ends_the_rank_whose_loader_process_meets_it_with_one_line(tmp_path):
     options, path = damaged_images(tmp_path / "data")
     given = [part for name, value in {**options, "loader_workers": 1}.items() for part in ("--workload-option", f"{name}={value}")]
@@ -56,7 +56,6 @@ def test_a_damaged_image_ends_the_rank_whose_loader_process_meets_it_with_one_li
     assert "exitcode  : 2" in done.stderr
 
 
-@pytest.mark.costly("damaged image")
 def test_a_damaged_image_fails_the_arms_of_a_comparison_by_its_name(tmp_path):
     options, path = damaged_images(tmp_path / "data")
     what = {"workload": "imagenet", "workload_options": {**options, "loader_workers": 1}, "local_batch_size": 4}

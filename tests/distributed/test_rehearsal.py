@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from measurement.plans.plan_file import check_plan
-from measurement.records.results import ResultsFolder
 from runners.driver import compared_arms
 from runners.driver.rehearsal import Memory
-from tests.conftest import FORKED, TINY, ringside_here, write_plan
+from tests.conftest import TINY, ringside_here, write_plan
+from tests.kit.comparisons import compare, compare_plan
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 WRONG = Path(__file__).parent / "plugins" / "wrong.py"
@@ -24,21 +23,20 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def plan_of(tmp_path, arms, *, rehearsal="once", **measurement):
-    measurement = {"rehearsal": rehearsal, "control": False, "rounds": 2, "local_every": 2, **measurement}
-    given = {name: {"backend": backend, "launcher": FORKED} for name, backend in arms.items()}
-    return write_plan(tmp_path, world_size=1, arms=given, baseline=next(iter(given)), measurement=measurement)
+def rehearsed(folder, arms, *, code=0, **changes):
+    return compare(
+        folder, world_size=1, arms=arms, measurement={"rehearsal": "once", "rounds": 2, "local_every": 2}, code=code, **changes
+    )
 
 
 @pytest.mark.costly
 def test_a_rehearsal_that_was_passed_is_remembered_and_what_is_measured_already_is_not_checked_again(tmp_path, monkeypatch):
-    plan, out = plan_of(tmp_path, {"ddp": "ddp", "naive": "naive"}), tmp_path / "out"
-    first = ringside_here("compare", plan, "-o", out)
-    assert first.returncode == 0, first.stderr
+    first = rehearsed(tmp_path, ["ddp", "naive"]).done
+    plan, out, longer = tmp_path / "plan.yaml", tmp_path / "out", ("--set", "measurement.launches=2")
     assert SAYS in first.stderr and "launch 1 of 1" in first.stderr
     assert not (out / "rehearsal").exists()
-    more = ringside_here("compare", plan, "-o", out, "--set", "measurement.launches=2")
-    assert more.returncode == 0 and "launch 2 of 2: " in more.stderr and "launch 1 of" not in more.stderr, more.stderr
+    more = compare_plan(plan, *longer).done
+    assert "launch 2 of 2: " in more.stderr and "launch 1 of" not in more.stderr
     assert SAYS not in more.stderr, "how long is measured changes nothing of it"
     (out / "report.html").unlink()
 
@@ -46,11 +44,10 @@ def test_a_rehearsal_that_was_passed_is_remembered_and_what_is_measured_already_
         raise AssertionError("nothing is measured, so nothing is checked")
 
     monkeypatch.setattr(compared_arms, "inspect", refused)
-    again = ringside_here("compare", plan, "-o", out, "--set", "measurement.launches=2")
-    assert again.returncode == 0, again.stderr
-    assert again.stderr.splitlines() == ["every launch is measured already; writing reports"]
-    assert again.stdout == more.stdout and (out / "report.html").is_file()
-    assert ResultsFolder(out).read_manifest().looks == [1, 2]
+    again = compare_plan(plan, *longer)
+    assert again.done.stderr.splitlines() == ["every launch is measured already; writing reports"]
+    assert again.done.stdout == more.stdout and (out / "report.html").is_file()
+    assert again.folder.read_manifest().looks == [1, 2]
 
 
 def test_another_plan_or_another_environment_is_rehearsed_anew():
@@ -65,34 +62,26 @@ def test_another_plan_or_another_environment_is_rehearsed_anew():
 
 @pytest.mark.costly
 def test_an_arm_that_fails_there_is_a_row_and_the_others_are_measured(tmp_path):
-    plan = plan_of(tmp_path, {"ddp": "ddp", "naive": "naive", "raises": f"{WRONG}:RaisesAtSetup"})
-    done = ringside_here("compare", plan, "-o", tmp_path / "out")
-    assert done.returncode == 1, done.stderr
-    assert "rehearsal: raises failed: rank" in done.stderr
-    records = {record.arm: record for record in ResultsFolder(tmp_path / "out").records()}
-    assert {arm: record.status for arm, record in records.items()} == {"ddp": "ok", "naive": "ok", "raises": "failed"}
-    assert "not on this machine" in records["raises"].error.message
+    ran = rehearsed(tmp_path, {"ddp": "ddp", "naive": "naive", "raises": f"{WRONG}:RaisesAtSetup"}, code=1)
+    expected = {"ddp": "ok", "naive": "ok", "raises": "failed"}
+    assert "rehearsal: raises failed: rank" in ran.done.stderr
+    assert ran.statuses == {arm["name"]: arm["status"] for arm in ran.report["arms"]} == expected
+    assert "not on this machine" in ran.records["raises"].error.message
     assert not list((tmp_path / "out").glob("launch-*/raises/rank-*.log")), "it is not started again"
     assert list((tmp_path / "out" / "rehearsal").glob("launch-000/raises/rank-*.log"))
-    rows = {arm["name"]: arm["status"] for arm in json.loads((tmp_path / "out" / "comparison.json").read_text())["arms"]}
-    assert rows == {"ddp": "ok", "naive": "ok", "raises": "failed"}
 
 
 def test_nothing_is_measured_where_every_arm_fails(tmp_path):
-    plan = plan_of(tmp_path, {"one": f"{WRONG}:RaisesAtSetup", "two": f"{WRONG}:RaisesAtSetup"})
-    done = ringside_here("compare", plan, "-o", tmp_path / "out")
-    assert done.returncode == 2, done.stderr
-    assert "nothing was measured" in done.stderr
-    assert done.stderr.count("every arm: rank") == 1
+    said = rehearsed(tmp_path, dict.fromkeys(["one", "two"], f"{WRONG}:RaisesAtSetup"), code=2).done.stderr
+    assert "nothing was measured" in said
+    assert said.count("every arm: rank") == 1
     assert not list((tmp_path / "out").glob("launch-*"))
     assert not list((tmp_path / "cache").rglob("rehearsals/*")), "a failure is not remembered"
 
 
 def test_a_plan_is_checked_by_its_rehearsal_here(tmp_path):
     arms = {"ddp": "ddp", "raises": f"{WRONG}:RaisesAtSetup"}
-    plan = plan_of(tmp_path, arms, rehearsal="never")
-    text = plan.read_text().replace("world_size: 1", "world_size: 4\nhosts: elsewhere.invalid:4")
-    plan.write_text(f"{text}")
+    plan = write_plan(tmp_path, arms=arms, world_size=4, hosts="elsewhere.invalid:4")
     done = ringside_here("check", plan)
     assert done.returncode == 1, done.stderr
     assert "ddp: ok" in done.stdout
@@ -140,13 +129,8 @@ def test_what_cannot_work_is_told_with_the_users_line(name, messages):
 
 @pytest.mark.costly
 def test_a_note_of_a_trial_is_in_the_report_when_its_rehearsal_is_remembered_too(tmp_path):
-    arms = {"naive": "naive", "single": "single"}
-    plan = plan_of(tmp_path, arms)
-    plan.write_text(plan.read_text().replace("workload: digits", f"workload: {OUTSIDE / 'idioms.py'}:Unused"))
-    for name in ("one", "two"):
-        done = ringside_here("compare", plan, "-o", tmp_path / name)
-        assert done.returncode == 0, done.stderr
-        assert "no gradient from the first batch: '0.spare.weight'" in " ".join(
-            ResultsFolder(tmp_path / name).read_manifest().notes
-        )
-    assert SAYS not in done.stderr
+    first = rehearsed(tmp_path, ["naive", "single"], workload=f"{OUTSIDE / 'idioms.py'}:Unused")
+    second = compare_plan(tmp_path / "plan.yaml", out="again")
+    for ran in (first, second):
+        assert "no gradient from the first batch: '0.spare.weight'" in " ".join(ran.folder.read_manifest().notes)
+    assert SAYS not in second.done.stderr

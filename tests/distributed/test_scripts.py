@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shlex
 import signal
 import subprocess
@@ -17,7 +16,8 @@ from measurement.records.results import ResultsFolder
 from runners.cli import app
 from runners.driver.arm_processes import LAUNCHER_LOG
 from tests.conftest import REPOSITORY, needs_horovod, no_process_stays, ringside_here, run_here, wait_until
-from tests.kit.commands import environment
+from tests.kit.commands import environment, git
+from tests.kit.comparisons import Compared
 
 SCRIPTS = REPOSITORY / "tests" / "outside" / "scripts"
 HOROVODRUN = "horovodrun --gloo -np 2 -H localhost:2 python either.py --by horovod"
@@ -28,8 +28,13 @@ LONGEST_S = 600
 """For a comparison on a machine that others use."""
 
 
-def ab(*arguments, cwd=SCRIPTS, start_timeout_s=120, **options):
-    return ringside_in(cwd, "ab", *arguments, *SHORT, "--set", f"measurement.start_timeout_s={start_timeout_s}", **options)
+def ab(*typed, out, cwd=SCRIPTS, code=0, start_timeout_s=120, **options):
+    """What is typed is compared, and ends with this exit code; nothing of it is left."""
+    short = (*SHORT, "--set", f"measurement.start_timeout_s={start_timeout_s}")
+    with no_process_stays():
+        done = ringside_in(cwd, "ab", *typed, *short, "-o", out, **options)
+    assert done.returncode == code, done.stderr + done.stdout
+    return Compared(done, ResultsFolder(out))
 
 
 def ringside_in(folder, *arguments, **options):
@@ -45,27 +50,19 @@ def ringside_in(folder, *arguments, **options):
         return run_here(command)
 
 
-def records_of(folder):
-    return {(record.launch, record.arm): record for record in ResultsFolder(folder).records()}
-
-
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
     """Horovod against DDP, which comes to its end after 26 steps: what was typed, what was said, and the folder."""
-    out = tmp_path_factory.mktemp("scripts") / "out"
     typed = (HOROVODRUN, f"{TORCHRUN} --steps 26", "--name-a", "hvd", "--name-b", "ddp", "--launches", "1", "--steps", "12")
     typed = (*typed, "--freed-memory", "keep")
-    with no_process_stays():
-        done = ab(*typed, "-o", out, MY_OWN="1")
-    assert done.returncode == 0, done.stderr + done.stdout
-    return typed, done, out
+    return typed, ab(*typed, out=tmp_path_factory.mktemp("scripts") / "out", MY_OWN="1")
 
 
 @needs_horovod
 def test_horovod_and_ddp_are_compared_as_they_are_typed(compared):
-    _, done, out = compared
-    records = records_of(out)
-    assert {arm: record.status for (_, arm), record in records.items()} == {"hvd": "ok", "ddp": "ok"}
+    ran = compared[1]
+    said, records, found = ran.done.stderr, ran.records, ran.report
+    assert ran.statuses == {"hvd": "ok", "ddp": "ok"}
     for record in records.values():
         assert (record.backend, record.workload, record.world_size, record.sample_unit) == ("script", "script", 2, "samples")
         assert [rank.world_size for rank in record.ranks] == [2, 2]
@@ -73,28 +70,26 @@ def test_horovod_and_ddp_are_compared_as_they_are_typed(compared):
         assert sum(block.steps for block in record.blocks) == 12
         assert [len(script.steps) for script in record.scripts] == [5, 5]
         assert [script.configuration["optimizer.keeps_gradients"] for script in record.scripts] == [False, False]
-        assert set(ResultsFolder(out).losses(record)["samples"]) == {8}
+        assert set(ran.folder.losses(record)["samples"]) == {8}
         assert record.exit_codes == [0]
         (command,) = record.commands
         assert {"PYTHONPATH", "RINGSIDE_PROBE"} <= set(command["environment"])
         assert "MY_OWN" not in command["environment"]
-    assert shlex.join(records[0, "hvd"].commands[0]["argv"]) == HOROVODRUN, "it carries its environment by itself"
-    assert records[0, "ddp"].commands[0]["argv"][:2] == ["torchrun", "--master-port"], "arms are up at the same time"
-    assert set(ResultsFolder(out).losses(records[0, "ddp"])["step"]) >= set(range(5))
-    found = json.loads((out / "comparison.json").read_text())
+    assert shlex.join(records["hvd"].commands[0]["argv"]) == HOROVODRUN, "it carries its environment by itself"
+    assert records["ddp"].commands[0]["argv"][:2] == ["torchrun", "--master-port"], "arms are up at the same time"
+    assert set(ran.folder.losses(records["ddp"])["step"]) >= set(range(5))
     assert found["equality"]["start"]["ddp"]["verdict"].startswith("equal")
     assert "library" in {one["field"] for one in found["configuration_differences"]}
-    assert "What the scripts do differently" in done.stderr
-    assert done.stderr.index("What the scripts do differently") < done.stderr.index("measuring blocks")
+    assert said.index("What the scripts do differently") < said.index("measuring blocks")
 
 
 @needs_horovod
 def test_a_script_that_ends_is_started_anew_and_told_once(compared):
-    _, done, out = compared
-    record = records_of(out)[0, "ddp"]
+    ran = compared[1]
+    record = ran.records["ddp"]
     assert record.script_starts > 1
-    assert done.stderr.count("ddp ends after 26 steps; it is started anew, as often as needed") == 1
-    assert set(ResultsFolder(out).losses(record)["start"]) == set(range(record.script_starts))
+    assert ran.done.stderr.count("ddp ends after 26 steps; it is started anew, as often as needed") == 1
+    assert set(ran.folder.losses(record)["start"]) == set(range(record.script_starts))
 
 
 @needs_horovod
@@ -107,13 +102,12 @@ def test_a_script_that_ends_is_started_anew_and_told_once(compared):
     ],
 )
 def test_the_same_command_goes_on_and_its_code_says_what_was_asked(compared, asked, code, told):
-    typed, _, out = compared
-    before = (out / "launch-000" / "ddp" / "record.json").read_bytes()
-    done = ab(*typed, *asked, "-o", out)
-    assert done.returncode == code, done.stderr
-    assert told in done.stderr
-    assert "every launch is measured already" in done.stderr
-    assert (out / "launch-000" / "ddp" / "record.json").read_bytes() == before
+    typed, ran = compared
+    before = ran.read("launch-000/ddp/record.json")
+    said = ab(*typed, *asked, out=ran.folder.root, code=code).done.stderr
+    assert told in said
+    assert "every launch is measured already" in said
+    assert ran.read("launch-000/ddp/record.json") == before
 
 
 @pytest.mark.costly
@@ -122,31 +116,29 @@ def test_a_changed_script_or_another_command_is_not_mixed_in(tmp_path):
     script = tmp_path / "either.py"
     telling = 'import os\n\nprint(len(os.environ["RINGSIDE_PADDING"]), "bytes of padding", flush=True)\n'
     script.write_text(telling + (SCRIPTS / "either.py").read_text())
-    typed = (ALONE, f"{ALONE} --seed 2", "--launches", "2", "--steps", "4", "-o", "out")
+    typed, out = (ALONE, f"{ALONE} --seed 2", "--launches", "2", "--steps", "4"), tmp_path / "out"
     with no_process_stays():
-        command = [sys.executable, "-m", "runners.cli", "ab", *typed, *SHORT, "--set", "measurement.start_timeout_s=120"]
+        short = [*SHORT, "--set", "measurement.start_timeout_s=120", "-o", "out"]
+        command = [sys.executable, "-m", "runners.cli", "ab", *typed, *short]
         own = environment() | {"PYTHONPATH": str(REPOSITORY)}
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=own) as process:
             try:
-                wait_until((tmp_path / "out" / "launch-001").exists, seconds=LONGEST_S)
+                wait_until((out / "launch-001").exists, seconds=LONGEST_S)
                 process.send_signal(signal.SIGINT)
                 _, told = process.communicate(timeout=120)
             finally:
                 process.kill()
-        assert process.returncode == 130, told
-        assert "ringside: interrupted; go on with: ringside ab 'python either.py' 'python either.py --seed 2'" in told
-        assert ab(*typed, "--set", "measurement.block_s=1", cwd=tmp_path).returncode == 2
-        script.write_text(script.read_text() + "# changed\n")
-        refused = ab(*typed, cwd=tmp_path)
-        assert refused.returncode == 2
-        assert "was measured in another environment (a/either.py: " in refused.stderr
-        done = ab(*typed, "--resume-elsewhere", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    records, out = records_of(tmp_path / "out"), ResultsFolder(tmp_path / "out")
-    assert set(records) == {(launch, arm) for launch in (0, 1) for arm in "ab"}
-    for (launch, arm), record in records.items():
-        assert record.padding_bytes == records[launch, "a"].padding_bytes
-        log = out.launch_folder(launch, arm) / LAUNCHER_LOG
+    assert process.returncode == 130, told
+    assert "ringside: interrupted; go on with: ringside ab 'python either.py' 'python either.py --seed 2'" in told
+    ab(*typed, "--set", "measurement.block_s=1", out=out, cwd=tmp_path, code=2)
+    script.write_text(script.read_text() + "# changed\n")
+    refused = ab(*typed, out=out, cwd=tmp_path, code=2).done.stderr
+    assert "was measured in another environment (a/either.py: " in refused
+    ran = ab(*typed, "--resume-elsewhere", out=out, cwd=tmp_path)
+    assert set(ran.launches) == {(launch, arm) for launch in (0, 1) for arm in "ab"}
+    for (launch, arm), record in ran.launches.items():
+        assert record.padding_bytes == ran.launches[launch, "a"].padding_bytes
+        log = ran.folder.launch_folder(launch, arm) / LAUNCHER_LOG
         assert log.read_text().splitlines()[0] == f"{record.padding_bytes} bytes of padding"
         assert "RINGSIDE_PADDING" not in record.commands[0]["environment"], "records have its length alone"
 
@@ -172,7 +164,7 @@ def test_what_goes_wrong_is_told_with_what_to_do(tmp_path):
     with no_process_stays():
         done = ringside_in(tmp_path, "compare", plan, "-o", "out")
     assert done.returncode == 1, done.stderr
-    records = {arm: record for (_, arm), record in records_of(tmp_path / "out").items()}
+    records = Compared(done, ResultsFolder(tmp_path / "out")).records
     assert records["well"].status == "ok"
     messages = {name: record.error.message for name, record in records.items() if record.error}
     assert messages.keys() == commands.keys() - {"well"}
@@ -192,14 +184,13 @@ def test_what_goes_wrong_is_told_with_what_to_do(tmp_path):
 @pytest.mark.costly
 def test_files_and_batches_that_are_not_sure_are_told_before_anything_is_timed(tmp_path):
     cases = f"{sys.executable} {SCRIPTS / 'probe_cases.py'}"
-    with no_process_stays():
-        done = ab(f"{cases} writes", f"{cases} one_of_two", "--launches", "1", "--steps", "4", "-o", "out", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    told = "Opened for writing below the folder of the command: after-0.txt, after-1.txt, "
-    assert done.stderr.index(told) < done.stderr.index("measuring blocks")
-    assert done.stderr.count(told) == 1
-    assert {record.sample_unit for record in records_of(tmp_path / "out").values()} == {"iterations"}
-    warnings = json.loads((tmp_path / "out" / "comparison.json").read_text())["warnings"]
+    once = ("--launches", "1", "--steps", "4")
+    ran = ab(f"{cases} writes", f"{cases} one_of_two", *once, out=tmp_path / "out", cwd=tmp_path)
+    told, said = "Opened for writing below the folder of the command: after-0.txt, after-1.txt, ", ran.done.stderr
+    assert said.index(told) < said.index("measuring blocks")
+    assert said.count(told) == 1
+    assert {record.sample_unit for record in ran.records.values()} == {"iterations"}
+    warnings = ran.report["warnings"]
     for start in (told, "Samples of b could not be counted: iterations per second are compared", "b: 10 batches are drawn for 5"):
         assert any(line.startswith(start) for line in warnings)
 
@@ -207,48 +198,36 @@ def test_files_and_batches_that_are_not_sure_are_told_before_anything_is_timed(t
 @pytest.mark.costly
 def test_scripts_that_never_step_are_told_so(tmp_path):
     typed = (f"{ALONE} --never-step", f"{ALONE} --never-step --seed 2", "--launches", "1", "--steps", "4")
-    with no_process_stays():
-        done = ab(*typed, "-o", tmp_path / "out", start_timeout_s=30)
-    assert done.returncode == 1, done.stderr
-    for record in records_of(tmp_path / "out").values():
+    for record in ab(*typed, out=tmp_path / "out", start_timeout_s=30, code=1).records.values():
         assert record.status == "timeout"
         assert "no step of a torch.optim optimizer came" in record.error.message
 
 
 @pytest.mark.costly
 def test_two_commits_start_alike_where_they_are_asked_to(tmp_path):
-    def git(*arguments):
-        who = ("-c", "user.name=n", "-c", "user.email=e@example.org")
-        subprocess.run(["git", "-C", tmp_path, *who, *arguments], check=True, capture_output=True)
-
     folder = tmp_path / "train"
     folder.mkdir()
     script = folder / "either.py"
-    git("init")
+    git(tmp_path, "init")
     for line in ("", "torch.nn.init.zeros_(model[0].bias)\n"):
         text = (SCRIPTS / "either.py").read_text()
         script.write_text(text.replace("optimizer = torch", f"{line}optimizer = torch", 1))
-        git("add", ".")
-        git("commit", "-m", "a version")
+        git(tmp_path, "add", ".")
+        git(tmp_path, "commit", "-m", "a version")
     script.write_text("syntax error")  # not committed
     flags = ("--commit-a", "HEAD~1", "--commit-b", "HEAD", "--same-start", "--seed-flag", "--seed", "--launches", "1")
-    with no_process_stays():
-        done = ab(f"{ALONE} --no-loader", f"{ALONE} --no-loader", *flags, "--steps", "4", "-o", tmp_path / "out", cwd=folder)
-    assert done.returncode == 0, done.stderr
-    records = records_of(tmp_path / "out")
-    assert [record.commands[0]["argv"][-2:] for record in records.values()] == [["--seed", "1"]] * 2
-    assert {record.sample_unit for record in records.values()} == {"iterations"}
-    found = json.loads((tmp_path / "out" / "comparison.json").read_text())
-    assert found["equality"]["start"]["b"]["verdict"] == "equal"
-    manifest = ResultsFolder(tmp_path / "out").read_manifest()
+    ran = ab(*[f"{ALONE} --no-loader"] * 2, *flags, "--steps", "4", out=tmp_path / "out", cwd=folder)
+    assert [record.commands[0]["argv"][-2:] for record in ran.records.values()] == [["--seed", "1"]] * 2
+    assert {record.sample_unit for record in ran.records.values()} == {"iterations"}
+    assert ran.report["equality"]["start"]["b"]["verdict"] == "equal"
+    manifest = ran.folder.read_manifest()
     assert {"a/commit", "b/commit"} <= manifest.sources.keys()
     assert any("without the changes that are not committed" in note for note in manifest.notes)
 
 
 def test_a_revision_that_is_not_there_is_refused(tmp_path):
-    done = ab(ALONE, ALONE, "--commit-b", "no-such-revision", "-o", tmp_path / "out")
-    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
-    assert "arm 'b': commit 'no-such-revision' is no revision of" in done.stderr
+    refused = ab(ALONE, ALONE, "--commit-b", "no-such-revision", out=tmp_path / "out", code=2).done.stderr
+    assert "arm 'b': commit 'no-such-revision' is no revision of" in refused and "Traceback" not in refused
     assert not (tmp_path / "out").exists()
 
 

@@ -17,7 +17,7 @@ from measurement.plans.plan_file import check_plan, read_content
 from measurement.records.results import ResultsFolder
 from reports import conclude
 from reports.formats.html import HtmlReport
-from runners.hosts.hostfile import parse_hosts, read_hostfile
+from runners.hosts.hostfile import read_hostfile
 from runners.launchers import known_rank_variables
 from runners.launchers.rank_variables import read_world
 from runners.planning.plan_reading import read_plan
@@ -114,18 +114,6 @@ def test_a_workload_that_is_no_name_is_told(tmp_path):
     path = tmp_path / "plan.yaml"
     path.write_text("name: x\nworkload: []\nbaseline: a\narms: {a: {backend: ddp}}\nnone: 1\n")
     assert "workload = []: " in refusal(PlanError, lambda: read_plan(path))
-
-
-def test_a_line_end_in_a_list_of_hosts_is_told_in_one_line():
-    assert "names no host" in refusal(HostfileError, lambda: parse_hosts("host1:\n4"))
-
-
-def test_half_a_character_is_told(tmp_path):
-    path = tmp_path / "plan.yaml"
-    path.write_text(
-        'name: x\nworkload: digits\nworld_size: 2\nlocal_batch_size: 8\nbaseline: "\\ud978"\narms: {a: {backend: ddp}}\n'
-    )
-    assert "unknown baseline arm" in refusal(PlanError, lambda: read_plan(path))
 
 
 def test_of_many_mistakes_a_message_tells_the_first():

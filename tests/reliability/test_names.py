@@ -5,12 +5,11 @@ from __future__ import annotations
 import sys
 
 import pytest
-import yaml
 
 from measurement.errors import PlanError
 from measurement.records.results import ResultsFolder
 from runners.planning.workload import resolve_workload
-from tests.conftest import HAS_HOROVOD, TINY
+from tests.conftest import HAS_HOROVOD, HOROVOD, write_plan
 from tests.kit.commands import NO_LOCAL, run
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
@@ -65,14 +64,10 @@ def folder(tmp_path):
 @pytest.mark.costly
 def test_a_comparison_in_a_folder_with_all_six(folder):
     """The driver, the check of the workload, ranks of two launchers and the reports."""
-    arms = {
-        "ddp": {"backend": "ddp", "transport": "gloo", "launcher": "spawn"},
-        "hvd": {"backend": "horovod", "transport": "gloo"},
-    }
-    arms = {name: arm for name, arm in arms.items() if HAS_HOROVOD or name == "ddp"}
-    measurement = {**TINY["measurement"], "rounds": 2, "control": not HAS_HOROVOD}
-    plan = {**TINY, "workload": "workloads.py:Own", "world_size": 1, "local_batch_size": 4, "arms": arms}
-    (folder / "plan.yaml").write_text(yaml.safe_dump({**plan, "measurement": measurement}))
+    arms = {"ddp": {"backend": "ddp", "launcher": "spawn"}}
+    if HAS_HOROVOD:
+        arms["hvd"] = {**HOROVOD, "launcher": "horovodrun"}
+    write_plan(folder, workload="workloads.py:Own", world_size=1, local_batch_size=4, arms=arms, measurement={"rounds": 2})
     done = run("ringside", "compare", "plan.yaml", "-o", "out", cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     assert {record.status for record in ResultsFolder(folder / "out").records()} == {"ok"}

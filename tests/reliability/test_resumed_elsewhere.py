@@ -10,7 +10,7 @@ import pytest
 from measurement.records.results import ResultsFolder
 from runners.driver.run_study import point_plans
 from runners.planning.plan_reading import read_plan
-from tests.conftest import FORKED, ringside, ringside_here, write_plan
+from tests.conftest import ringside, ringside_here, write_plan
 from tests.kit.results_factory import write_results
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
@@ -49,7 +49,7 @@ class Flat(Naive):
     pass
 """
 FILES = {"small.py": WORKLOAD, "helper.py": "SIZE = 3\n", "plugin/flat.py": FLAT}
-SHORT = {"rounds": 2, "block_steps": 2, "control": False, "local_every": 0}
+SHORT = {"rounds": 2, "block_steps": 2, "local_every": 0}
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def measured(tmp_path_factory):
     """A comparison of a workload and a backend in files of the user's, of one launch: its plan and its folder."""
     folder = tmp_path_factory.mktemp("elsewhere")
     write_files(folder)
-    arms = {"ddp": {"backend": "ddp"}, "flat": {"backend": f"{folder / 'plugin' / 'flat.py'}:Flat", "launcher": FORKED}}
+    arms = {"ddp": "ddp", "flat": f"{folder / 'plugin' / 'flat.py'}:Flat"}
     plan = write_plan(folder, workload=f"{folder / 'small.py'}:Small", world_size=1, threads=1, arms=arms, measurement=SHORT)
     done = compared(plan, folder / "out", launches=1)
     assert done.returncode == 0, done.stderr
@@ -163,7 +163,7 @@ def test_records_tell_where_there_is_no_manifest_and_what_tells_nothing_goes_on_
 @pytest.mark.costly
 def test_a_study_is_refused_at_each_point(tmp_path):
     """Before anything is measured, so that what was measured before may be made up."""
-    arms = {"ddp": {"backend": "ddp"}, "buckets": {"backend": "ddp", "options": {"bucket_cap_mb": 1}}}
+    arms = {"ddp": "ddp", "buckets": {"backend": "ddp", "options": {"bucket_cap_mb": 1}}}
     points = {"one": {"world_size": 1}, "two": {"world_size": 2}}
     plan, out = write_plan(tmp_path, arms=arms, points=points, measurement=SHORT), tmp_path / "out"
     study = read_plan(plan)

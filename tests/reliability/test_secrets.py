@@ -19,7 +19,7 @@ from torch.distributed import TCPStore
 from measurement.records.results import ResultsFolder
 from runners.processes.key_file import PREFIX, shared_key
 from runners.processes.run_processes import RUN_ID
-from tests.conftest import FORKED, REPOSITORY, drawn, needs_horovod, started_processes, wait_until, write_plan
+from tests.conftest import REPOSITORY, drawn, needs_horovod, started_processes, wait_until, write_plan
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 SECRET = "hunter2-hunter2"
@@ -34,32 +34,50 @@ ARMS = {
 }
 
 
+def started(*command):
+    return subprocess.Popen(list(map(str, command)), cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def compare(plan):
+    return started(sys.executable, "-m", "runners.cli", "compare", plan, "-o", plan.parent / "out")
+
+
+def end_of(process):
+    """What it said; it ends well."""
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, said
+    return said
+
+
+def seen_while(process):
+    """Until it ends, again and again every process that the test started: its number, its words and its environment."""
+    while process.poll() is None:
+        time.sleep(LOOK_EVERY_S)
+        for one in started_processes():
+            with contextlib.suppress(psutil.Error):
+                yield one.pid, one.cmdline(), one.environ()
+
+
 @needs_horovod
 @pytest.mark.costly
 def test_no_process_shows_or_has_a_secret_of_the_drivers_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("SITE_API_KEY", SECRET)
     monkeypatch.setenv("SITE_FOLDER", "/site/data")
-    short = {"control": False, "rounds": 1, "local_every": 0}
+    short = {"rounds": 1, "local_every": 0}
     plan = write_plan(tmp_path, world_size=1, arms=ARMS, forward_environment=["SITE_*"], measurement=short)
-    command = [sys.executable, "-m", "runners.cli", "compare", str(plan), "-o", str(tmp_path / "out")]
-    process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = compare(plan)
     seen, with_folder, keys, tried, read_by_others = set(), set(), {}, set(), set()
-    while process.poll() is None:
-        time.sleep(LOOK_EVERY_S)
-        for one in started_processes():
-            with contextlib.suppress(psutil.Error):
-                shown, held = " ".join(one.cmdline()), one.environ()
-                keys |= {name: Path(name).read_text() for name in one.cmdline() if name.endswith("/key") and Path(name).is_file()}
-                for secret in (SECRET, *keys.values()):
-                    if secret in shown or (RUN_ID in held and secret in held.values()):
-                        seen.add(shown)
-                for name in keys.keys() - tried:
-                    tried.add(name)
-                    read_by_others |= {name for user in OTHERS if reads(name, user=user)}
-                if held.get("SITE_FOLDER") and "runners.rank.worker" in one.cmdline():
-                    with_folder |= {arm for arm in ARMS if arm in one.cmdline()}
-    said, _ = process.communicate(timeout=60)
-    assert process.returncode == 0, said
+    for _, words, held in seen_while(process):
+        keys |= {name: Path(name).read_text() for name in words if name.endswith("/key") and Path(name).is_file()}
+        for secret in (SECRET, *keys.values()):
+            if secret in " ".join(words) or (RUN_ID in held and secret in held.values()):
+                seen.add(" ".join(words))
+        for name in keys.keys() - tried:
+            tried.add(name)
+            read_by_others |= {name for user in OTHERS if reads(name, user=user)}
+        if held.get("SITE_FOLDER") and "runners.rank.worker" in words:
+            with_folder |= {arm for arm in ARMS if arm in words}
+    end_of(process)
     assert {record.status for record in ResultsFolder(tmp_path / "out").records()} == {"ok"}
     assert seen == set()
     assert len(keys) == 1
@@ -75,32 +93,26 @@ def test_no_process_shows_or_has_a_secret_of_the_drivers_environment(tmp_path, m
     "command",
     drawn(
         [
-            ["torchrun", "--standalone", "--nproc-per-node", "1", "-m", "runners.ddp"],
-            pytest.param(["mpirun", "-np", "1", "--allow-run-as-root", "python", "-m", "runners.hvd"], marks=needs_horovod),
+            "torchrun --standalone --nproc-per-node 1 -m runners.ddp",
+            pytest.param("mpirun -np 1 --allow-run-as-root python -m runners.hvd", marks=needs_horovod),
         ],
         number=1,
     ),
-    ids=lambda command: command[0],
+    ids=lambda command: command.split()[0],
 )
 def test_a_run_that_stands_alone_neither_shows_nor_writes_a_secret(tmp_path, monkeypatch, command):
     """horovodrun, which its user starts, writes its whole environment into command lines; docs/security.md says so."""
     monkeypatch.setenv("SITE_API_KEY", SECRET)
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     short = ["--local-batch-size", "16", "--blocks", "2", "--block-steps", "3", "-o", str(tmp_path / "run")]
-    process = subprocess.Popen([*command, *short], cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    shown, ranks = set(), set()
-    while process.poll() is None:
-        time.sleep(LOOK_EVERY_S)
-        for one in started_processes():
-            with contextlib.suppress(psutil.Error):
-                line = " ".join(one.cmdline())
-                shown |= {line} if SECRET in line else set()
-                ranks |= {one.pid} if "runners." in line else set()
-    said, _ = process.communicate(timeout=60)
-    assert process.returncode == 0, said
+    process, shown, ranks = started(*command.split(), *short), set(), set()
+    for pid, words, _ in seen_while(process):
+        line = " ".join(words)
+        shown |= {line} if SECRET in line else set()
+        ranks |= {pid} if "runners." in line else set()
+    assert SECRET not in end_of(process)
     assert len(ranks) >= 2
     assert shown == set()
-    assert SECRET not in said
     assert not any(SECRET.encode() in path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file())
 
 
@@ -141,10 +153,8 @@ def is_let_in(user):
 def test_who_reaches_the_store_and_the_supervisors_has_nothing_imported_and_is_let_go(tmp_path):
     """The port stands in the ranks' command lines, and they read their job seconds after they were started."""
     (tmp_path / "evil.py").write_text(EVIL.format(mark=str(tmp_path / "imported")))
-    arms = {name: {"backend": name, "transport": "gloo", "launcher": FORKED} for name in ("ddp", "naive")}
-    plan = write_plan(tmp_path, arms=arms, measurement={"control": False, "rounds": 1, "local_every": 0})
-    command = [sys.executable, "-m", "runners.cli", "compare", str(plan), "-o", str(tmp_path / "out")]
-    process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    plan = write_plan(tmp_path, arms=["ddp", "naive"], measurement={"rounds": 1, "local_every": 0})
+    process = compare(plan)
     wait_until(lambda: drivers_port() or process.poll() is not None, seconds=60)
     store = TCPStore("127.0.0.1", drivers_port(), is_master=False, wait_for_workers=False, timeout=timedelta(seconds=20))
     for place in ("0/naive/job", "0/naive/command/0"):
@@ -152,8 +162,7 @@ def test_who_reaches_the_store_and_the_supervisors_has_nothing_imported_and_is_l
     for user in OTHERS:
         wait_until(lambda: "@ringside-" in Path("/proc/net/unix").read_text() or process.poll() is not None, seconds=60)
         assert not is_let_in(user)
-    said, _ = process.communicate(timeout=120)
-    assert process.returncode == 0, said
+    end_of(process)
     assert {record.status for record in ResultsFolder(tmp_path / "out").records()} == {"ok"}
     assert not (tmp_path / "imported").exists()
 

@@ -17,7 +17,7 @@ NAMELESS = ("unshare", "--user", "--map-user=12345", "--map-group=12345")
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 """Python then takes ASCII for the encoding of files, pipes and terminals: whatever is left to the locale fails."""
 ARMS = {
-    "ddp": {"backend": "ddp", "transport": "gloo", "launcher": "torchrun"},
+    "ddp": {"backend": "ddp", "launcher": "torchrun"},
     "horovod-mpi": {"backend": "horovod", "transport": "mpi", "launcher": "horovodrun"},
 }
 
@@ -57,7 +57,7 @@ def test_a_comparison_without_a_name_a_home_and_a_locale(tmp_path, nameless):
         workload_options={"data_dir": str(tmp_path / "données"), "loader_workers": 1},
         environment={"NOTE": "übung – 数据"},
         local_batch_size=4,
-        measurement={"control": False, "rounds": 1},
+        measurement={"rounds": 1},
     )
     who = ("HOME", "USER", "LOGNAME", "XDG_CACHE_HOME")
     more = {**ASCII, "TMPDIR": str(folder)}
@@ -65,6 +65,7 @@ def test_a_comparison_without_a_name_a_home_and_a_locale(tmp_path, nameless):
     assert done.returncode == 0, done.stdout + done.stderr
     results = ResultsFolder(tmp_path / "out")
     assert {record.arm: record.status for record in results.records()} == dict.fromkeys(ARMS, "ok")
+    assert len({record.parity.samples_digest for record in results.records()}) == 1, "the same samples of the files"
     assert "DDP" in done.stdout
     written = {name: (results.root / name).read_bytes() for name in ("report.html", "report.md", "report.csv", "comparison.json")}
     assert "übung – 数据".encode() in (results.root / "plan.yaml").read_bytes()

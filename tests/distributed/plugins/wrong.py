@@ -1,7 +1,4 @@
-"""Backends that compute the wrong thing, each in one way: what the parity gate must catch. Named by path in plans.
-
-No postponed annotations: DDP compares a hook's with the class itself.
-"""
+"""Backends that compute the wrong thing or end otherwise than they should, each in one way. Named by path in plans."""
 
 import dataclasses
 import os
@@ -22,30 +19,6 @@ class SkipsOneParameter(DDP):
         name = list(dict(model.named_parameters()))[-1]
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, [name])
         return super().prepare(model, build_optimizer)
-
-
-class SumsInsteadOfAveraging(DDP):
-    """Gradients are world_size times too large."""
-
-    def prepare(self, model, build_optimizer):
-        prepared = super().prepare(model, build_optimizer)
-
-        def add(state, bucket):
-            work = dist.all_reduce(bucket.buffer(), async_op=True)
-            return work.get_future().then(lambda done: done.value()[0])
-
-        prepared.model.register_comm_hook(None, add)
-        return prepared
-
-
-class StartsApart(DDP):
-    """Rank 1 begins from weights of its own: nothing is broadcast."""
-
-    def prepare(self, model, build_optimizer):
-        own = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-        prepared = super().prepare(model, build_optimizer)
-        model.load_state_dict(own)
-        return prepared
 
 
 class SameShardEverywhere(DDP):
