@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -37,6 +36,7 @@ from tests.kit.faults import (
     ROUNDS,
     Cell,
     Trial,
+    arm_of,
     control,
     judge_steps,
     processes_of,
@@ -51,23 +51,22 @@ FAULTS = {"ssh-lost": ("gates", "block"), "host-gone": ("gates", "block"), "port
 """At which stages each can happen; another arm waits at each but the start."""
 
 
-def feasible(kinds: Sequence[str] = tuple(KINDS)) -> list[Cell]:
+def feasible(kinds=tuple(KINDS)):
     """Every cell there can be. Of our launchers only those of ``ddp-gloo`` are given a port to meet at."""
     cells = [Cell(fault=fault, stage=stage, kind=kind) for fault, stages in FAULTS.items() for stage in stages for kind in kinds]
     return [cell for cell in cells if cell.fault != "port-taken" or cell.kind == "ddp-gloo"]
 
 
-def plant(cell: Cell, folder: Path) -> Trial:
+def plant(cell, folder):
     """Run a comparison over two hosts, in which this happens, and judge it."""
     trial = Trial(cells=[cell], folder=folder)
     began = time.monotonic()
     shutil.rmtree(folder, ignore_errors=True)
     for one in (None, cell):
         control(trial, one).mkdir(parents=True)
-    arms = {"well": KINDS["ddp-gloo"].arm("none", "none", control(trial, None))}
-    arms[str(cell)] = KINDS[cell.kind].arm("none" if cell.fault == "port-taken" else "hold", cell.stage, control(trial, cell))
+    arms = {"well": arm_of(trial), str(cell): arm_of(trial, cell)}
     if cell.fault == "port-taken":
-        arms[str(cell)] |= {"launcher": f"{PLUGIN}:PortTaken"}
+        arms[str(cell)] |= {"launcher": f"{PLUGIN}:PortTaken", "environment": arms["well"]["environment"]}
     measurement = MEASUREMENT | {"rehearsal": "never"}
     plan = {"name": "lost", "workload": "digits", "local_batch_size": 16, "hosts": ["host1:1", f"{LOST}:1"], "baseline": "well"}
     plan |= {"network_interface": "eth0", "arms": arms, "measurement": measurement}
@@ -81,11 +80,11 @@ def plant(cell: Cell, folder: Path) -> Trial:
     return trial
 
 
-def _lab(*arguments: str) -> None:
+def _lab(*arguments):
     subprocess.run([sys.executable, "-m", "tests.kit.lab", *arguments], cwd=REPOSITORY, check=True, capture_output=True)
 
 
-def _run(trial: Trial) -> None:
+def _run(trial):
     before, spools = _processes("host1"), _spools()
     environment = {**os.environ, MARK: secrets.token_hex(8)}
     driver = [sys.executable, "-c", AT_EVERY_ROUND, "compare", str(trial.folder / "plan.yaml"), "-o", str(results(trial))]
@@ -123,11 +122,11 @@ def _run(trial: Trial) -> None:
         shutil.rmtree(spool)
 
 
-def _lose_host() -> None:
+def _lose_host():
     os.kill(namespaces.init_of(LOST), signal.SIGKILL)
 
 
-def _lose_ssh() -> None:
+def _lose_ssh():
     """With all that it serves."""
     for pid in _processes(LOST):
         with contextlib.suppress(psutil.Error):
@@ -135,7 +134,7 @@ def _lose_ssh() -> None:
                 psutil.Process(pid).kill()
 
 
-def _judge(trial: Trial, code: int, said: str) -> None:
+def _judge(trial, code, said):
     """Every arm fails, with the host and what ssh says of it; what was measured before is there."""
     records = {record.arm: record for record in ResultsFolder(results(trial)).records()}
     if code != 1 or "Traceback" in said or set(records) != {"well", str(trial.cells[0])}:
@@ -149,7 +148,7 @@ def _judge(trial: Trial, code: int, said: str) -> None:
         judge_steps(trial, None, record)
 
 
-def _judge_port(trial: Trial, code: int, said: str) -> None:
+def _judge_port(trial, code, said):
     """The arm fails with the library's words or the launcher's; the other one is as good as ever."""
     records = {record.arm: record for record in ResultsFolder(results(trial)).records()}
     well, taken = records.get("well"), records.get(str(trial.cells[0]))
@@ -160,9 +159,9 @@ def _judge_port(trial: Trial, code: int, said: str) -> None:
         trial.find(None, f"named as {taken and (taken.status, taken.error)}")
 
 
-def _processes(host: str) -> set[int]:
+def _processes(host):
     return set(namespaces.processes_in([namespaces.networks()[host]]))
 
 
-def _spools() -> set[Path]:
+def _spools():
     return {path for path in Path(tempfile.gettempdir()).glob("ringside-*") if not path.name.startswith(PREFIX)}

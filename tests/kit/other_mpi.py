@@ -15,7 +15,7 @@ from tests.conftest import REPOSITORY
 INSTALL_TIMEOUT_S = 120
 
 
-def environment_with(requirement: str, folder: Path) -> Path:
+def environment_with(requirement, folder):
     """Make a virtual environment with an MPI's wheel, and return its Python. It imports all else from the one that runs this."""
     uv = [sys.executable, "-m", "uv", "--quiet"]
     subprocess.run([*uv, "venv", "--python", sys.executable, folder], check=True, timeout=INSTALL_TIMEOUT_S)
@@ -29,7 +29,7 @@ def environment_with(requirement: str, folder: Path) -> Path:
     return python
 
 
-def variables_of(python: Path) -> dict[str, str]:
+def variables_of(python):
     """Environment variables in which its MPI is the first one, for Horovod's library, too, which was built against another."""
     path = os.pathsep.join([str(python.parent), str(Path(sys.executable).parent), os.environ["PATH"]])
     return {**os.environ, "PATH": path, "LD_LIBRARY_PATH": str(python.parent.parent / "lib")}
