@@ -207,19 +207,14 @@ def _asked(plan: Plan, records: Sequence[LaunchRecord], unit: str) -> dict[str, 
     hosts = dict.fromkeys(host for record in records for host in (record.hosts or [rank.host for rank in record.ranks]))
     return {
         "comparison_id": first.comparison_id,
-        "name": plan.name,
+        **{name: getattr(plan, name) for name in ("name", "baseline", "workload", "world_size", "seed", "link")},
         "question": plan.asked_arms(),
-        "baseline": plan.baseline,
-        "workload": plan.workload,
         "sample_unit": unit,
         "device": next((rank.device for rank in ranks), plan.device),
-        "world_size": plan.world_size,
         "hosts": list(hosts),
         "drawn_hosts": max(len(record.hosts) for record in records) if plan.nodes == "draw" else None,
         "local_batch_size": batch if plan.are_scripts else plan.local_batch_size,
         "global_batch_size": batch * plan.world_size,
-        "seed": plan.seed,
-        "link": plan.link,
         "measurement": plan.measurement.model_dump(mode="json"),
     }
 
@@ -232,11 +227,5 @@ def _manifest_fields(manifest: Manifest | None, records: Sequence[LaunchRecord])
     }
     if manifest is None:
         return fields
-    return fields | {
-        "created_at": manifest.created_at,
-        "ringside_version": manifest.ringside_version,
-        "driver": manifest.driver,
-        "fairness": manifest.fairness,
-        "seconds": manifest.seconds,
-        "choices": manifest.choices,
-    }
+    told = ("created_at", "ringside_version", "driver", "fairness", "seconds", "choices")
+    return fields | {name: getattr(manifest, name) for name in told}

@@ -53,19 +53,15 @@ def study_of(
     left = [name for comparison in compared.values() if comparison for name in comparison.left_in_shell]
     return Study(
         comparison_id=comparison_id,
-        name=plan.name,
+        **{name: getattr(plan, name) for name in ("name", "baseline", "workload", "scaling", "link")},
         created_at=manifest.created_at if manifest else (some.created_at if some else ""),
         ringside_version=manifest.ringside_version if manifest else None,
         headline=left_clause(list(dict.fromkeys(left))) + headline(found, plan),
         findings=findings(found, plan),
         warnings=warnings(found, plan),
-        baseline=plan.baseline,
-        workload=plan.workload,
         sample_unit=some.sample_unit if some else "samples",
         target_accuracy=plan.training.target_accuracy if plan.training else None,
-        scaling=plan.scaling,
         confidence=plan.measurement.confidence,
-        link=plan.link,
         points=found,
     )
 
@@ -116,10 +112,7 @@ def _arm(plan: Plan, point: str, name: str, comparison: Comparison | None, cause
         name=name,
         role=plan.role(name),
         status=status,
-        backend=asked.backend,
-        transport=asked.transport,
-        launcher=asked.launcher,
-        options=asked.options,
+        **asked.model_dump(include={"backend", "transport", "launcher", "options"}),
         world_size=ranks,
         errors=[ArmError(launch=0, status=status, message=cause)] if cause else [],
     )

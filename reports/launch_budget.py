@@ -24,6 +24,7 @@ from reports.statistics.budget import (
     PILOTS,
     UNKNOWN,
     Cost,
+    Spread,
     choose,
     pilot,
 )
@@ -58,9 +59,7 @@ def choose_length(
         return _pilot(launch, measured, cost, left_s=left_s)
     if cost is None or len(rounds) < 2:  # nothing is timed here
         return None
-    cases: list[str | None] = [case.name for case in cases_of(records)]
-    blocks = _blocks(folder, records, {} if known is None else known)
-    spread = find_spread(plan, blocks, cases=cases or [None]) if len(blocks) else UNKNOWN
+    spread = _spread(plan, records, _blocks(folder, records, {} if known is None else known))
     chosen = choose(rounds, cost=cost, spread=spread, left_s=left_s)
     if chosen is None:
         return None
@@ -74,8 +73,7 @@ def choose_length(
 
 def summarise_spread(evidence: Evidence) -> SpreadFigures | None:
     """How much a comparison's ratios vary, and what its launches cost; None where that is not known."""
-    cases: list[str | None] = [case.name for case in evidence.cases]
-    spread = find_spread(evidence.plan, evidence.blocks, cases=cases or [None]) if len(evidence.blocks) else UNKNOWN
+    spread = _spread(evidence.plan, evidence.records, evidence.blocks)
     rounds, cost = rounds_of(evidence.records), cost_of(evidence.plan, evidence.records)
     timed = [one for one in rounds if one]
     if spread is UNKNOWN or not timed:
@@ -88,6 +86,11 @@ def summarise_spread(evidence: Evidence) -> SpreadFigures | None:
         launch_deviation=math.sqrt(spread.launch_variance),
         between_share=spread.between_share(statistics.harmonic_mean(timed)),
     )
+
+
+def _spread(plan: Plan, records: Sequence[LaunchRecord], blocks: pd.DataFrame) -> Spread:
+    cases: list[str | None] = [case.name for case in cases_of(records)]
+    return find_spread(plan, blocks, cases=cases or [None]) if len(blocks) else UNKNOWN
 
 
 def summarise_timings(plan: Plan, records: Sequence[LaunchRecord], steps: Steps, *, total_s: float | None) -> list[LaunchTiming]:

@@ -11,7 +11,7 @@ from reports.parts_schema import Severity
 from reports.scripts.equality import gradient_factor
 from reports.scripts.rank_agreement import NOISE, apart_words, changed_parameters, usual_lengths
 from reports.scripts.script_arms import ScriptArm, shown
-from reports.scripts.sketches import Sketches, common_names, named, parameters_of
+from reports.scripts.sketches import Sketches, first_gradients, named, parameters_of
 
 NEAR = 0.02
 """A factor within this share of a number is that number."""
@@ -61,11 +61,8 @@ class Pair:
     @cached_property
     def gradient_factor(self) -> float | None:
         """How many times as large the candidate's first gradients are, where they are the same up to this factor."""
-        if not (self.ours.first.steps and self.theirs.first.steps):
-            return None
-        mine, its = (arm.first.steps[0].gradients for arm in (self.ours, self.theirs))
-        names = common_names(mine, its)
-        return gradient_factor(Sketches.of(mine, names), Sketches.of(its, names)) if names else None
+        mine, its = first_gradients(self.ours.first, self.theirs.first)
+        return gradient_factor(mine, its) if mine.names else None
 
 
 def find_culprits(pair: Pair) -> list[Culprit]:

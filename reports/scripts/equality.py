@@ -22,7 +22,7 @@ from reports.parts_schema import Equality, GradientEquality, ParameterEquality, 
 from reports.scripts.losses import compare_losses, loss_unit
 from reports.scripts.rank_agreement import NOISE, beyond_noise, ranks_apart, usual_lengths
 from reports.scripts.script_arms import ScriptArm
-from reports.scripts.sketches import BUFFER, Sketches, common_names, farthest, named, share
+from reports.scripts.sketches import BUFFER, Sketches, common_names, farthest, first_gradients, named, share
 from reports.statistics.student import Array
 
 START = 1e-6
@@ -78,11 +78,6 @@ class _Pair:
     """Those of the first step, relative to themselves."""
     steps: Sequence[_Apart]
     """Parameters after each step, relative to what the steps changed."""
-
-    @property
-    def farthest(self) -> tuple[float, float]:
-        """By which the worst launch is found."""
-        return self.start.distance, max((step.distance for step in self.steps), default=0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +146,7 @@ def _worst(baseline: str, arm: str, firsts: Mapping[tuple[int, str], ScriptRepor
     launches = [launch for launch, name in firsts if name == arm and (launch, baseline) in firsts]
     pairs = [_pair(firsts[launch, arm], firsts[launch, baseline]) for launch in sorted(launches)]
     known = [pair for pair in pairs if pair is not None and pair.names]
-    return max(known, key=lambda pair: pair.farthest, default=None)
+    return max(known, key=lambda one: (one.start.distance, max((step.distance for step in one.steps), default=0.0)), default=None)
 
 
 def _pair(ours: ScriptReport, theirs: ScriptReport) -> _Pair | None:
@@ -173,11 +168,8 @@ def _pair(ours: ScriptReport, theirs: ScriptReport) -> _Pair | None:
 
 def _gradients(ours: ScriptReport, theirs: ScriptReport) -> _Apart | None:
     """None where one of the two has none."""
-    if not ours.steps or not theirs.steps:
-        return None
-    names = common_names(ours.steps[0].gradients, theirs.steps[0].gradients)
-    mine, its = (Sketches.of(report.steps[0].gradients, names) for report in (ours, theirs))
-    if not names or not (mine.norm or its.norm):
+    mine, its = first_gradients(ours, theirs)
+    if not (mine.norm or its.norm):
         return None
     between = mine.less(its)
     lengths = beyond_noise(np.maximum(mine.norms, its.norms), usual_lengths(its, theirs))

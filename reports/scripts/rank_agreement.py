@@ -9,7 +9,7 @@ import numpy as np
 
 from measurement.records.record import LaunchRecord
 from measurement.records.script_report import ScriptReport
-from reports.scripts.sketches import BUFFER, Sketches, Tensors, common_names, farthest, named, parameters_of
+from reports.scripts.sketches import BUFFER, Sketches, Tensors, common_names, farthest, first_gradients, named, parameters_of
 from reports.statistics.student import Array
 
 ALIKE = 1e-6
@@ -129,10 +129,9 @@ def _gradients(first: ScriptReport, others: Sequence[ScriptReport]) -> list[str]
         return []
     found = []
     for other in others:
-        names = common_names(other.steps[0].gradients, first.steps[0].gradients)
-        if all(other.steps[0].gradients[name] == first.steps[0].gradients[name] for name in names):
+        ours, theirs = first_gradients(other, first)
+        if np.array_equal(ours.table, theirs.table):
             continue
-        ours, theirs = (Sketches.of(report.steps[0].gradients, names) for report in (other, first))
         lengths = beyond_noise(np.maximum(ours.norms, theirs.norms), usual_lengths(theirs, first))
         found.append(_beyond(OF_A_GRADIENT, ours.less(theirs).shares(lengths)))
     return _united(found)

@@ -9,7 +9,7 @@ from typing import Self
 
 import numpy as np
 
-from measurement.records.script_report import Sketch
+from measurement.records.script_report import ScriptReport, Sketch
 from reports.statistics.student import Array
 
 Tensors = Mapping[str, Sketch]
@@ -67,6 +67,13 @@ class Sketches:
 def common_names(ours: Tensors, theirs: Tensors) -> list[str]:
     """Names of tensors that both have, with sketches of one length."""
     return [name for name in theirs if name in ours and len(ours[name]) == len(theirs[name])]
+
+
+def first_gradients(ours: ScriptReport, theirs: ScriptReport) -> tuple[Sketches, Sketches]:
+    """Those of the first step that both have; none where one of the two took no step."""
+    mine, its = (report.steps[0].gradients if report.steps else {} for report in (ours, theirs))
+    names = common_names(mine, its)
+    return Sketches.of(mine, names), Sketches.of(its, names)
 
 
 def parameters_of(tensors: Tensors) -> Tensors:

@@ -47,6 +47,8 @@ MOST_BETWEEN = 0.5
 """Where a larger share of the variance is between launches, what makes them differ is worth removing."""
 MAX_NAMED = 3
 """Cases that a sentence names."""
+MAX_LETTERS = 160
+"""Of a message that stands in a sentence."""
 
 
 def findings(results: Sequence[RatioSummary], arms: Sequence[ArmSummary], plan: Plan) -> list[str]:
@@ -241,10 +243,10 @@ def _no_timing(arm: ArmSummary, ours: str, theirs: str) -> str:
     return f"No comparison of {ours} with {theirs}: {reason}"
 
 
-def first_line(text: str, *, limit: int = 160) -> str:
+def first_line(text: str) -> str:
     """The first line of a message, cut where it is too long for a sentence."""
     line = text.strip().splitlines()[0] if text.strip() else ""
-    return line if len(line) <= limit else line[: limit - 1] + "…"
+    return line if len(line) <= MAX_LETTERS else line[: MAX_LETTERS - 1] + "…"
 
 
 def control_sentence(results: Sequence[RatioSummary]) -> str:

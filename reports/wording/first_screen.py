@@ -144,10 +144,10 @@ def _cause(result: RatioSummary) -> str:
     return short_cause(result)
 
 
-def cut(text: str, words: int = MOST_CAUSE) -> str:
+def cut(text: str) -> str:
     """The text, ended where it has more words."""
     found = text.split()
-    return text if len(found) <= words else " ".join(found[:words]) + " …"
+    return text if len(found) <= MOST_CAUSE else " ".join(found[:MOST_CAUSE]) + " …"
 
 
 def _convergence(name: str, comparison: Comparison) -> str:

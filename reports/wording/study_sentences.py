@@ -29,7 +29,7 @@ def headline(points: Sequence[StudyPoint], plan: Plan) -> str:
     partly = {arm.name for point in points for arm in point.arms if arm.status == "not at this point"}
     told = [(point.name, leaders(point, without=partly)) for point in points]
     known = [(where, who) for where, who in told if who]
-    taken = [clause for clause in [_input_clause(points, plan.baseline)] if clause]
+    taken = list(filter(None, [_input_clause(points, plan.baseline)]))
     if not known:
         scaled = [sentence for name in plan.arms if (sentence := scaling_sentence(points, name, brief=True))]
         return fitting([scaled[0], *taken]) if scaled else "Nothing could be compared at any point"
@@ -57,12 +57,14 @@ def _lead(who: Sequence[str], plan: Plan) -> str:
 def findings(points: Sequence[StudyPoint], plan: Plan) -> list[str]:
     """One sentence per candidate on its verdicts, then on each arm: how it scales, how long it trains."""
     candidates = [name for name, role in plan.roles().items() if role == "candidate"]
-    said = [verdicts_sentence(points, name, plan.baseline) for name in candidates]
-    said += [sentence for name in plan.arms if (sentence := scaling_sentence(points, name))]
-    said += [sentence for name in plan.arms if (sentence := input_sentence(points, name))]
-    said += [sentence for pair in plan.input_pairs().items() if (sentence := input_scaling_sentence(points, *pair))]
-    said += [sentence for name in plan.arms if (sentence := training_sentence(points, name, plan))]
-    return said
+    said = [
+        *(verdicts_sentence(points, name, plan.baseline) for name in candidates),
+        *(scaling_sentence(points, name) for name in plan.arms),
+        *(input_sentence(points, name) for name in plan.arms),
+        *(input_scaling_sentence(points, *pair) for pair in plan.input_pairs().items()),
+        *(training_sentence(points, name, plan) for name in plan.arms),
+    ]
+    return list(filter(None, said))
 
 
 def input_sentence(points: Sequence[StudyPoint], name: str) -> str | None:
