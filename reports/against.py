@@ -276,7 +276,7 @@ def _ratio(one: Dated, arm: str, case: str | None) -> Figure:
     if result is not None and result.withheld_by not in (None, "control"):
         doubt = (math.inf, result.withheld_by)
     elif failed:
-        doubt = (farthest(Estimate(value=1.0, ci_low=failed[0].ci_low, ci_high=failed[0].ci_high)), "control")
+        doubt = (farthest(failed[0].ratio), "control")
     return np.array([]) if found is None else found.logs, doubt
 
 

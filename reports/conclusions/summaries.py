@@ -146,6 +146,7 @@ def _identity(evidence: Evidence, name: str, records: Sequence[LaunchRecord]) ->
     """Fields of ``ArmSummary``: what the arm is, whether it is right, and what its ranks ran on."""
     plan, asked = evidence.plan, evidence.plan.compared_arms()[name]
     first = records[0] if records else None
+    ran = first or asked
     ranks = next((record.ranks for record in records if record.ranks), [])
     parity = [record.parity for record in records if record.parity]
     return {
@@ -153,8 +154,8 @@ def _identity(evidence: Evidence, name: str, records: Sequence[LaunchRecord]) ->
         "role": plan.role(name),
         "status": max((record.status for record in records), key=SEVERITY.index, default="not measured"),
         "backend": asked.backend,
-        "transport": first.transport if first else asked.transport,
-        "launcher": first.launcher if first else asked.launcher,
+        "transport": ran.transport,
+        "launcher": ran.launcher,
         "options": asked.options,
         "described": ranks[0].backend if ranks else {},
         "world_size": first.world_size if first else plan.world_size,

@@ -48,7 +48,7 @@ MOST_BETWEEN = 0.5
 MAX_NAMED = 3
 """Cases that a sentence names."""
 MAX_LETTERS = 160
-"""Of a message that stands in a sentence."""
+"""Letters of a message that stands in a sentence."""
 
 
 def findings(results: Sequence[RatioSummary], arms: Sequence[ArmSummary], plan: Plan) -> list[str]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import get_args
 
 from reports.conclusions.training_results import FEWEST
-from reports.parts_schema import ArmTraining, TrainingSummary
+from reports.parts_schema import ArmTraining, Convergence, TrainingSummary
 from reports.wording.formatting import accuracy, count, percent, points, ratio, seconds, with_interval
 
 MOST_NAMED = 3
@@ -44,29 +45,21 @@ def _convergence(training: TrainingSummary, figures: str) -> list[str]:
     others = [arm for arm in training.arms if arm.name != training.reference]
     if not others:
         return [f"{reference.name} trained alone ({figures})"]
-    parts = [f"{words} {reference.name}" for words in (_different(others), _same(others), _undecided(others)) if words]
-    return [f"{parts[0]} ({figures})", *parts[1:]] if parts else [f"No arm can be compared with {reference.name} ({figures})"]
-
-
-def _different(arms: Sequence[ArmTraining]) -> str:
-    found = [arm for arm in arms if arm.convergence == "differs"]
-    names = ", ".join(f"{arm.name} ({points(arm.difference)} percentage points)" for arm in found)
-    names = names if len(found) < MOST_NAMED else _names(found)
-    return f"{names} {_reach(found)} another accuracy than" if found else ""
-
-
-def _same(arms: Sequence[ArmTraining]) -> str:
-    found = [arm for arm in arms if arm.convergence == "same"]
-    if len(found) == len(arms) > 1:
-        return "All arms reach the same accuracy as"
-    return f"{_names(found)} {_reach(found)} the same accuracy as" if found else ""
-
-
-def _undecided(arms: Sequence[ArmTraining]) -> str:
-    found = [arm for arm in arms if arm.convergence == "undecided"]
-    reasons = dict.fromkeys(arm.note for arm in found if arm.note)
-    why = f", since {next(iter(reasons))}," if len(reasons) == 1 else ""
-    return f"It is undecided{why} whether {_names(found)} {_reach(found)} the same accuracy as" if found else ""
+    by_verdict = {verdict: [arm for arm in others if arm.convergence == verdict] for verdict in get_args(Convergence)}
+    told = {verdict: f"{_names(found)} {_reach(found)}" for verdict, found in by_verdict.items() if found}
+    parts = []
+    if found := by_verdict["differs"]:
+        each = ", ".join(f"{arm.name} ({points(arm.difference)} percentage points)" for arm in found)
+        parts.append(f"{each if len(found) < MOST_NAMED else _names(found)} {_reach(found)} another accuracy than")
+    if found := by_verdict["same"]:
+        are_all = len(found) == len(others) > 1
+        parts.append("All arms reach the same accuracy as" if are_all else f"{told['same']} the same accuracy as")
+    if found := by_verdict["undecided"]:
+        reasons = dict.fromkeys(arm.note for arm in found if arm.note)
+        why = f", since {next(iter(reasons))}," if len(reasons) == 1 else ""
+        parts.append(f"It is undecided{why} whether {told['undecided']} the same accuracy as")
+    said = [f"{words} {reference.name}" for words in parts]
+    return [f"{said[0]} ({figures})", *said[1:]] if said else [f"No arm can be compared with {reference.name} ({figures})"]
 
 
 def time_sentence(training: TrainingSummary) -> str:
