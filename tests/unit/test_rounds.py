@@ -52,12 +52,12 @@ class Session:
         return Exchange(replies=[expected(steps=steps) for steps in own], took_s=steps * step_s, hosts={})
 
 
-def run(*, cases=(), step_s=0.01, steps_s=None, not_offered=None, wrong=None, session=Session, **measurement):
+def run(*, cases=(), step_s=0.01, steps_s=None, wrong=None, session=Session, **measurement):
     """Every command that the arms were given, and the arms."""
     plan = check_plan({**PLAN, "measurement": {**PLAN["measurement"], **measurement}}, source="test")
     told, arms = [], []
     for name in plan.compared_arms():
-        record = make_record(arm=name, role=plan.role(name), world_size=2, not_offered=(not_offered or {}).get(name, {}))
+        record = make_record(arm=name, role=plan.role(name), world_size=2)
         ranks = session(name, told, (steps_s or {}).get(name, step_s), (wrong or {}).get(name, {}))
         arms.append(ArmLaunch(session=ranks, job=None, record=record, say=lambda what: None))
     rng, progress = random.Random(f"{plan.seed}/0"), LaunchProgress(seconds_per_launch=1)
@@ -117,13 +117,6 @@ def test_each_round_has_every_case_with_its_arms_together_and_no_local_blocks():
     assert [sorted(one) for one in rounds] == [CASES] * 3
     assert rounds[0] != rounds[1] != rounds[2]
     assert [block.round for block in arms["a"].record.blocks] == [0] * 5 + [1] * 5 + [2] * 5
-
-
-def test_a_case_that_an_arm_does_not_offer_is_never_asked_of_it():
-    told, arms = run(cases=CASES, not_offered={"b": {CASES[1]: "not offered by Horovod"}})
-    assert CASES[1] not in {command.case for arm, command in told if arm == "b"}
-    assert len(arms["b"].record.blocks) == 2 * (len(CASES) - 1)
-    assert len(arms["c"].record.blocks) == 2 * len(CASES)
 
 
 @pytest.mark.parametrize(

@@ -57,17 +57,6 @@ def test_a_stranger_is_let_go_and_a_supervisor_is_served_after_it(supervisors, s
     assert list(supervisors.of("arm", 0)) == [0]
 
 
-def test_nobody_takes_the_place_of_a_ranks_supervisor(supervisors):
-    """Not even with the key: what it was told would no longer reach the rank."""
-    first = connect(supervisors, 0)
-    known = supervisors.of("arm", 0)[0]
-    with report(supervisors, 0, pid=77) as second:
-        assert second.recv(1) == b""
-    assert supervisors.of("arm", 0)[0] is known
-    assert [one.pid for one in supervisors.refused("arm", 0)] == [77]
-    first.close()
-
-
 def test_an_arm_that_is_started_anew_gets_new_commands_only(supervisors):
     old = channel_of(connect(supervisors, 0))
     supervisors.set("arm", 0, command_key("arm", 0, 0), "first")
@@ -254,15 +243,6 @@ def test_who_does_not_wait_gets_what_has_come(supervisors):
     time.sleep(0.2)
     assert take(supervisors, "0/arm/reply/0/0", s=0) == {"0/arm/reply/0/0": b"late"}
     assert take(supervisors, "0/arm/reply/0/0", s=0) == {}
-
-
-def test_a_message_may_be_large(supervisors):
-    connection = connect(supervisors, 0)
-    text = "x" * 30_000_000
-    sending = threading.Thread(target=connection.sendall, args=(say("0/arm/reply/0/0", seal(KEY, "0/arm/reply/0/0", text)),))
-    sending.start()
-    assert take(supervisors, "0/arm/reply/0/0") == {"0/arm/reply/0/0": text.encode()}
-    sending.join()
 
 
 FORGED = {
