@@ -27,7 +27,7 @@ def test_an_interruption_before_the_first_launch_has_its_exit_code_and_its_line(
     (tmp_path / "slow.py").write_text(SLOW_TO_LOAD)
     plan = write_plan(tmp_path, workload=f"{tmp_path / 'slow.py'}:Slow")
     asked = ["compare", str(plan), "-o", str(tmp_path / "my out"), "--set", "measurement={launches: 1, block_s: 0.2}"]
-    command = [sys.executable, "-m", "runners.cli", *asked, "--max-minutes", "60"]
+    command = [sys.executable, "-m", "runners.cli", *asked, "--max-minutes", "60.0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=REPOSITORY) as process:
         try:
             wait_until((tmp_path / "slow.loading").exists, seconds=120)
@@ -36,5 +36,5 @@ def test_an_interruption_before_the_first_launch_has_its_exit_code_and_its_line(
         finally:
             process.kill()
     assert process.returncode == 130, told
-    again = shlex.join(["ringside", *asked, "--max-minutes", "60"])
+    again = shlex.join(["ringside", *asked, "--max-minutes", "60.0"])
     assert told.splitlines() == [f"ringside: interrupted; go on with: {again}"], "what is refused for another digest is no advice"
