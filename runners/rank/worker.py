@@ -26,8 +26,7 @@ from measurement.registry import search_beside
 from measurement.world import World
 from runners.launchers import make_launcher
 from runners.launchers.rank_variables import read_world
-from runners.probe.ringside_probe.channel import Channel
-from runners.probe.ringside_probe.supervision import rank_supervisor
+from runners.probe.ringside_probe.channel import Channel, join
 from runners.processes import remote_results
 from runners.processes.process_exit import leave
 from runners.processes.run_processes import RUN_ID
@@ -66,9 +65,7 @@ def main() -> None:
     search_beside(Path(given.beside) if given.beside else Path.cwd())
     os.environ.pop("PYTHONSAFEPATH", None)  # was for this process: programs that the workload starts shall find what lies beside
     world = read_world(os.environ, make_launcher(given.launcher).rank_variables)
-    supervisor = rank_supervisor.start(
-        given.supervisors, given.key_file, given.arm, given.launch, world.rank, world_size=world.world_size
-    )
+    channel = join(given.supervisors, given.key_file, given.arm, given.launch, world.rank, world_size=world.world_size)
     folder = Path(given.log_folder) if given.log_folder else remote_results.make_folder(os.environ[RUN_ID])
     log = folder / remote_results.log_name(world.rank)
     redirect_output(log)
@@ -76,9 +73,8 @@ def main() -> None:
     faulthandler.register(signal.SIGUSR1)
     take_resources(world, threads=given.threads, device=given.device, affinity=given.affinity, freed_memory=given.freed_memory)
 
-    key = Path(given.key_file).read_text(encoding="utf-8")
     RankServer(
-        channel=Channel(supervisor, key=key, arm=given.arm, launch=given.launch, rank=world.rank),
+        channel=channel,
         store_address=given.store,
         arm=given.arm,
         launch=given.launch,

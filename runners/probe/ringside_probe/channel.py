@@ -9,8 +9,10 @@ from __future__ import annotations
 import hmac
 import select
 import socket
+import sys
 import time
 
+from .supervision import rank_supervisor
 from .supervision.frames import AT_ONCE, SAY, Frames, messages_in, say
 
 PROOF_BYTES = 32
@@ -110,3 +112,12 @@ class Channel:
         for line, message in self._frames.add(received):
             if line.startswith(SAY):
                 self._read.update(messages_in(line, message))
+
+
+def join(
+    driver: str, key_file: str, arm: str, launch: int, rank: int, *, world_size: int, start: int = 0, python: str = sys.executable
+) -> Channel:
+    """Start this rank's supervisor, which connects to the driver; returns the way there. See ``rank_supervisor.start``."""
+    connection = rank_supervisor.start(driver, key_file, arm, launch, rank, world_size=world_size, start=start, python=python)
+    with open(key_file, encoding="utf-8") as file:
+        return Channel(connection, key=file.read(), arm=arm, launch=launch, rank=rank)

@@ -12,14 +12,13 @@ from collections import deque
 from typing import Any
 
 from . import blocks, endings
-from .channel import Channel
+from .channel import Channel, join
 from .place import Place, find_place
 from .reading import reports
 from .reading.first_steps import FirstSteps
 from .recorder import Recorder
 from .reporting import flat, never_compile, say, uncompiled
 from .settings import COMPARED_STEPS, RANK_VARIABLE, Settings
-from .supervision import rank_supervisor
 
 
 class Rank:
@@ -63,7 +62,7 @@ class Rank:
         self.place, self.first.script.world_size = place, place.world_size
         os.environ[RANK_VARIABLE] = str(os.getpid())
         python = settings.python if os.access(settings.python, os.X_OK) else sys.executable
-        supervisor = rank_supervisor.start(
+        self.channel = join(
             settings.driver,
             settings.key_file,
             settings.arm,
@@ -73,9 +72,6 @@ class Rank:
             start=settings.start,
             python=python,
         )
-        with open(settings.key_file, encoding="utf-8") as file:
-            key = file.read()
-        self.channel = Channel(supervisor, key=key, arm=settings.arm, launch=settings.launch, rank=place.rank)
         endings.watch(self.channel, self.recorder)
         self.recorder.left, self.recorder.at_boundary = COMPARED_STEPS, uncompiled(self._start)
 
