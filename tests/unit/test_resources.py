@@ -54,7 +54,8 @@ def test_a_fork_waits_for_a_native_thread_that_runs(monkeypatch):
 
 
 def test_a_fork_waits_only_a_moment_for_a_thread_that_always_runs(monkeypatch):
-    monkeypatch.setattr(resources, "_others_run", lambda: True)
+    monkeypatch.setattr(resources, "own_threads", lambda: [1])
+    monkeypatch.setattr(resources, "state", lambda _: "R")
     resources.wait_for_native_threads()
 
 

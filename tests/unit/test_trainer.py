@@ -303,7 +303,7 @@ def loading_engine():
 
 def test_a_rank_looks_at_its_threads_before_it_forks_loaders(loading_engine, monkeypatch):
     looks = []
-    monkeypatch.setattr(resources, "_others_run", lambda: looks.append(True))
+    monkeypatch.setattr(resources, "own_threads", lambda: looks.append(True) or [])
     loading_engine.trainer.run_block(steps=1, warmup_steps=0, local=False)
     assert bool(looks) == (sys.version_info < resources.FORKS_SAFELY and multiprocessing.get_start_method() == "fork")
 
