@@ -12,8 +12,9 @@ import pytest
 
 from measurement.addresses import free_port
 from measurement.records.results import ResultsFolder
-from tests.conftest import REPOSITORY, drawn, needs_horovod, ringside_here, wait_until, write_plan
-from tests.kit.commands import NO_LOCAL, environment
+from tests.conftest import REPOSITORY, drawn, needs_horovod, ringside_here, wait_until
+from tests.kit.commands import NO_LOCAL, environment, run
+from tests.kit.comparisons import compare
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 PLUGIN = Path(__file__).parent / "plugins" / "fails_later.py"
@@ -24,18 +25,8 @@ LAUNCHERS = {
     "mpirun": ["mpirun", "-np", "2", "--oversubscribe", "python", "-m"],
     "horovodrun": ["horovodrun", "--gloo", "-np", "2", "-H", "localhost:2", "python", "-m"],
 }
-STEPS = ["--transport", "gloo", "--local-batch-size", "16", "--block-steps", "3", "--warmup-steps", "1", *NO_LOCAL]
-SHORT_MPI = [
-    "--local-batch-size",
-    "16",
-    "--blocks",
-    "1",
-    "--block-steps",
-    "3",
-    "--warmup-steps",
-    "1",
-    *NO_LOCAL,
-]
+STEPS = ["--local-batch-size", "16", "--block-steps", "3", "--warmup-steps", "1", *NO_LOCAL]
+ONE_BLOCK = [*STEPS, "--blocks", "1"]
 ENDS_S = 150
 CELLS = [
     ("torchrun", "KilledDDP"),
@@ -48,8 +39,9 @@ CELLS = [
 def start(launcher, backend, folder):
     """A run with more blocks than there is time for; the ``backend``'s rank 1 fails after some, or says so in a file."""
     runner = "hvd" if launcher == "horovodrun" else "ddp"
-    failing = ["--backend", f"{PLUGIN}:{backend}", "--timeout", "6"]
-    command = [*LAUNCHERS[launcher], f"runners.{runner}", *STEPS, "--blocks", "100000", *failing, "-o", str(folder)]
+    failing = ["--backend", f"{PLUGIN}:{backend}", "--timeout", "6", "-o", str(folder)]
+    endless = ["--transport", "gloo", *STEPS, "--blocks", "100000", *failing]
+    command = [*LAUNCHERS[launcher], f"runners.{runner}", *endless]
     own = environment() | {"TESTS_FOLDER": str(folder.parent)}
     with (folder.parent / "said").open("w") as output:
         return subprocess.Popen(command, cwd=REPOSITORY, env=own, stdout=output, stderr=output, start_new_session=True)
@@ -98,8 +90,7 @@ def test_an_interrupted_run_ends_and_keeps_its_blocks(tmp_path, launcher):
 @needs_horovod
 def test_the_rank_that_knows_the_reason_says_it_before_its_launcher_ends_it(tmp_path):
     """Rank 0 alone writes; what the others hear first is that it has gone."""
-    command = [*LAUNCHERS["mpirun"], "runners.hvd", *SHORT_MPI, "-o", "/proc/no/such"]
-    done = subprocess.run(command, cwd=REPOSITORY, env=environment(), capture_output=True, text=True, timeout=ENDS_S, check=False)
+    done = run(*LAUNCHERS["mpirun"], "runners.hvd", *ONE_BLOCK, "-o", "/proc/no/such", timeout=ENDS_S)
     assert done.returncode == 2
     said = [line for line in done.stderr.splitlines() if line.startswith("ringside: ")]
     assert said[0].startswith("ringside: '/proc/no/such/plan.yaml' cannot be written"), done.stderr
@@ -108,26 +99,21 @@ def test_the_rank_that_knows_the_reason_says_it_before_its_launcher_ends_it(tmp_
 @needs_horovod
 @pytest.mark.costly
 def test_the_reason_is_told_though_another_rank_ends_first(tmp_path):
-    arms = {
-        "naive": {"backend": "naive"},
-        "hvd": {"backend": f"{PLUGIN}:TornDownHorovod", "transport": "mpi", "launcher": "mpirun"},
-    }
-    plan = write_plan(tmp_path, arms=arms, baseline="naive", measurement={"control": False, "mode": "sequential"})
-    done = ringside_here("compare", plan, "-o", tmp_path / "out")
-    assert done.returncode == 1, done.stderr
-    (record,) = [record for record in ResultsFolder(tmp_path / "out").records() if record.arm == "hvd"]
-    assert (done.returncode, record.error.ranks) == (1, [0]), done.stderr
-    assert record.error.message.startswith("rank 0: OSError: sample 7 is damaged")
+    horovod = {"backend": f"{PLUGIN}:TornDownHorovod", "transport": "mpi", "launcher": "mpirun"}
+    ran = compare(tmp_path, arms={"naive": "naive", "hvd": horovod}, measurement={"mode": "sequential"}, code=1)
+    error = ran.records["hvd"].error
+    assert error.ranks == [0]
+    assert error.message.startswith("rank 0: OSError: sample 7 is damaged")
 
 
 @pytest.mark.costly
 def test_a_rank_that_cannot_start_ends_those_of_other_hosts(tmp_path):
     """Both are this one; each launcher knows its own ranks only."""
     where = ["--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", str(free_port())]
-    run = ["-m", "runners.ddp", *STEPS, "--backend", f"{PLUGIN}:UnstartedDDP", "-o", str(tmp_path / "run")]
+    asked = ["-m", "runners.ddp", *STEPS, "--backend", f"{PLUGIN}:UnstartedDDP", "-o", str(tmp_path / "run")]
     started = [
         subprocess.Popen(
-            [sys.executable, "-m", "runners.spawn", *where, "--node-rank", str(node), *run],
+            [sys.executable, "-m", "runners.spawn", *where, "--node-rank", str(node), *asked],
             cwd=REPOSITORY,
             stderr=subprocess.PIPE,
             text=True,
@@ -147,15 +133,7 @@ def test_a_rank_that_starts_late_finds_the_place_where_the_ranks_met(tmp_path):
     """Rank 0 serves it, as under srun."""
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     late = ["--transport", "gloo", "--backend", f"{PLUGIN}:LateHorovod", "-o", tmp_path / "run"]
-    done = subprocess.run(
-        [*LAUNCHERS["mpirun"], "runners.hvd", *SHORT_MPI, *late],
-        cwd=REPOSITORY,
-        env=environment() | meeting,
-        capture_output=True,
-        text=True,
-        timeout=ENDS_S,
-        check=False,
-    )
+    done = run(*LAUNCHERS["mpirun"], "runners.hvd", *ONE_BLOCK, *late, timeout=ENDS_S, **meeting)
     assert done.returncode == 0, done.stderr[-2000:]
 
 
@@ -163,9 +141,8 @@ def test_a_rank_that_starts_late_finds_the_place_where_the_ranks_met(tmp_path):
 @pytest.mark.costly
 def test_bytes_that_are_no_text_do_not_hold_up_a_run(tmp_path):
     """horovodrun 0.28.1 stops reading there."""
-    workload = ["--workload", f"{BINARY}:BinaryOutput", *SHORT_MPI, "--blocks", "9"]
-    command = [*LAUNCHERS["horovodrun"], "runners.hvd", *workload, "-o", tmp_path / "run"]
-    done = subprocess.run(command, cwd=REPOSITORY, env=environment(), capture_output=True, text=True, timeout=ENDS_S, check=False)
+    workload = ["--workload", f"{BINARY}:BinaryOutput", *ONE_BLOCK, "--blocks", "9"]
+    done = run(*LAUNCHERS["horovodrun"], "runners.hvd", *workload, "-o", tmp_path / "run", timeout=ENDS_S)
     assert done.returncode == 0, done.stderr[-2000:]
     assert r"caf\xe9 \xff" in done.stdout and r"caf\xe9 \xff" in done.stderr
     assert "record: " in done.stdout
