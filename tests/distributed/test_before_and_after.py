@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import sysconfig
@@ -19,6 +18,7 @@ from runners.planning.arms import resolve_arms
 from runners.planning.check_process import require_own_work
 from tests.conftest import TINY, no_process_stays
 from tests.kit.commands import git, run
+from tests.kit.comparisons import Compared
 
 TRAIN = """
 import torch
@@ -92,21 +92,14 @@ def compared(tmp_path_factory):
     with no_process_stays():
         done = run(*command, cwd=root / "own", timeout=900)
     assert done.returncode == 0, done.stderr
-    return root / "own"
+    return Compared(done, ResultsFolder(root / "own" / "out"))
 
 
 @pytest.mark.costly("before and after")
 def test_each_arm_runs_its_own_commit_and_environment(compared):
-    own = compared
-    records = {record.arm: record for record in ResultsFolder(own / "out").records()}
-    assert {arm: (record.status, record.workload) for arm, record in records.items()} == dict.fromkeys(
-        ("trunk", "narrow", "env"), ("ok", "train.py:Net")
-    )
-    assert {arm: record.ranks[0].model["parameters"] for arm, record in records.items()} == {
-        "trunk": 321,
-        "narrow": 161,
-        "env": 321,
-    }
+    own, records = compared.folder.root.parent, compared.records
+    found = {arm: (record.status, record.workload, record.ranks[0].model["parameters"]) for arm, record in records.items()}
+    assert found == {arm: ("ok", "train.py:Net", 161 if arm == "narrow" else 321) for arm in ("trunk", "narrow", "env")}
     assert records["narrow"].commit == git(own, "rev-parse", "narrow").strip()
     assert {rank.fingerprint["numpy"] for rank in records["env"].ranks} == {PLANTED}
     assert len({record.ranks[0].sources["layers.py"] for record in records.values()}) == 3
@@ -117,8 +110,7 @@ def test_each_arm_runs_its_own_commit_and_environment(compared):
 
 @pytest.mark.costly("before and after")
 def test_what_was_asked_for_is_shown_and_unlike_work_gets_no_verdict(compared):
-    own = compared
-    found = json.loads((own / "out" / "comparison.json").read_text())
+    found = compared.report
     shown = {row["field"]: row["asked"] for row in found["fairness"]}
     assert all(shown[field] for field in ("host.numpy", "source.layers.py", "model.parameters"))
     withheld = {result["candidate"]: result["withheld_by"] for result in found["results"]}
@@ -126,13 +118,12 @@ def test_what_was_asked_for_is_shown_and_unlike_work_gets_no_verdict(compared):
     assert any(line.startswith("No verdict on narrow against trunk ") for line in found["findings"])
     differences = {one["field"]: one for one in found["configuration_differences"]}
     assert differences["model.parameters"]["values"] == {"trunk": 321, "narrow": 161}
-    assert (own / "out" / "sources" / "narrow" / "layers.py").read_text() == LAYERS.format(width=16)
+    assert compared.read("sources/narrow/layers.py") == LAYERS.format(width=16)
 
 
 @pytest.mark.costly("before and after")
 def test_a_comparison_goes_on_where_commits_and_environments_are_as_they_were(compared):
-    folder = ResultsFolder(compared / "out")
-    then, records = folder.read_manifest(), folder.records()
+    then, records = compared.folder.read_manifest(), compared.folder.records()
     assert changes_since(then, records, then) == {}
     commit = then.sources["trunk/commit"]
     moved = then.model_copy(update={"sources": {**then.sources, "trunk/commit": "f" * 40, "env/numpy": "0.0.2"}})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -17,8 +16,16 @@ from measurement.probes.fingerprint import core_count, usable_cores
 from measurement.records.results import ResultsFolder
 from reports.schema import Comparison
 from runners.standalone.command import command_line
-from tests.conftest import REPOSITORY, needs_horovod, ringside_here, run_here
+from tests.conftest import needs_horovod, ringside_here, run_here
 from tests.kit.commands import HOROVODRUN_HVD, MPIRUN, NO_LOCAL, SHORT, TORCHRUN_DDP, run, warm
+
+
+def record_of(command, folder, **variables):
+    """Of a run that ends well."""
+    done = run(*command, "-o", folder, **variables)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (record,) = ResultsFolder(folder).records()
+    return record
 
 
 @pytest.fixture(scope="module")
@@ -95,10 +102,7 @@ def test_one_rank_has_the_same_share_of_the_host_under_every_launcher(tmp_path):
     }
     shares = {}
     for name, command in commands.items():
-        done = run(*command, "-o", tmp_path / name)
-        assert done.returncode == 0, done.stdout + done.stderr
-        (record,) = ResultsFolder(tmp_path / name).records()
-        (rank,) = record.ranks
+        (rank,) = record_of(command, tmp_path / name).ranks
         shares[name] = (rank.threads, rank.affinity, KEEP_FREED_MEMORY.items() <= rank.environment.items())
     assert shares == dict.fromkeys(commands, (core_count(), usable_cores(), True))
 
@@ -143,15 +147,18 @@ def test_an_address_in_use_names_who_uses_it():
 
 @pytest.mark.costly
 def test_uneven_ranks_on_two_hosts(tmp_path):
-    """Both are this one: 1 rank, and 2."""
+    """Both are this one: 1 rank, and 2, which meet over the interface that variables name."""
     where = ["--nproc-per-node", "1,2", "--master-addr", "127.0.0.1", "--master-port", str(free_port())]
-    command = ["-m", "runners.spawn", *where]
-    other = [sys.executable, *command, "--node-rank", "1", "-m", "runners.ddp", *SHORT]
-    with subprocess.Popen(other, cwd=REPOSITORY, stdout=subprocess.DEVNULL) as second:
-        done = run("python", *command, "--node-rank", "0", "-m", "runners.ddp", *SHORT, "-o", tmp_path / "out")
-        assert second.wait(timeout=60) == 0
-    assert done.returncode == 0, done.stderr
+    asked = ["-m", "runners.ddp", *SHORT, "-o", tmp_path / "out"]
+
+    def node(number):
+        return run(*warm("-m", "runners.spawn"), *where, "--node-rank", number, *asked, GLOO_SOCKET_IFNAME="lo")
+
+    with ThreadPoolExecutor() as pool:
+        nodes = [*pool.map(node, (0, 1))]
+    assert [done.returncode for done in nodes] == [0, 0], nodes
     (record,) = ResultsFolder(tmp_path / "out").records()
+    assert {rank.environment["GLOO_SOCKET_IFNAME"] for rank in record.ranks} == {"lo"}
     assert [(rank.node_rank, rank.local_rank, rank.local_world_size) for rank in record.ranks] == [(0, 0, 1), (1, 0, 2), (1, 1, 2)]
 
 

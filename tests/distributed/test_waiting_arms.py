@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from measurement.records.results import ResultsFolder
@@ -17,7 +19,7 @@ pytestmark = pytest.mark.costly("waiting arms")
 
 SLOW_LOADER = Path(__file__).parent / "plugins" / "slow_loader.py"
 ARMS = ("ddp", "naive")
-STOPPED = ("T", "t", "Z", "X")
+STOPPED = (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP, psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 WORLD_SIZE = 2
 LOADER_WORKERS = 2
 SNAPSHOTS = 10
@@ -51,41 +53,30 @@ if __name__ == "__main__":
 """The same workload, uninterrupted: its mean step, which the loaders set. It shares no code with what is measured."""
 
 
-def fields(pid):
-    """What the kernel says of a process: its state, its parent and the CPU time that it has used; None if it has ended."""
-    try:
-        found = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return found[0], int(found[1]), int(found[11]) + int(found[12])
+def look(process):
+    """What the kernel says of a process: its state and the CPU time that it has used; None if it has ended."""
+    with contextlib.suppress(psutil.NoSuchProcess), process.oneshot():
+        return process.status(), process.cpu_times()[:2]
+    return None
 
 
-def words(pid):
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-    except OSError:
-        return []
+def words(process):
+    with contextlib.suppress(psutil.Error):
+        return process.cmdline()
+    return []
 
 
 def arms_seen(driver):
     """By arm: its ranks, each the parent of a supervisor that names its arm, and all that descends from them but supervisors."""
-    parents = {int(path.name): fields(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal()}
-    parents = {pid: seen[1] for pid, seen in parents.items() if seen}
-    ours = {pid: words(pid) for pid in descendants(driver, parents)}
-    supervisors = {pid: said for pid, said in ours.items() if any(word.endswith("rank_supervisor.py") for word in said)}
-    found = {arm: [parents[pid] for pid, said in supervisors.items() if arm in said] for arm in ARMS}
-    return {
-        arm: (ranks, [pid for rank in ranks for pid in descendants(rank, parents) - set(supervisors)])
-        for arm, ranks in found.items()
-    }
-
-
-def descendants(root, parents):
-    found, new = set(), {root}
-    while new:
-        new = {pid for pid, parent in parents.items() if parent in new}
-        found |= new
-    return found
+    with contextlib.suppress(psutil.NoSuchProcess):
+        ours = {process: words(process) for process in psutil.Process(driver).children(recursive=True)}
+        supervisors = {process: said for process, said in ours.items() if any(word.endswith("rank_supervisor.py") for word in said)}
+        found = {arm: [process.parent() for process, said in supervisors.items() if arm in said] for arm in ARMS}
+        return {
+            arm: (ranks, {child for rank in ranks for child in rank.children(recursive=True)} - set(supervisors))
+            for arm, ranks in found.items()
+        }
+    return dict.fromkeys(ARMS, ([], set()))
 
 
 @pytest.fixture(scope="module")
@@ -96,8 +87,8 @@ def taken_turns(tmp_path_factory):
         folder,
         workload=f"{SLOW_LOADER}:SlowLoader",
         local_batch_size=2,
-        arms={arm: {"backend": arm, "transport": "gloo", "launcher": "spawn"} for arm in ARMS},
-        measurement={"control": False, "rounds": 8, "block_steps": 6, "local_every": 0},
+        arms={arm: {"backend": arm, "launcher": "spawn"} for arm in ARMS},
+        measurement={"rounds": 8, "block_steps": 6, "local_every": 0},
     )
     command = [sys.executable, "-m", "runners.cli", "compare", str(plan), "-o", str(folder / "out")]
     with no_process_stays():
@@ -132,9 +123,9 @@ def snapshot(waiting_ranks, their_processes, running_ranks):
     """
     views = []
     for _ in range(2):
-        is_turn = any(seen and seen[0] not in STOPPED for seen in map(fields, running_ranks))
-        views.append({pid: fields(pid) for pid in [*waiting_ranks, *their_processes]})
-        is_waiting = all(seen and seen[0] == "T" for pid, seen in views[-1].items() if pid in waiting_ranks)
+        is_turn = any(seen and seen[0] not in STOPPED for seen in map(look, running_ranks))
+        views.append({process: look(process) for process in [*waiting_ranks, *their_processes]})
+        is_waiting = all(views[-1][rank] and views[-1][rank][0] == psutil.STATUS_STOPPED for rank in waiting_ranks)
         if not (is_turn and is_waiting and len(their_processes) >= WORLD_SIZE * LOADER_WORKERS):
             return []
         time.sleep(0.03)
@@ -147,7 +138,7 @@ def test_no_process_of_a_waiting_arm_runs(taken_turns):
     for before, after in seen:
         # what is None had ended before the arm was stopped
         there = [process for view in (before, after) for process in view.values() if process]
-        assert {state for state, _, _ in there} <= {"T", "Z"}
+        assert {state for state, _ in there} <= {psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE}
         assert before == after, "a process computed while its arm waited"
 
 
