@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 from xml.etree import ElementTree
 
@@ -14,8 +13,11 @@ import yaml
 
 from measurement.records.results import ResultsFolder, read_record
 from tests.conftest import FORKED, REPOSITORY, documented_files
+from tests.kit.commands import run
+from tests.kit.comparisons import Compared
 
 SHORT = {"rehearsal": "never", "launches": 1, "rounds": 3, "block_steps": 3, "local_every": 3, "control": False, "floor": False}
+SET_SHORT = [part for name, value in SHORT.items() for part in ("--set", f"measurement.{name}={json.dumps(value)}")]
 ENTRY_POINTS = """
 [build-system]
 requires = ["setuptools"]
@@ -51,32 +53,28 @@ def write_readme_files(folder):
         (folder / name).write_text(text)
 
 
-def command(*argv, cwd, path=(), timeout=240):
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([*map(str, path), str(REPOSITORY)])}
-    return subprocess.run(
-        list(map(str, argv)), cwd=cwd, env=environment, capture_output=True, text=True, timeout=timeout, check=False
-    )
+def python(*arguments, cwd, path=()):
+    return run(sys.executable, *arguments, cwd=cwd, PYTHONPATH=os.pathsep.join([*map(str, path), str(REPOSITORY)]))
 
 
 def ringside(*arguments, **options):
-    return command(sys.executable, "-m", "runners.cli", *arguments, **options)
+    return python("-m", "runners.cli", *arguments, **options)
 
 
 @pytest.fixture(scope="module")
 def readme(tmp_path_factory):
-    """The folder after a comparison of README's plan, but for its length."""
+    """A comparison of README's plan, but for its length."""
     folder = tmp_path_factory.mktemp("readme")
     write_readme_files(folder)
-    short = [part for name, value in SHORT.items() for part in ("--set", f"measurement.{name}={json.dumps(value)}")]
-    done = ringside("compare", "mine.yaml", "-o", "out", *short, cwd=folder)
+    done = ringside("compare", "mine.yaml", "-o", "out", *SET_SHORT, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
-    return folder
+    return Compared(done, ResultsFolder(folder / "out"))
 
 
 @pytest.mark.costly("plug-ins")
 def test_readmes_plug_ins_are_compared(readme):
-    records = {record.arm: record for record in ResultsFolder(readme / "out").records()}
-    assert {record.status for record in records.values()} == {"ok"}
+    records = readme.records
+    assert set(readme.statuses.values()) == {"ok"}
     assert records["flat"].parity.gradient_error < 1e-5
     assert records["flat"].launcher == "site_run.py:SiteRun"
     assert records["flat"].commands[0]["argv"][1:3] == ["-m", "torch.distributed.run"]
@@ -86,42 +84,41 @@ def test_readmes_plug_ins_are_compared(readme):
 
 @pytest.mark.costly("plug-ins")
 def test_the_reports_that_the_plan_names_are_written_and_no_others(readme):
-    written = {path.name for path in (readme / "out").glob("[!.]*.*")}
+    written = {path.name for path in readme.folder.root.glob("[!.]*.*")}
     assert written == {"plan.yaml", "manifest.json", "comparison.json", "report.html", "junit.xml", "one-line.txt"}
-    headline = json.loads((readme / "out" / "comparison.json").read_text())["headline"]
-    assert (readme / "out" / "one-line.txt").read_text() == f"{headline}\n"
-    (case,) = ElementTree.parse(readme / "out" / "junit.xml").iter("testcase")
+    assert readme.read("one-line.txt") == f"{readme.report['headline']}\n"
+    (case,) = ElementTree.fromstring(readme.read("junit.xml")).iter("testcase")
     assert (case.get("classname"), case.get("name")) == ("mine", "flat")
     assert {item.get("name") for item in case.iter("property")} >= {"throughput_ratio", "verdict"}
 
 
 @pytest.mark.costly("plug-ins")
 def test_it_is_not_gone_on_with_after_its_workload_was_changed(readme):
-    manifest = ResultsFolder(readme / "out").read_manifest()
-    assert "regression.py" in manifest.sources
-    assert (readme / "out" / "sources" / "regression.py").read_text() == (readme / "regression.py").read_text()
-    records = ResultsFolder(readme / "out").records()
-    assert all(rank.sources["regression.py"] == manifest.sources["regression.py"] for one in records for rank in one.ranks)
-    before = (readme / "regression.py").read_text()
+    manifest, workload = readme.folder.read_manifest(), readme.folder.root.parent / "regression.py"
+    before = workload.read_text()
+    assert readme.read("sources/regression.py") == before
+    sources = {rank.sources["regression.py"] for record in readme.records.values() for rank in record.ranks}
+    assert sources == {manifest.sources["regression.py"]}
     try:
-        (readme / "regression.py").write_text(f"{before}\nMORE = 1\n")
-        short = [part for name, value in SHORT.items() for part in ("--set", f"measurement.{name}={json.dumps(value)}")]
-        done = ringside("compare", "mine.yaml", "-o", "out", *short, "--set", "measurement.launches=2", cwd=readme)
+        workload.write_text(f"{before}\nMORE = 1\n")
+        longer = [*SET_SHORT, "--set", "measurement.launches=2"]
+        done = ringside("compare", "mine.yaml", "-o", "out", *longer, cwd=workload.parent)
     finally:
-        (readme / "regression.py").write_text(before)
+        workload.write_text(before)
     assert done.returncode == 2, done.stderr
     assert f"was measured in another environment (regression.py: {manifest.sources['regression.py'][:8]} -> " in done.stderr
 
 
 @pytest.mark.costly
 def test_a_backend_by_path_stands_alone_with_readmes_model(readme):
-    ranks = ("torchrun", "--standalone", "--nproc-per-node", "2", "-m", "runners.ddp", "--backend", "flat.py:Flat")
+    folder = readme.folder.root.parent
+    ranks = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "runners.ddp", "--backend", "flat.py:Flat")
     ranks += ("--workload", "spirals.py:Spirals", "--workload-option", "loader_workers=1")
     short = ("--blocks", "2", "--block-steps", "2", "--warmup-steps", "1", "--local-batch-size", "8", "-o", "alone")
     short += ("--set", "max_gradient_norm=1.0")  # clipping comes between exchange and step
-    done = command(sys.executable, "-m", "torch.distributed.run", *ranks[1:], *short, cwd=readme)
+    done = python("-m", *ranks, *short, cwd=folder)
     assert done.returncode == 0, done.stderr
-    record = read_record(readme / "alone" / "launch-000" / "Flat" / "record.json")
+    record = read_record(folder / "alone" / "launch-000" / "Flat" / "record.json")
     assert (record.arm, record.backend, record.world_size) == ("Flat", "flat.py:Flat", 2)
 
 
@@ -133,7 +130,7 @@ def test_all_four_kinds_are_found_by_their_entry_points(tmp_path):
     shutil.copy(REPOSITORY / "tests" / "outside" / "engine.py", source)
     (source / "pyproject.toml").write_text(ENTRY_POINTS)
     pip = ("-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--target", site, source)
-    installed = command(sys.executable, *pip, cwd=tmp_path)
+    installed = python(*pip, cwd=tmp_path)
     assert installed.returncode == 0, installed.stderr
     engine = {"backend": "engine", "transport": "gloo", "launcher": "siterun"}
     arms = {"ddp": {"backend": "ddp", "launcher": FORKED}, "engine": engine}
@@ -141,9 +138,9 @@ def test_all_four_kinds_are_found_by_their_entry_points(tmp_path):
     (tmp_path / "plan.yaml").write_text(yaml.safe_dump({**content, "reports": ["one-line"]}))
     done = ringside("compare", "plan.yaml", "-o", "out", cwd=tmp_path, path=[site])
     assert done.returncode == 0, done.stdout + done.stderr
-    records = {record.arm: record for record in ResultsFolder(tmp_path / "out").records()}
-    assert {arm: record.status for arm, record in records.items()} == {"ddp": "ok", "engine": "ok"}
-    assert records["engine"].parity.gradient_error < 1e-5, "read though the engine drops its gradients"
+    ran = Compared(done, ResultsFolder(tmp_path / "out"))
+    assert ran.statuses == {"ddp": "ok", "engine": "ok"}
+    assert ran.records["engine"].parity.gradient_error < 1e-5, "read though the engine drops its gradients"
     assert (tmp_path / "out" / "one-line.txt").is_file()
     (tmp_path / "plan.yaml").write_text(yaml.safe_dump({**content, "arms": {**arms, "broken": {"backend": "broken"}}}))
     broken = ringside("compare", "plan.yaml", "-o", "other", cwd=tmp_path, path=[site])
