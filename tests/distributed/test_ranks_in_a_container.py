@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from measurement.records.results import ResultsFolder
-from tests.conftest import needs_horovod, no_process_stays, ringside_here, write_plan
+from tests.conftest import needs_horovod, no_process_stays
+from tests.kit.comparisons import compare
 from tests.kit.dataset_files import write_data
 
 MOUNTS = os.geteuid() == 0 and subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode == 0
@@ -43,26 +43,15 @@ def box(tmp_path):
 def test_every_launcher_starts_its_ranks_in_the_container(tmp_path, box):
     program, work = box
     with no_process_stays():
-        changes = {
-            "arms": ARMS,
-            "baseline": "torchrun",
-            "container": f"{program} {sys.executable}",
-            "measurement": {"control": False},
-        }
-        plan = write_plan(tmp_path, **work, **changes)
-        done = ringside_here("compare", plan, "-o", tmp_path / "out")
-    assert done.returncode == 0, done.stderr + done.stdout
-    found = {record.arm: (record.status, record.error) for record in ResultsFolder(tmp_path / "out").records()}
-    assert {arm: found[arm] for arm in ARMS} == dict.fromkeys(ARMS, ("ok", None))
+        ran = compare(tmp_path, **work, arms=ARMS, container=f"{program} {sys.executable}")
+    assert ran.statuses == dict.fromkeys(ARMS, "ok")
 
 
 def test_what_the_host_has_not_is_missed_without_the_container(tmp_path, box):
     _, work = box
-    done = ringside_here("compare", write_plan(tmp_path, **work), "-o", tmp_path / "out")
-    assert done.returncode == 2 and str(work["workload_options"]["data_dir"]) in done.stderr
+    assert str(work["workload_options"]["data_dir"]) in compare(tmp_path, **work, code=2).done.stderr
 
 
 def test_a_container_without_its_program_is_told_before_anything_starts(tmp_path):
-    plan = write_plan(tmp_path, container="apptainr exec image.sif python3")
-    done = ringside_here("compare", plan, "-o", tmp_path / "out")
-    assert done.returncode == 2 and "container begins with 'apptainr', which is no program on PATH" in done.stderr
+    refused = compare(tmp_path, container="apptainr exec image.sif python3", code=2).done.stderr
+    assert "container begins with 'apptainr', which is no program on PATH" in refused

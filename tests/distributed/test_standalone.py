@@ -20,14 +20,6 @@ from tests.conftest import needs_horovod, ringside_here, run_here
 from tests.kit.commands import HOROVODRUN_HVD, MPIRUN, NO_LOCAL, SHORT, TORCHRUN_DDP, run, warm
 
 
-def record_of(command, folder, **variables):
-    """Of a run that ends well."""
-    done = run(*command, "-o", folder, **variables)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (record,) = ResultsFolder(folder).records()
-    return record
-
-
 @pytest.fixture(scope="module")
 def run_once(tmp_path_factory):
     """Runs a user's command if it has not run yet; returns what it printed and its folder."""
@@ -102,7 +94,10 @@ def test_one_rank_has_the_same_share_of_the_host_under_every_launcher(tmp_path):
     }
     shares = {}
     for name, command in commands.items():
-        (rank,) = record_of(command, tmp_path / name).ranks
+        done = run(*command, "-o", tmp_path / name)
+        assert done.returncode == 0, done.stdout + done.stderr
+        (record,) = ResultsFolder(tmp_path / name).records()
+        (rank,) = record.ranks
         shares[name] = (rank.threads, rank.affinity, KEEP_FREED_MEMORY.items() <= rank.environment.items())
     assert shares == dict.fromkeys(commands, (core_count(), usable_cores(), True))
 
