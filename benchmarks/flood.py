@@ -22,7 +22,7 @@ import psutil
 from torch.distributed import TCPStore
 
 from measurement.addresses import listen, split_port, with_port
-from runners.probe.ringside_probe.supervision.rank_supervisor import greet
+from measurement.agent.ringside_agent.supervision.rank_supervisor import greet
 from runners.processes.supervisor_server import SupervisorServer
 
 ADDRESS = "127.0.0.1"

@@ -22,7 +22,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from measurement.addresses import LOOPBACK, free_port
-from runners.probe.ringside_probe.supervision.rank_supervisor import greet
+from measurement.agent.ringside_agent.supervision.rank_supervisor import greet
 from runners.processes.local import find_program
 from runners.processes.supervisor_server import SupervisorServer
 

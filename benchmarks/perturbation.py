@@ -29,6 +29,7 @@ import pandas as pd
 import yaml
 
 from benchmarks.plugins.unread import coin
+from measurement.agent.ringside_agent.supervision.rank_supervisor import COUNTERS
 from measurement.plans.plan_file import check_plan
 from measurement.records.host_use import HostCounters
 from measurement.records.results import ResultsFolder
@@ -37,7 +38,6 @@ from reports.conclusions.blocks import tabulate_blocks
 from reports.conclusions.steps import read_steps
 from reports.statistics.student import t_interval
 from runners.compare_command import measure
-from runners.probe.ringside_probe.supervision.rank_supervisor import COUNTERS
 from runners.processes.supervisor_server import SupervisorServer
 
 UNREAD = Path(__file__).parent / "plugins" / "unread.py"

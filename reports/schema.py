@@ -75,7 +75,7 @@ class StepTerms(Stored):
 
 
 class ThreadFigures(Stored):
-    """Who had the core, seconds per step: the mean over ranks and launches (``ringside_probe.machine.core_use``)."""
+    """Who had the core, seconds per step: the mean over ranks and launches (``ringside_agent.machine.core_use``)."""
 
     running_s: Estimate
     """The training thread, on a core."""

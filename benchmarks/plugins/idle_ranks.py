@@ -18,13 +18,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from measurement.addresses import split_port
+from measurement.agent.ringside_agent.channel import Channel, command_key, reply_key, seal, unseal
+from measurement.agent.ringside_agent.supervision import rank_supervisor
+from measurement.agent.ringside_agent.supervision.frames import AT_ONCE, SAY, Frames, messages_in, pack, together
 from measurement.conditions.conditions import fingerprint
 from measurement.records.record import CoreUse, RankReport, RankSteps, ThreadTimes
 from measurement.world import RENDEZVOUS
 from runners.launchers.base import HERE, HostCommand, Launcher, LaunchJob
-from runners.probe.ringside_probe.channel import Channel, command_key, reply_key, seal, unseal
-from runners.probe.ringside_probe.supervision import rank_supervisor
-from runners.probe.ringside_probe.supervision.frames import AT_ONCE, SAY, Frames, messages_in, pack, together
 from runners.protocol import messages
 from runners.protocol.messages import COMMANDS, FinishCommand
 

@@ -15,7 +15,7 @@ import runners.rank.trainer
 from backends.base import BuildOptimizer, Prepared
 from backends.ddp import DDP
 from benchmarks.plugins.slow import RUN_ID
-from runners.probe.ringside_probe.machine import core_use
+from measurement.agent.ringside_agent.machine import core_use
 
 
 def coin(run: str, number: int) -> bool:

@@ -1,4 +1,4 @@
-"""What a host did while a block ran: what its counters say before and after (``runners.processes.host_counters`` reads them)."""
+"""What a host did while a block ran: what its counters say before and after (``measurement.probes.host_counters`` reads them)."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ BlockKind = Literal["sync", "local"]
 
 
 class CoreUse(Written):
-    """What one rank's cores were used for while a block ran, untimed steps included (``ringside_probe.machine.core_use``)."""
+    """What one rank's cores were used for while a block ran, untimed steps included (``ringside_agent.machine.core_use``)."""
 
     machine: str
     """Whose cores they are. Hosts of one kernel, such as a node's pods, are one machine."""
@@ -166,7 +166,7 @@ class CoreUse(Written):
 
 
 class ThreadTimes(Written):
-    """What the threads of a rank did during a block's timed steps (``ringside_probe.machine.core_use``), in seconds.
+    """What the threads of a rank did during a block's timed steps (``ringside_agent.machine.core_use``), in seconds.
 
     The training thread's time that is neither running nor runnable it waited for others: peers, a loader, a disk, a device.
     """

@@ -1,4 +1,4 @@
-"""What the probe in a user's script reports of one rank: its settings, and what its first steps came to."""
+"""What the agent in a user's script reports of one rank: its settings, and what its first steps came to."""
 
 from __future__ import annotations
 
@@ -50,4 +50,4 @@ class ScriptReport(Written):
     written_files: list[str] = []
     """Some of the files below its folder that it opened for writing before it was timed, from there."""
     notes: list[str] = []
-    """What the probe could not see, one sentence each."""
+    """What the agent could not see, one sentence each."""

@@ -155,7 +155,7 @@ def shown(text: str, *, style: str = "") -> Text:
 def differences_table(differences: Sequence[ConfigurationDifference]) -> Group:
     """What scripts do differently, before they are timed: likely mistakes in words, then at most ``MOST_DIFFERENCES`` settings."""
     if not differences:
-        return Group(shown("The scripts do nothing differently that the probe sees"))
+        return Group(shown("The scripts do nothing differently that the agent sees"))
     told = [one for one in differences if one.severity == "mistake"]
     rest = [one for one in differences if one.severity not in ("mistake", "note")][:MOST_DIFFERENCES]
     lines = [shown(f"{'other work: ' if one.withholds else ''}{one.sentence}", style=STYLES["differs"]) for one in told]

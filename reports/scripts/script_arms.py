@@ -151,7 +151,7 @@ def samples_of_a_step(records: Sequence[LaunchRecord]) -> int:
 
 
 def script_notes(records: Sequence[LaunchRecord], differences: Sequence[ConfigurationDifference]) -> list[str]:
-    """What a reader must know of scripts: what counts as a sample, work that may differ, and what the probe could not see."""
+    """What a reader must know of scripts: what counts as a sample, work that may differ, and what the agent could not see."""
     reports = [(record.arm, report) for record in records if record.role != "control" for report in record.scripts]
     uncounted = dict.fromkeys(arm for arm, report in reports if report.samples_from is None)
     notes = []

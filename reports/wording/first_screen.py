@@ -349,7 +349,7 @@ def culprit_lines(comparison: Comparison) -> list[str]:
     """The most important differences, and how many there are besides."""
     found = comparison.configuration_differences
     if not found:
-        return ["No setting differs that the probe sees"]
+        return ["No setting differs that the agent sees"]
     lines = [f"{_kind(one)}: {one.sentence}" for one in found if one.severity != "note"][:MOST_CULPRITS]
     more = len(found) - len(lines)
     if not lines:

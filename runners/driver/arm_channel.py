@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TypeVar
 
+from measurement.agent.ringside_agent.channel import command_key, job_key, reply_key
 from measurement.errors import LaunchError
 from runners.driver.diagnosis import SETTLE_S, ArmFailed, Diagnosis
-from runners.probe.ringside_probe.channel import command_key, job_key, reply_key
 from runners.processes.remote_results import kept_replies
 from runners.processes.supervisor_server import SupervisorServer
 from runners.protocol.messages import REPLIES, Command, EndedReply, ErrorReply, Job, Message, Reply

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic
 
+from measurement.agent.ringside_agent.settings import COMPARED_STEPS
 from measurement.errors import LaunchError
 from measurement.records.host_use import HostCounters, HostUse
 from measurement.records.record import LaunchRecord, RankReport
@@ -18,7 +19,6 @@ from runners.driver.arm_processes import LAUNCHER_LOG, ArmProcesses
 from runners.driver.diagnosis import ArmFailed, Diagnosis
 from runners.driver.endpoint import DriverEndpoint
 from runners.planning.launched_arms import PADDING, ArmStart, LaunchedArm
-from runners.probe.ringside_probe.settings import COMPARED_STEPS
 from runners.processes.remote_results import log_name
 from runners.protocol.messages import (
     BlockCommand,

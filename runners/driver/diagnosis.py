@@ -173,7 +173,7 @@ class Diagnosis:
         if self.is_script:
             hint = hint_of("\n".join(self.processes.log_tails([]).values()))
             if hint is None and not self.has_reported and set(self.processes.codes) == {0}:
-                hint = "it ended without a step that the probe saw; does it train, by torch.optim, and is its Python the right one?"
+                hint = "it ended without a step that the agent saw; does it train, by torch.optim, and is its Python the right one?"
             return [hint] if hint else []
         return [f"their environment has {one.setting}, which {one.variable.does}" for one in self.variables]
 

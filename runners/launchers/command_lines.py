@@ -37,7 +37,7 @@ PREFIXES = frozenset(
 )
 """Programs that start another one, which stands among their arguments."""
 SHELL_WORDS = ("&&", "||", "|", ";", "&", ">", ">>", "<", "2>&1")
-WITHOUT_PROBE = "ISE"
+WITHOUT_AGENT = "ISE"
 """Flags of Python with which it imports no ``sitecustomize`` from PYTHONPATH."""
 
 
@@ -196,12 +196,12 @@ def _after_flags(words: list[str], python: int) -> int:
 
 
 def blocking_flag(line: CommandLine) -> str | None:
-    """Return the flag of Python by which no probe arrives, such as ``-I``; None where there is none."""
+    """Return the flag of Python by which no agent arrives, such as ``-I``; None where there is none."""
     if line.python is None:
         return None
     end = _after_flags(list(line.words), line.python)
     short = (word for word in line.words[line.python + 1 : end] if re.fullmatch(r"-[A-Za-z]+", word))
-    return next((word for word in short if set(word) & set(WITHOUT_PROBE)), None)
+    return next((word for word in short if set(word) & set(WITHOUT_AGENT)), None)
 
 
 def _launched(kind: str, words: list[str], at: int, *, named: int) -> Launched:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from runners.probe.ringside_probe.machine import core_use
+from measurement.agent.ringside_agent.machine import core_use
 
 WATCHED_S = 0.5
 BUSY = 0.10

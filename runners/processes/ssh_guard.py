@@ -16,7 +16,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from runners.probe.ringside_probe.supervision.rank_supervisor import open_pidfd
+from measurement.agent.ringside_agent.supervision.rank_supervisor import open_pidfd
 from runners.processes.run_processes import RUN_ID, end_run
 
 CANNOT_START = 127

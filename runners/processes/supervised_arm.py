@@ -9,8 +9,8 @@ import socket
 import time
 from dataclasses import dataclass, field
 
-from runners.probe.ringside_probe.supervision.frames import AT_ONCE, SAY, Frames, messages_in
-from runners.probe.ringside_probe.supervision.rank_supervisor import FAILED, GONE, JOINED, REFUSED
+from measurement.agent.ringside_agent.supervision.frames import AT_ONCE, SAY, Frames, messages_in
+from measurement.agent.ringside_agent.supervision.rank_supervisor import FAILED, GONE, JOINED, REFUSED
 
 FEW = 1 / 16
 """Share of an arm's hosts: where fewer have said something, the driver waits for more. To wake costs it more than to read."""

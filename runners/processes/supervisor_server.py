@@ -19,12 +19,12 @@ from datetime import timedelta
 from pydantic import ValidationError
 
 from measurement.addresses import listen, with_port
+from measurement.agent.ringside_agent.channel import seal, unseal
+from measurement.agent.ringside_agent.supervision.frames import pack, say
+from measurement.agent.ringside_agent.supervision.host_relay import FOLLOWER_S, LATEST
+from measurement.agent.ringside_agent.supervision.rank_supervisor import COUNTERS, FAILED, keep_alive, prove, receive_line
 from measurement.errors import LaunchError
 from measurement.records.host_use import HostCounters
-from runners.probe.ringside_probe.channel import seal, unseal
-from runners.probe.ringside_probe.supervision.frames import pack, say
-from runners.probe.ringside_probe.supervision.host_relay import FOLLOWER_S, LATEST
-from runners.probe.ringside_probe.supervision.rank_supervisor import COUNTERS, FAILED, keep_alive, prove, receive_line
 from runners.processes.supervised_arm import HostConnection, SupervisedArm, SupervisedRank
 
 ACKNOWLEDGE_TIMEOUT_S = FOLLOWER_S + 5

@@ -1,6 +1,6 @@
 """Sketches: what ranks exchange in the place of tensors, in float64.
 
-They are count sketches (Charikar, Chen and Farach-Colton, ICALP 2002) of 64 places, as ``ringside_probe.reading.sketches`` makes
+They are count sketches (Charikar, Chen and Farach-Colton, ICALP 2002) of 64 places, as ``ringside_agent.reading.sketches`` makes
 them. A sketch is linear, so the mean of sketches is the sketch of the mean, and E|sketch(x)|² = |x|²; the size of an error is
 told within about 20%. Tensors of up to 64 elements are their own. A complex element counts as two.
 """
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from runners.probe.ringside_probe.reading.sketches import CHUNK, folded, shift_of, signs_on
+from measurement.agent.ringside_agent.reading.sketches import CHUNK, folded, shift_of, signs_on
 from runners.protocol.messages import Sketches
 from workloads.tensors import coalesced
 

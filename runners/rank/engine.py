@@ -17,6 +17,8 @@ from typing import Any
 import torch
 
 from backends import Backend, make_backend
+from measurement.agent.ringside_agent.machine import core_use
+from measurement.agent.ringside_agent.machine.core_use import own_threads
 from measurement.conditions.conditions import fingerprint
 from measurement.conditions.sources import digests, sources_of
 from measurement.errors import PlanError, WorldSizeMismatchError
@@ -27,8 +29,6 @@ from measurement.probes.start_clock import StartClock
 from measurement.records.record import Case, CoreUse, RankReport, RankSteps
 from measurement.world import World
 from runners.planning.workload import WorkloadSetup, resolve_workload
-from runners.probe.ringside_probe.machine import core_use
-from runners.probe.ringside_probe.machine.core_use import own_threads
 from runners.protocol.messages import BlockCommand, CheckReport, DriftReport, EpochCommand, EpochReport, Job, ParityReport
 from runners.rank.epochs import EpochRunner
 from runners.rank.micro_benchmark_runner import MicroBenchmarkRunner

@@ -29,10 +29,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from backends.base import EXACT, Prepared
+from measurement.agent.ringside_agent.reading.values import hyperparameters
 from measurement.errors import PlanError
 from measurement.probes.step_timer import StepTimer
 from measurement.records.record import GATE_STEPS
-from runners.probe.ringside_probe.reading.values import hyperparameters
 from runners.protocol.messages import DriftReport, ParityReport, Sketches
 from runners.protocol.sketches import sketch_states, sketch_tensors
 from runners.rank.batches import Batches

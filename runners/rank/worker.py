@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Literal, NoReturn
 
 from measurement.addresses import split_port
+from measurement.agent.ringside_agent.channel import Channel, join
 from measurement.environment import recorded_environment
 from measurement.errors import LaunchError, PlanError
 from measurement.probes.start_clock import StartClock
@@ -26,7 +27,6 @@ from measurement.registry import search_beside
 from measurement.world import World
 from runners.launchers import make_launcher
 from runners.launchers.rank_variables import read_world
-from runners.probe.ringside_probe.channel import Channel, join
 from runners.processes import remote_results
 from runners.processes.process_exit import leave
 from runners.processes.run_processes import RUN_ID

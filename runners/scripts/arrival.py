@@ -13,7 +13,7 @@ import psutil
 from runners.launchers.command_lines import PYTHON_NAME
 from runners.processes.run_processes import run_processes_left
 from runners.processes.supervised_arm import SupervisedRank
-from runners.scripts.script_setup import PROBE
+from runners.scripts.script_setup import AGENT
 
 LIBRARIES = ("libtorch", "libtorch_cpu", "libtorch_python")
 LAUNCHER_FILES = ("torchrun", "torch.distributed.run", "horovodrun", "mpirun", "ssh_guard", "multiprocessing")
@@ -46,8 +46,8 @@ HINTS = (
 class SeenPython:
     """A process that may be a rank, as it is while it is waited for."""
 
-    has_probe: bool
-    """Whether its environment has the probe's variable."""
+    has_agent: bool
+    """Whether its environment has the agent's variable."""
     has_torch: bool
     """Whether torch is loaded."""
 
@@ -65,15 +65,15 @@ def look_at(run_id: str, launchers: Sequence[int]) -> list[SeenPython]:
             if words and PYTHON_NAME.fullmatch(Path(words[0]).name) and not any(one in " ".join(words) for one in LAUNCHER_FILES):
                 maps = Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8", errors="replace")
                 has_torch = any(library in maps for library in LIBRARIES)
-                seen.append(SeenPython(has_probe=PROBE in process.environ(), has_torch=has_torch))
+                seen.append(SeenPython(has_agent=AGENT in process.environ(), has_torch=has_torch))
     return seen
 
 
 def why_silent(seen: Sequence[SeenPython]) -> str:
     """Say why no rank reported, by the processes that were seen. Pure."""
-    if seen and not any(one.has_probe for one in seen):
+    if seen and not any(one.has_agent for one in seen):
         return (
-            f"the environment does not reach its ranks, which have no {PROBE}; hand PYTHONPATH, {PROBE} and RINGSIDE_RUN on: "
+            f"the environment does not reach its ranks, which have no {AGENT}; hand PYTHONPATH, {AGENT} and RINGSIDE_RUN on: "
             "mpirun -x NAME, srun --export=ALL, ssh host env NAME=VALUE, docker run -e NAME; no env -i"
         )
     if seen and not any(one.has_torch for one in seen):

@@ -31,7 +31,7 @@ class FirstState:
         return not self.path.is_file()
 
     def told(self, *, is_baseline: bool) -> dict[str, str]:
-        """What an arm's probe is told of it."""
+        """What an arm's agent is told of it."""
         return {"state_file": str(self.path), "state": "save" if is_baseline and self.is_missing else "load"}
 
     def share(self, ranks: Sequence[RankReport]) -> None:

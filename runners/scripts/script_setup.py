@@ -14,6 +14,8 @@ from typing import Any, ClassVar
 from backends.base import WHILE_STOPPED_S
 from backends.torch_distributed import NCCL_WHILE_STOPPED
 from measurement.addresses import free_port
+from measurement.agent.ringside_agent.settings import VARIABLE as AGENT
+from measurement.agent.ringside_agent.settings import Settings, encode
 from measurement.conditions.disturbing_variables import KEEP_FREED_MEMORY
 from measurement.environment import DISTURBING, PER_RANK, SECRET, STEERING
 from measurement.errors import PlanError, UnavailableError, about
@@ -39,13 +41,11 @@ from runners.launchers.slurm_job import slurm_job
 from runners.planning.arms import require_no_secrets, seed_of
 from runners.planning.launched_arms import ArmStart, LaunchedArm
 from runners.planning.worktrees import commit_of, kept_worktree, repository_of
-from runners.probe.ringside_probe.settings import VARIABLE as PROBE
-from runners.probe.ringside_probe.settings import Settings, encode
 from runners.processes import remote
 from runners.processes.local import OUR_PYTHON
 from runners.processes.run_processes import RUN_ID
 
-PROBE_FOLDER = Path(__file__).resolve().parents[1] / "probe"
+AGENT_FOLDER = Path(__file__).resolve().parents[2] / "measurement" / "agent"
 PYTHONPATH = "PYTHONPATH"
 MASTER_PORT = "MASTER_PORT"
 MEETING = ("MASTER_ADDR", MASTER_PORT)
@@ -144,17 +144,17 @@ class ScriptSetup(LaunchedArm):
         freed = KEEP_FREED_MEMORY if self.plan.freed_memory == "keep" else {}
         threads = {} if self.plan.threads is None else {"OMP_NUM_THREADS": str(self.plan.threads)}
         users_path = chosen.get(PYTHONPATH, self.inherited.get(PYTHONPATH, ""))
-        path = os.pathsep.join([str(PROBE_FOLDER), *([users_path] if users_path else [])])
+        path = os.pathsep.join([str(AGENT_FOLDER), *([users_path] if users_path else [])])
         root = dict.fromkeys(ALLOW_ROOT, "1") if os.geteuid() == 0 else {}
         steps = {SLURM_OVERLAP: "1"} if slurm_job(os.environ) else {}  # arms share the job's cores
-        probe = {PYTHONPATH: path, PROBE: encode(self._told(start))}
+        agent = {PYTHONPATH: path, AGENT: encode(self._told(start))}
         interface = interface_environment(self.plan.network_interface)
         waits = {"HOROVOD_GLOO_TIMEOUT_SECONDS": str(WHILE_STOPPED_S)} | NCCL_WHILE_STOPPED
-        found = waits | freed | threads | interface | root | steps | self._mounts(start) | chosen | probe | start.padding
+        found = waits | freed | threads | interface | root | steps | self._mounts(start) | chosen | agent | start.padding
         return found | self._exported(found)
 
     def _told(self, start: ArmStart) -> Settings:
-        """What the probe is told."""
+        """What the agent is told."""
         arm = self.arm
         return Settings(
             driver=start.supervisors,
@@ -167,7 +167,7 @@ class ScriptSetup(LaunchedArm):
             samples_per_step=arm.samples_per_step,
             iteration_ends=arm.iteration_ends,
             untimed=arm.untimed,
-            **lists_for_probe(),
+            **lists_for_agent(),
             **start.state,
         )
 
@@ -178,10 +178,10 @@ class ScriptSetup(LaunchedArm):
         return {} if "ALL" in given else {SLURM_EXPORT_ENV: ",".join(names)}
 
     def _mounts(self, start: ArmStart) -> dict[str, str]:
-        """An image sees the home folder, /tmp and the current folder; the probe may lie elsewhere."""
+        """An image sees the home folder, /tmp and the current folder; the agent may lie elsewhere."""
         if not self.is_in_container:
             return {}
-        needed = [str(PROBE_FOLDER), str(start.key_file.parent)]
+        needed = [str(AGENT_FOLDER), str(start.key_file.parent)]
         return {
             name: ",".join([*([self.inherited[name]] if name in self.inherited else []), *needed])
             for name in ("APPTAINER_BIND", "SINGULARITY_BIND")
@@ -194,8 +194,8 @@ class ScriptSetup(LaunchedArm):
         }
 
 
-def lists_for_probe() -> dict[str, Any]:
-    """What the probe must know alike: the rank variables of launchers, and which variables ranks report."""
+def lists_for_agent() -> dict[str, Any]:
+    """What the agent must know alike: the rank variables of launchers, and which variables ranks report."""
     families = [[f.name, f.rank, f.world_size, f.local_rank, f.local_world_size, f.node_rank] for f in known_rank_variables()]
     return {"families": families, "recorded": [*STEERING, *DISTURBING], "left_out": PER_RANK, "secret": SECRET.pattern}
 
@@ -204,7 +204,7 @@ def resolve_scripts(plan: Plan) -> dict[str, ScriptSetup]:
     """Resolve every arm of a plan of commands, the control included; returns them by name.
 
     Raises:
-        PlanError: a folder, a Python or a program is not there, or the probe could not arrive.
+        PlanError: a folder, a Python or a program is not there, or the agent could not arrive.
     """
     if plan.measurement.mode == "separate":
         raise PlanError("measurement.mode 'separate' is for runs that people started themselves; use interleaved or sequential")
@@ -217,7 +217,7 @@ def _resolved(name: str, arm: Arm, plan: Plan) -> ScriptSetup:
     with about(f"arm '{name}'"):
         line = read_command(arm.command)
         if flag := blocking_flag(line):
-            raise PlanError(f"python {flag} does not read PYTHONPATH, by which Ringside's probe arrives; leave that flag out")
+            raise PlanError(f"python {flag} does not read PYTHONPATH, by which Ringside's agent arrives; leave that flag out")
         folder = Path(arm.directory or ".").expanduser().absolute()
         if not folder.is_dir():
             raise PlanError(f"directory '{folder}' is not a folder; give the one in which you start the command")

@@ -44,7 +44,7 @@ def test_each_launcher_reaches_both_hosts(nothing_left, tmp_path):
     words = [shlex.join(command["argv"]) for command in records["torchrun"].commands]
     assert [f"--nnodes 2 --node-rank {node} --master-addr host1" in line for node, line in enumerate(words)] == [True, True]
     carried = {name for before, name in itertools.pairwise(records["mpirun"].commands[0]["argv"]) if before == "-x"}
-    assert carried >= {"PYTHONPATH", "RINGSIDE_PROBE", "RINGSIDE_PADDING", "MASTER_PORT", "RINGSIDE_RUN"}
+    assert carried >= {"PYTHONPATH", "RINGSIDE_AGENT", "RINGSIDE_PADDING", "MASTER_PORT", "RINGSIDE_RUN"}
     assert shlex.join(records["horovodrun"].commands[0]["argv"]) == HOROVODRUN
     start = ran.report["equality"]["start"]
     assert {arm: found["verdict"] for arm, found in start.items()} == {"horovodrun": "equal", "mpirun": "equal"}
@@ -65,9 +65,9 @@ def test_hosts_are_those_of_the_commands_and_a_script_that_fails_there_is_told(n
 @pytest.mark.costly
 def test_a_host_that_lacks_the_variables_is_told(nothing_left, tmp_path):
     """The environment is dropped on the way, as by a wrapper around ssh. Both arms are silent, so nothing is measured."""
-    lacks = ("-u RINGSIDE_PROBE -u PYTHONPATH", "-u PYTHONPATH -u RINGSIDE_PROBE")
+    lacks = ("-u RINGSIDE_AGENT -u PYTHONPATH", "-u PYTHONPATH -u RINGSIDE_AGENT")
     typed = [f"mpirun -np 2 -H host1:1,host2:1 --bind-to none env {one} python {EITHER} --by horovod" for one in lacks]
     settings = ("--set", "measurement.start_timeout_s=30", "--launches", "1", "--set", "measurement.control=false")
     names = ("--name-a", "a", "--name-b", "b")
     for record in compared_in_lab("ab", *typed, *names, *settings, out=tmp_path / "out", code=1).records.values():
-        assert "the environment does not reach its ranks, which have no RINGSIDE_PROBE" in record.error.message
+        assert "the environment does not reach its ranks, which have no RINGSIDE_AGENT" in record.error.message

@@ -157,7 +157,7 @@ def test_a_job_that_is_stopped_keeps_what_it_measured_and_is_gone_on_with(tmp_pa
 
 @pytest.mark.costly
 def test_scripts_are_compared_in_a_job(tmp_path):
-    """Steps share the job's cores, carry the probe's variables and reach both nodes; nothing of them stays."""
+    """Steps share the job's cores, carry the agent's variables and reach both nodes; nothing of them stays."""
     script = REPOSITORY / "tests" / "outside" / "scripts" / "either.py"
     pmix = ",".join(f"{name}={value}" for name, value in pmix_environment().items())
     each = "srun -N 2 --ntasks-per-node=1 --cpu-bind=none"

@@ -73,7 +73,7 @@ def test_horovod_and_ddp_are_compared_as_they_are_typed(compared):
         assert set(ran.folder.losses(record)["samples"]) == {8}
         assert record.exit_codes == [0]
         (command,) = record.commands
-        assert {"PYTHONPATH", "RINGSIDE_PROBE"} <= set(command["environment"])
+        assert {"PYTHONPATH", "RINGSIDE_AGENT"} <= set(command["environment"])
         assert "MY_OWN" not in command["environment"]
     assert shlex.join(records["hvd"].commands[0]["argv"]) == HOROVODRUN, "it carries its environment by itself"
     assert records["ddp"].commands[0]["argv"][:2] == ["torchrun", "--master-port"], "arms are up at the same time"
@@ -153,7 +153,7 @@ def test_what_goes_wrong_is_told_with_what_to_do(tmp_path):
         "shorter": {"command": f"{ALONE} --steps 3"},
         "counts": {"command": ALONE, "ranks": 2},
         "hides": {"command": f"sh -c 'exec {TORCHRUN}'", "ranks": 1},
-        "spawns": {"command": "python probe_cases.py spawns"},
+        "spawns": {"command": "python agent_cases.py spawns"},
         "twice": {"command": f"sh -c '{ALONE} & exec {ALONE}'", "ranks": 1},
         "unstarted": {"command": "env -i sh -c 'exit 3'", "ranks": 1},
     }
@@ -183,7 +183,7 @@ def test_what_goes_wrong_is_told_with_what_to_do(tmp_path):
 
 @pytest.mark.costly
 def test_files_and_batches_that_are_not_sure_are_told_before_anything_is_timed(tmp_path):
-    cases = f"{sys.executable} {SCRIPTS / 'probe_cases.py'}"
+    cases = f"{sys.executable} {SCRIPTS / 'agent_cases.py'}"
     once = ("--launches", "1", "--steps", "4")
     ran = ab(f"{cases} writes", f"{cases} one_of_two", *once, out=tmp_path / "out", cwd=tmp_path)
     told, said = "Opened for writing below the folder of the command: after-0.txt, after-1.txt, ", ran.done.stderr

@@ -1,4 +1,4 @@
-"""A small driver for scripts under the probe: a server, a supervisor server, and the command in the environment it needs."""
+"""A small driver for scripts under the agent: a server, a supervisor server, and the command in the environment it needs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import subprocess
 import sys
 from datetime import timedelta
 
-from runners.probe.ringside_probe.channel import command_key, reply_key
+from measurement.agent.ringside_agent.channel import command_key, reply_key
 from runners.processes.supervisor_server import SupervisorServer
 from runners.protocol.messages import REPLIES, BlockCommand, FinishCommand, StartCommand
 from tests.conftest import REPOSITORY, started_processes
 from tests.kit.commands import environment
 
 SCRIPTS = REPOSITORY / "tests" / "outside" / "scripts"
-PROBE = REPOSITORY / "runners" / "probe"
+AGENT = REPOSITORY / "measurement" / "agent"
 TIMEOUT = timedelta(seconds=150)
 
 
@@ -45,7 +45,7 @@ class ScriptDriver:
 
     def variables(self, **settings):
         told = base64.urlsafe_b64encode(json.dumps({**self._settings, **settings}).encode()).decode()
-        return {"PYTHONPATH": str(PROBE), "RINGSIDE_PROBE": told, "OMP_NUM_THREADS": "1"}
+        return {"PYTHONPATH": str(AGENT), "RINGSIDE_AGENT": told, "OMP_NUM_THREADS": "1"}
 
     def start(self, *argv, variables=(), **settings):
         """Run a command, and give its ranks the first one of ours."""

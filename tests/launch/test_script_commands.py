@@ -22,7 +22,7 @@ from runners.planning.launched_arms import ArmStart
 from runners.planning.plan_reading import read_plan
 from runners.processes.supervised_arm import SupervisedRank
 from runners.scripts.arrival import SeenPython, first_traceback, hint_of, look_at, why_others, why_silent
-from runners.scripts.script_setup import FOR_LAUNCHERS, PROBE_FOLDER, resolve_scripts
+from runners.scripts.script_setup import AGENT_FOLDER, FOR_LAUNCHERS, resolve_scripts
 from tests.conftest import BIN, needs_horovod, ringside_here
 
 PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
@@ -143,8 +143,8 @@ def test_torchruns_flags_are_those_that_it_has():
     assert names - {"print-completion"} <= set(VALUES["torchrun"])
 
 
-VARIABLES = {"PYTHONPATH": "/probe:/mine", "RINGSIDE_PROBE": "p", "RINGSIDE_RUN": "r"}
-X = "-x PYTHONPATH -x RINGSIDE_PROBE -x RINGSIDE_RUN"
+VARIABLES = {"PYTHONPATH": "/agent:/mine", "RINGSIDE_AGENT": "p", "RINGSIDE_RUN": "r"}
+X = "-x PYTHONPATH -x RINGSIDE_AGENT -x RINGSIDE_RUN"
 CARRIED = {
     "torchrun --nproc-per-node 2 t.py": "torchrun --master-port 5 --nproc-per-node 2 t.py",
     "torchrun --standalone t.py": "torchrun --standalone t.py",
@@ -156,14 +156,14 @@ CARRIED = {
     "horovodrun -np 2 python t.py": "horovodrun -np 2 python t.py",
     "mpirun -np 2 python t.py": f"mpirun {X} -np 2 python t.py",
     "mpirun -x PYTHONPATH=/a -np 2 python t.py": (
-        "mpirun -x RINGSIDE_PROBE -x RINGSIDE_RUN -x PYTHONPATH=/probe:/a -np 2 python t.py"
+        "mpirun -x RINGSIDE_AGENT -x RINGSIDE_RUN -x PYTHONPATH=/agent:/a -np 2 python t.py"
     ),
     "env MASTER_PORT=29500 mpirun -np 2 python t.py": f"env MASTER_PORT=5 mpirun {X} -np 2 python t.py",
     "srun -n 2 python t.py": "srun -n 2 python t.py",
     "srun --export=ALL,A=b -n 2 python t.py": "srun --export=ALL,A=b -n 2 python t.py",
-    "srun --export NONE -n 2 python t.py": "srun --export PYTHONPATH,RINGSIDE_PROBE,RINGSIDE_RUN -n 2 python t.py",
+    "srun --export NONE -n 2 python t.py": "srun --export PYTHONPATH,RINGSIDE_AGENT,RINGSIDE_RUN -n 2 python t.py",
     "srun --export=PATH -n 2 torchrun t.py": (
-        "srun --export=PATH,PYTHONPATH,RINGSIDE_PROBE,RINGSIDE_RUN -n 2 torchrun --master-port 5 t.py"
+        "srun --export=PATH,PYTHONPATH,RINGSIDE_AGENT,RINGSIDE_RUN -n 2 torchrun --master-port 5 t.py"
     ),
     "python t.py": "python t.py",
     "bash run.sh": "bash run.sh",
@@ -179,8 +179,8 @@ def test_launchers_get_what_the_probe_needs_and_nothing_else(command):
     ("command", "as_run"),
     [
         ("mpiexec -n 2 python t.py", "mpiexec -n 2 python t.py"),
-        ("mpiexec -genvlist A -n 2 python t.py", "mpiexec -genvlist A,PYTHONPATH,RINGSIDE_PROBE,RINGSIDE_RUN -n 2 python t.py"),
-        ("mpiexec -genvnone -n 2 ./t", "mpiexec -genvlist PYTHONPATH,RINGSIDE_PROBE,RINGSIDE_RUN -genvnone -n 2 ./t"),
+        ("mpiexec -genvlist A -n 2 python t.py", "mpiexec -genvlist A,PYTHONPATH,RINGSIDE_AGENT,RINGSIDE_RUN -n 2 python t.py"),
+        ("mpiexec -genvnone -n 2 ./t", "mpiexec -genvlist PYTHONPATH,RINGSIDE_AGENT,RINGSIDE_RUN -genvnone -n 2 ./t"),
     ],
 )
 def test_mpichs_launcher_gets_lists(command, as_run):
@@ -214,7 +214,7 @@ def test_a_script_gets_the_seed_of_its_launch(command, as_run):
 def test_a_python_that_reads_no_path_is_refused(flags, tmp_path):
     (tmp_path / "t.py").touch()
     assert blocking_flag(read_command(f"horovodrun -np 2 python {flags} t.py -I"))
-    with pytest.raises(PlanError, match="does not read PYTHONPATH, by which Ringside's probe arrives; leave that flag out"):
+    with pytest.raises(PlanError, match="does not read PYTHONPATH, by which Ringside's agent arrives; leave that flag out"):
         resolve_scripts(plan_of(tmp_path, a=f"{sys.executable} {flags} t.py"))
     assert blocking_flag(read_command("python -u t.py -I -S")) is None
 
@@ -343,25 +343,25 @@ def test_all_that_a_start_adds_reaches_ranks_on_other_hosts(tmp_path, monkeypatc
     start = ArmStart(launch=0, number=0, run_id="r", placement=place, log_folder=tmp_path, **driver, state={}, padding_bytes=9)
     (command,) = setup.commands(start)
     names = {name for before, name in itertools.pairwise(command.argv) if before == "-x"}
-    assert names >= {"COLOUR", "OMP_NUM_THREADS", "HOROVOD_GLOO_TIMEOUT_SECONDS", "PYTHONPATH", "RINGSIDE_PROBE", "RINGSIDE_RUN"}
+    assert names >= {"COLOUR", "OMP_NUM_THREADS", "HOROVOD_GLOO_TIMEOUT_SECONDS", "PYTHONPATH", "RINGSIDE_AGENT", "RINGSIDE_RUN"}
     assert not names & set(FOR_LAUNCHERS)
     assert names == {*command.environment, "RINGSIDE_RUN"} - set(FOR_LAUNCHERS)
     assert set(command.environment["SLURM_EXPORT_ENV"].split(",")) >= {"COLOUR", "OMP_NUM_THREADS", "RINGSIDE_RUN"}
 
 
 def test_the_probes_folder_holds_the_probe_alone():
-    assert {path.name for path in PROBE_FOLDER.iterdir()} - {"__pycache__"} == {"sitecustomize.py", "ringside_probe"}
+    assert {path.name for path in AGENT_FOLDER.iterdir()} - {"__pycache__"} == {"sitecustomize.py", "ringside_agent"}
 
 
 def python(**changes):
-    return SeenPython(**{"has_probe": True, "has_torch": True, **changes})
+    return SeenPython(**{"has_agent": True, "has_torch": True, **changes})
 
 
 @pytest.mark.parametrize(
     ("seen", "message"),
     [
         ([python()], "by python -E, -I or -S, which do not read PYTHONPATH, leave that flag out"),
-        ([python(has_probe=False)], "the environment does not reach its ranks"),
+        ([python(has_agent=False)], "the environment does not reach its ranks"),
         ([python(has_torch=False)], "do not import torch"),
         ([python()], "no step of a torch.optim optimizer came"),
         ([], "no Python of it was seen"),
@@ -373,12 +373,12 @@ def test_why_no_rank_reports_is_told_by_its_processes(seen, message):
 
 @pytest.mark.process
 def test_processes_of_a_run_are_looked_at(no_processes_left):
-    own = {**os.environ, "RINGSIDE_RUN": "look", "RINGSIDE_PROBE": "p"}
+    own = {**os.environ, "RINGSIDE_RUN": "look", "RINGSIDE_AGENT": "p"}
     with subprocess.Popen([sys.executable, "-c", "print(flush=True); input()"], env=own, **PIPES) as process:
         process.stdout.readline()
         (seen,) = look_at("look", [])
         process.communicate("", timeout=20)
-    assert (seen.has_probe, seen.has_torch) == (True, False)
+    assert (seen.has_agent, seen.has_torch) == (True, False)
 
 
 def test_ranks_that_count_otherwise_are_told():

@@ -12,9 +12,9 @@ import time
 
 import pytest
 
+from measurement.agent.ringside_agent.machine import core_use
 from measurement.probes.fingerprint import crowded_warning, shared_gpus_warning, usable_cores
 from measurement.records.record import BlockRecord, CoreUse, RankSteps, load_of
-from runners.probe.ringside_probe.machine import core_use
 from runners.processes.busy_machine import busy_warning
 
 SPIN = "import time\nuntil = time.perf_counter() + {}\nwhile time.perf_counter() < until: pass"

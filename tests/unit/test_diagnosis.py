@@ -11,13 +11,13 @@ import time
 
 import pytest
 
+from measurement.agent.ringside_agent.supervision.rank_supervisor import GONE, greet
 from measurement.conditions.disturbing_variables import Disturbance, disturbances
 from measurement.errors import PlanError
 from runners.driver.arm_processes import LAUNCHER_LOG, ArmProcesses
 from runners.driver.diagnosis import Diagnosis
 from runners.hosts.placement import Placement
 from runners.launchers import HERE, HostCommand, HostSlots
-from runners.probe.ringside_probe.supervision.rank_supervisor import GONE, greet
 from runners.processes.remote_results import log_name
 from runners.processes.supervisor_server import SupervisorServer
 from runners.protocol.messages import CheckReport, GateReply

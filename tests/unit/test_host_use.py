@@ -11,13 +11,13 @@ import psutil
 import pytest
 
 from measurement.plans.plan_file import check_plan
+from measurement.probes.host_counters import read_counters
 from measurement.records.host_use import GpuCounters, HostCounters, Traffic
 from reports import write_reports
 from reports.conclusions.machine import energy_per_sample_j
 from reports.schema import Estimate
 from runners.driver.arm_session import Exchange
 from runners.driver.rounds import measured_outside
-from runners.processes.host_counters import read_counters
 from tests.conftest import TINY
 from tests.kit.changed import changed
 from tests.kit.commands import run_python
@@ -98,7 +98,7 @@ def test_a_supervisor_reads_the_counters_of_its_host(supervisors):  # noqa: F811
 
 @pytest.mark.process
 def test_reading_takes_no_process_and_little_memory():
-    program = "import sys; from runners.processes.host_counters import read_counters; read_counters(); print(*sys.modules)"
+    program = "import sys; from measurement.probes.host_counters import read_counters; read_counters(); print(*sys.modules)"
     said = run_python(program).stdout.split()
     assert "sys" in said and not {"torch", "numpy", "pandas", "pydantic"} & set(said)
     assert json.loads(json.dumps(read_counters()))

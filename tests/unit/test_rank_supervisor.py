@@ -21,8 +21,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from runners.probe.ringside_probe.supervision import host_relay, rank_supervisor
-from runners.probe.ringside_probe.supervision.rank_supervisor import ProcessTree, children_from_all_processes, children_from_tasks
+from measurement.agent.ringside_agent.supervision import host_relay, rank_supervisor
+from measurement.agent.ringside_agent.supervision.rank_supervisor import (
+    ProcessTree,
+    children_from_all_processes,
+    children_from_tasks,
+)
 from runners.processes.supervisor_server import SupervisorServer
 from tests.conftest import REPOSITORY, started_processes, wait_until
 
@@ -85,7 +89,7 @@ def supervisors():
 @contextmanager
 def supervised(supervisors, program, *, rank=0):
     """A process that starts its supervisor as a rank does, and then runs a program."""
-    begin = "from runners.probe.ringside_probe.supervision.rank_supervisor import start"
+    begin = "from measurement.agent.ringside_agent.supervision.rank_supervisor import start"
     starts = f"way = start({supervisors.address!r}, {str(KEY_FILE)!r}, 'arm', 0, {rank}, world_size=4){program}"
     with subprocess.Popen([sys.executable, "-c", f"{begin}; {starts}"], cwd=REPOSITORY) as process:
         try:
@@ -186,7 +190,7 @@ import errno, os, socket
 def pidfd_open(*_):
     raise OSError(errno.ENOSYS, "Function not implemented")
 os.pidfd_open = pidfd_open
-from runners.probe.ringside_probe.supervision import host_relay
+from measurement.agent.ringside_agent.supervision import host_relay
 way, _ = socket.socketpair()
 host_relay.watch({address!r}, {key_file!r}, str(way.detach()), who=["arm", "0", "0", "0", "1", "vm", str(os.getppid())])
 """
@@ -216,7 +220,7 @@ def supervisor_of(process):
 
 
 ANSWERS = f"""
-from runners.probe.ringside_probe.channel import Channel
+from measurement.agent.ringside_agent.channel import Channel
 channel = Channel(way, key=open({str(KEY_FILE)!r}).read(), arm="arm", launch=0, rank=rank)
 number = int(channel.job())
 channel.reply("nobody asked")

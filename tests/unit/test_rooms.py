@@ -25,17 +25,17 @@ INNER_ROOMS = {
     "workloads/data": set(),
     "backends/mpi": set(),
     "backends/horovod": {"mpi"},
-    "runners/protocol": {"probe"},
+    "runners/protocol": set(),
     "runners/traces": {"protocol"},
     "runners/launchers": set(),
-    "runners/processes": {"launchers", "probe", "protocol"},
+    "runners/processes": {"launchers", "protocol"},
     "runners/hosts": {"launchers", "processes"},
     "runners/planning": {"launchers", "hosts", "processes", "protocol"},
-    "runners/rank": {"launchers", "planning", "probe", "processes", "protocol", "traces"},
-    "runners/driver": {"hosts", "launchers", "planning", "probe", "processes", "protocol", "scripts", "traces"},
+    "runners/rank": {"launchers", "planning", "processes", "protocol", "traces"},
+    "runners/driver": {"hosts", "launchers", "planning", "processes", "protocol", "scripts", "traces"},
     "runners/standalone": {"hosts", "launchers", "planning", "processes", "protocol", "rank"},
     "runners/doctor": {"launchers", "processes"},
-    "runners/scripts": {"hosts", "launchers", "planning", "probe", "processes"},
+    "runners/scripts": {"hosts", "launchers", "planning", "processes"},
     "runners/tuning": {"hosts", "planning"},
     "reports/statistics": set(),
     "reports/conclusions": {"statistics"},
@@ -177,12 +177,12 @@ def test_no_module_is_named_after_a_dependency_or_after_nothing():
 def test_only_launchers_know_rank_variables():
     """backends/horovod/rendezvous.py writes Horovod's in the place of its launcher, environment.py leaves them out of records.
 
-    The probe runs where none of our rooms are, so it has a list of its own (ringside_probe/place.py).
+    The agent runs where none of our rooms are, so it has a list of its own (ringside_agent/place.py).
     """
     names = {"LOCAL_RANK", "WORLD_SIZE", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"}
     for room in ROOMS:
         for path in (REPOSITORY / room).rglob("*.py"):
-            if {"launchers", "ringside_probe"} & set(path.parts) or path.name in ("rendezvous.py", "environment.py"):
+            if {"launchers", "ringside_agent"} & set(path.parts) or path.name in ("rendezvous.py", "environment.py"):
                 continue
             text = {n.value for n in ast.walk(parsed(path)) if isinstance(n, ast.Constant)}
             assert not names & text, path

@@ -9,10 +9,10 @@ from datetime import timedelta
 
 import pytest
 
+from measurement.agent.ringside_agent.channel import Channel, command_key, reply_key, seal
+from measurement.agent.ringside_agent.supervision.frames import say
+from measurement.agent.ringside_agent.supervision.rank_supervisor import greet, prove, receive_line
 from measurement.errors import LaunchError
-from runners.probe.ringside_probe.channel import Channel, command_key, reply_key, seal
-from runners.probe.ringside_probe.supervision.frames import say
-from runners.probe.ringside_probe.supervision.rank_supervisor import greet, prove, receive_line
 from runners.processes import supervised_arm, supervisor_server
 from runners.processes.supervisor_server import MOST_GREETINGS, SupervisorServer
 from tests.conftest import wait_until

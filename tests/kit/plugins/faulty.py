@@ -19,11 +19,11 @@ import torch
 
 from backends.ddp import DDP
 from backends.horovod.backend import Horovod
+from measurement.agent.ringside_agent.supervision.rank_supervisor import is_supervisor
 from reports.base import Report
 from runners.launchers.horovodrun import Horovodrun
 from runners.launchers.mpirun import Mpirun
 from runners.launchers.spawn import Spawn
-from runners.probe.ringside_probe.supervision.rank_supervisor import is_supervisor
 
 THIRD_ROUND = 4
 """Which block it is: the trial that sets the blocks' length comes first."""

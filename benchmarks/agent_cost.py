@@ -1,9 +1,9 @@
-"""What does the probe cost a script in each step? At most 20 µs are wanted.
+"""What does the agent cost a script in each step? At most 20 µs are wanted.
 
-    python benchmarks/probe_cost.py [--blocks 60] [--steps 300]
-    horovodrun -np 1 python benchmarks/probe_cost.py --horovod [...]
+    python benchmarks/agent_cost.py [--blocks 60] [--steps 300]
+    horovodrun -np 1 python benchmarks/agent_cost.py --horovod [...]
 
-One process takes tiny steps on the CPU, from a loader, in blocks: with the probe in torch, and with everything as torch has it, in
+One process takes tiny steps on the CPU, from a loader, in blocks: with the agent in torch, and with everything as torch has it, in
 random order. Printed: µs per step of either, and the mean difference over pairs of blocks with its 95% interval, by the clock and
 by the thread's CPU time. ``--horovod`` wraps the optimizer, so that the hooks fire twice. Run it on an otherwise idle machine.
 """
@@ -21,8 +21,8 @@ import torch
 from torch.optim import optimizer as hooks
 from torch.utils.data import DataLoader, TensorDataset, dataloader
 
+from measurement.agent.ringside_agent import settings, watching
 from reports.statistics.student import t_interval
-from runners.probe.ringside_probe import settings, watching
 
 PATCHED = (
     (torch.autograd, "backward"),
@@ -34,7 +34,7 @@ HOOKS = (hooks._global_optimizer_pre_hooks, hooks._global_optimizer_post_hooks)
 
 
 def state() -> list[Any]:
-    """What the probe changes in torch, as it is now."""
+    """What the agent changes in torch, as it is now."""
     return [getattr(owner, name) for owner, name in PATCHED] + [dict(registered) for registered in HOOKS]
 
 
@@ -95,24 +95,24 @@ def main() -> None:
     recorder.before_step = recorder.after_step = recorder.on_batch = None  # as in blocks
     step = make_step(horovod=given.horovod)
     us_per_step(step, given.steps)
-    probed = state()
-    found: dict[str, list[tuple[float, float]]] = {"bare": [], "probed": []}
+    watched = state()
+    found: dict[str, list[tuple[float, float]]] = {"bare": [], "watched": []}
     for _ in range(given.blocks):
-        for kind in random.sample(["bare", "probed"], 2):
-            put(bare if kind == "bare" else probed)
+        for kind in random.sample(["bare", "watched"], 2):
+            put(bare if kind == "bare" else watched)
             recorder.begin(-1)
             found[kind].append(us_per_step(step, given.steps))
     for number, clock in enumerate(("clock", "CPU time")):
-        show(clock, *([block[number] for block in found[kind]] for kind in ("bare", "probed")))
+        show(clock, *([block[number] for block in found[kind]] for kind in ("bare", "watched")))
 
 
-def show(clock: str, bare: Sequence[float], probed: Sequence[float]) -> None:
+def show(clock: str, bare: Sequence[float], watched: Sequence[float]) -> None:
     """Print both and what one costs more."""
-    differences = [one - other for one, other in zip(probed, bare, strict=True)]
+    differences = [one - other for one, other in zip(watched, bare, strict=True)]
     mean = t_interval(differences, confidence=0.95)
     assert mean is not None
     print(
-        f"{clock}: bare {median(bare):.1f}, probed {median(probed):.1f} µs per step (medians of blocks); the probe costs "
+        f"{clock}: bare {median(bare):.1f}, watched {median(watched):.1f} µs per step (medians of blocks); the agent costs "
         f"{mean.value:.2f} µs [{mean.ci_low:.2f} {mean.ci_high:.2f}], median over pairs {median(differences):.2f}"
     )
 

@@ -27,7 +27,7 @@ MOST_FILES = 20
 
 
 def watch_torch(settings: Settings) -> rank.Rank:
-    """Put the probe into torch, which has just been imported. Returns what may become a rank."""
+    """Put the agent into torch, which has just been imported. Returns what may become a rank."""
     torch: Any = sys.modules["torch"]
     recorder = Recorder(settings.iteration_ends)
     own = rank.Rank(settings, recorder)
@@ -68,7 +68,7 @@ def watch_backward(autograd: Any, recorder: Recorder) -> None:
             recorder.in_backward = False
         try:
             recorder.note_backward(args[0] if args else kwargs.get("tensors"))
-        except Exception as error:  # noqa: BLE001 - the probe's edge
+        except Exception as error:  # noqa: BLE001 - the agent's edge
             recorder.failed(error)
         return result
 
@@ -125,7 +125,7 @@ def _watch_scaler(owner: Any, recorder: Recorder) -> None:
             elif getattr(optimizer, "_step_supports_amp_scaling", False):
                 found = self._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
                 recorder.overflows += [(len(recorder.rows) - 1, one) for one in found.values()]
-        except Exception as error:  # noqa: BLE001 - the probe's edge
+        except Exception as error:  # noqa: BLE001 - the agent's edge
             recorder.failed(error)
         return result
 
@@ -215,7 +215,7 @@ def timed_next(original: Any, recorder: Recorder) -> Any:
                 recorder.drawn.append(batches.size_of(batch))
                 if recorder.on_batch is not None:
                     recorder.on_batch(self, batch)
-            except Exception as error:  # noqa: BLE001 - the probe's edge
+            except Exception as error:  # noqa: BLE001 - the agent's edge
                 recorder.failed(error)
         return batch
 
@@ -225,7 +225,7 @@ def timed_next(original: Any, recorder: Recorder) -> Any:
 
 
 def watch_files(torch: Any, own: str | None) -> Callable[[], list[str]]:
-    """Hear of the files that Python opens, and of those that ``torch.save`` does. ``own``: how the probe's file begins.
+    """Hear of the files that Python opens, and of those that ``torch.save`` does. ``own``: how the agent's file begins.
 
     Returns:
         What ends it, and returns the files. An audit hook stays for the life of a process: it then returns at once.

@@ -97,7 +97,7 @@ class Recorder:
             if self.before_step is not None and self.backwards:
                 self.before_step(optimizer, False)
             self._began, self.backwards_then = now, self.backwards
-        except Exception as error:  # noqa: BLE001 - the probe's edge
+        except Exception as error:  # noqa: BLE001 - the agent's edge
             self.failed(error)
 
     def post_hook(self, optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -119,7 +119,7 @@ class Recorder:
                 self.after_step(optimizer)
             if self.ends_iteration(optimizer):
                 self.end_iteration(now)
-        except Exception as error:  # noqa: BLE001 - the probe's edge
+        except Exception as error:  # noqa: BLE001 - the agent's edge
             self.failed(error)
 
     def _is_running(self) -> bool:

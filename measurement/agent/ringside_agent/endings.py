@@ -108,8 +108,8 @@ def excerpt_of(frame: traceback.FrameSummary) -> list[str]:
     return [f"  {'>' if one == number else ' '} {one:4} | {lines[one - 1].rstrip()}".rstrip() for one in around]
 
 
-def probe_lines(error: BaseException) -> list[str]:
-    """Where in the probe an exception arose."""
+def agent_lines(error: BaseException) -> list[str]:
+    """Where in the agent an exception arose."""
     return [f"  {os.path.basename(one.filename)}:{one.lineno}, {one.name}" for one in traceback.extract_tb(error.__traceback__)]
 
 

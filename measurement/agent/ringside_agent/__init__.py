@@ -1,4 +1,4 @@
-"""Ringside's probe: in a user's script, unmodified, it counts and times optimizer steps and tells the driver.
+"""Ringside's agent: in a user's script, unmodified, it counts and times optimizer steps and tells the driver.
 
 Standard library only, Python 3.8 or later, any torch from 2.0. It imports nothing else of Ringside's, whose own
 ranks take from it what they need alike. It may not break the script: what goes wrong in it ends it, and the driver hears of that.

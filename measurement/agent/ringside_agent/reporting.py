@@ -1,4 +1,4 @@
-"""How the probe's functions are called: what goes wrong in them is one line on stderr, and torch.compile leaves them alone."""
+"""How the agent's functions are called: what goes wrong in them is one line on stderr, and torch.compile leaves them alone."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def flat(error: BaseException) -> str:
 
 
 def guarded(act: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function of the probe's; where it fails, say so and go on."""
+    """Call a function of the agent's; where it fails, say so and go on."""
     try:
         return act(*arguments)
-    except Exception as error:  # noqa: BLE001 - the probe must not break a script
-        say(f"the probe failed: {flat(error)}")
+    except Exception as error:  # noqa: BLE001 - the agent must not break a script
+        say(f"the agent failed: {flat(error)}")
         return None
 
 

@@ -1,4 +1,4 @@
-"""The probe's parts that need no rank: what it may import, its lists, batches, sketches, steps and phases, and how it is begun."""
+"""The agent's parts that need no rank: what it may import, its lists, batches, sketches, steps and phases, and how it is begun."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ import numpy as np
 import pytest
 import torch
 
+from measurement.agent.ringside_agent import after_import, blocks, place, settings, watching
+from measurement.agent.ringside_agent.machine import host
+from measurement.agent.ringside_agent.reading import batches, models, sketches, values
+from measurement.agent.ringside_agent.reading.first_steps import FirstSteps
+from measurement.agent.ringside_agent.recorder import FOREIGN_STEPS, WITHOUT_BACKWARD, Recorder
 from measurement.conditions.conditions import fingerprint
 from measurement.environment import recorded_environment
-from runners.probe.ringside_probe import after_import, blocks, place, settings, watching
-from runners.probe.ringside_probe.machine import host
-from runners.probe.ringside_probe.reading import batches, models, sketches, values
-from runners.probe.ringside_probe.reading.first_steps import FirstSteps
-from runners.probe.ringside_probe.recorder import FOREIGN_STEPS, WITHOUT_BACKWARD, Recorder
-from runners.scripts.script_setup import lists_for_probe
+from runners.scripts.script_setup import lists_for_agent
 from tests.conftest import REPOSITORY
 
-PROBE = REPOSITORY / "runners" / "probe"
-SOURCES = sorted(PROBE.rglob("*.py"))
+AGENT = REPOSITORY / "measurement" / "agent"
+SOURCES = sorted(AGENT.rglob("*.py"))
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
@@ -39,7 +39,7 @@ def test_it_is_python_3_8_and_imports_nothing_but_the_standard_library(path):
         if isinstance(node, ast.ImportFrom) and node.level == 0:
             names = [node.module]
         for name in names:
-            is_late = path.name == "rank_supervisor.py" and name == "runners.processes.host_counters"
+            is_late = path.name == "rank_supervisor.py" and name == "measurement.probes.host_counters"
             assert is_late or name.partition(".")[0] in sys.stdlib_module_names
 
 
@@ -47,7 +47,7 @@ def test_it_records_the_variables_that_ringside_does_and_no_secrets(monkeypatch)
     given = {"OMP_NUM_THREADS": "2", "HOROVOD_RANK": "1", "NCCL_SECRET": "s", "LD_PRELOAD": "x.so", "OTHER": "o"}
     for name, value in given.items():
         monkeypatch.setenv(name, value)
-    found = host.steering(settings.decode(settings.encode(settings.decode(told(**lists_for_probe())))))
+    found = host.steering(settings.decode(settings.encode(settings.decode(told(**lists_for_agent())))))
     assert found == recorded_environment(os.environ)
     assert given.keys() & found.keys() == {"OMP_NUM_THREADS", "LD_PRELOAD"}
     assert host.steering(settings.decode(told())) == {}
@@ -74,7 +74,7 @@ def test_its_fingerprint_is_that_of_ringside():
     ],
 )
 def test_a_process_without_a_library_is_known_by_its_launchers_variables(variables, expected):
-    assert place.place_of_variables(variables, lists_for_probe()["families"]) == expected
+    assert place.place_of_variables(variables, lists_for_agent()["families"]) == expected
 
 
 def test_the_larger_world_of_two_libraries_counts(monkeypatch):
@@ -89,7 +89,7 @@ def told(**changes):
 
 
 def test_settings_are_read_and_what_is_not_known_is_left_out():
-    found = settings.decode(told(ranks=2, later="x", **lists_for_probe()))
+    found = settings.decode(told(ranks=2, later="x", **lists_for_agent()))
     assert found.ranks == 2 and settings.decode(settings.encode(found)) == found
 
 
@@ -118,16 +118,16 @@ def run(code, *, path, **variables):
 )
 def test_the_users_own_sitecustomize_runs_and_so_does_the_script(tmp_path, variables):
     (tmp_path / "sitecustomize.py").write_text("import builtins\nbuiltins.mine = __name__\n")
-    done = run("import sitecustomize; print(mine, sitecustomize.__file__)", path=[PROBE, tmp_path], **variables)
+    done = run("import sitecustomize; print(mine, sitecustomize.__file__)", path=[AGENT, tmp_path], **variables)
     assert done.stdout.split() == ["sitecustomize", str(tmp_path / "sitecustomize.py")]
-    assert ("the probe could not begin" in done.stderr) == (variables.get(settings.VARIABLE) == "nonsense")
+    assert ("the agent could not begin" in done.stderr) == (variables.get(settings.VARIABLE) == "nonsense")
 
 
 @pytest.mark.process
 def test_files_that_are_opened_for_writing_are_heard_of_until_that_is_stopped(tmp_path):
     code = f"""if True:
     import os, sys, types
-    from ringside_probe import watching
+    from ringside_agent import watching
     os.chdir({str(tmp_path)!r})
     torch = types.SimpleNamespace(save=lambda obj, f: None)
     stop = watching.watch_files(torch, os.path.abspath("own"))
@@ -147,14 +147,14 @@ def test_files_that_are_opened_for_writing_are_heard_of_until_that_is_stopped(tm
     [open(str(number), "w") for number in range(99)]
     print(len(stop()))
     """
-    done = run(code, path=[PROBE])
+    done = run(code, path=[AGENT])
     assert done.stdout.splitlines() == [str(["?", "a", "b", "first.pt", "second.pt"])] * 2 + ["20"], done.stderr
 
 
 @pytest.mark.process
 def test_where_it_is_not_asked_for_nothing_of_it_is_imported(tmp_path):
     code = "import sys; print([name for name in sys.modules if 'ringside' in name], len(sys.meta_path))"
-    bare, off = run(code, path=[tmp_path]), run(code, path=[PROBE])
+    bare, off = run(code, path=[tmp_path]), run(code, path=[AGENT])
     assert bare.stdout == off.stdout != ""
 
 

@@ -1,4 +1,4 @@
-"""What the driver wants of the probe: one environment variable, in which there are no secrets."""
+"""What the driver wants of the agent: one environment variable, in which there are no secrets."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import json
 import os
 from typing import Any, NamedTuple, Sequence
 
-VARIABLE = "RINGSIDE_PROBE"
-RANK_VARIABLE = "RINGSIDE_PROBE_RANK"
-"""Set in a rank to its process id, so that the probe does nothing in what it starts."""
+VARIABLE = "RINGSIDE_AGENT"
+RANK_VARIABLE = "RINGSIDE_AGENT_RANK"
+"""Set in a rank to its process id, so that the agent does nothing in what it starts."""
 
 COMPARED_STEPS = 5
 """First steps of each script, untimed, in which its settings, gradients and parameters are read."""

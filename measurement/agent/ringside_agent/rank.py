@@ -129,9 +129,9 @@ class Rank:
             endings.leave(1)
 
     def fail(self, error: BaseException) -> None:
-        """Something went wrong in the probe: tell the driver, and let the script go on without it."""
+        """Something went wrong in the agent: tell the driver, and let the script go on without it."""
         self.recorder.off = True
-        message = f"the probe failed: {flat(error)}"
+        message = f"the agent failed: {flat(error)}"
         say(message)
         if self.channel is not None:
-            endings.tell(self.channel, self.recorder, endings.error_reply(message, endings.probe_lines(error)))
+            endings.tell(self.channel, self.recorder, endings.error_reply(message, endings.agent_lines(error)))

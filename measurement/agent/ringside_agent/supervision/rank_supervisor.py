@@ -165,12 +165,12 @@ def read_counters(rank: int) -> str:
 
 
 def _counters() -> dict[str, Any]:
-    if "runners" not in sys.modules:  # only here: a supervisor starts with the standard library alone
+    if "measurement" not in sys.modules:  # only here: a supervisor starts with the standard library alone
         import site
 
         site.main()
         sys.path.append(str(Path(THIS_FILE).parents[4]))
-    from runners.processes.host_counters import read_counters as read_all
+    from measurement.probes.host_counters import read_counters as read_all
 
     return read_all()
 
@@ -326,6 +326,6 @@ def read(path: str) -> str:
 
 if __name__ == "__main__":
     sys.path.append(str(Path(THIS_FILE).parents[2]))  # for this import only: a sitecustomize lies there, too
-    host_relay = importlib.import_module("ringside_probe.supervision.host_relay")
+    host_relay = importlib.import_module("ringside_agent.supervision.host_relay")
     sys.path.pop()
     host_relay.watch(*sys.argv[1:4], who=sys.argv[4:])

@@ -1,4 +1,4 @@
-"""The probe in real scripts, which know nothing of it: two ranks under launchers, and single processes that train unusually.
+"""The agent in real scripts, which know nothing of it: two ranks under launchers, and single processes that train unusually.
 
 Under horovodrun: ``test_scripts``.
 """
@@ -17,8 +17,8 @@ from tests.kit.scripts import SCRIPTS, ScriptDriver
 
 STEPS, WARMUP = 10, 2
 LAUNCHERS = {
-    "torchrun": "torchrun --nproc-per-node 2 probe_ddp.py",
-    "mpirun": "mpirun -np 2 --oversubscribe -x PYTHONPATH -x RINGSIDE_PROBE python probe_horovod.py",
+    "torchrun": "torchrun --nproc-per-node 2 agent_ddp.py",
+    "mpirun": "mpirun -np 2 --oversubscribe -x PYTHONPATH -x RINGSIDE_AGENT python agent_horovod.py",
 }
 
 
@@ -47,7 +47,7 @@ def run_through(folder, typed):
     return found
 
 
-HOROVOD = [needs_horovod, pytest.mark.costly("probe over mpirun")]
+HOROVOD = [needs_horovod, pytest.mark.costly("agent over mpirun")]
 
 
 @pytest.fixture(scope="module", params=["torchrun", pytest.param("mpirun", marks=HOROVOD)])
@@ -113,7 +113,7 @@ def test_what_ranks_report_of_their_first_steps_can_be_held_against_each_other(l
 def alone(folder, name, *, blocks=2, **settings):
     """A single process, its first report and the replies to blocks, of which the last is what came instead."""
     with driver(folder, ranks=1, **settings) as arm:
-        arm.start(sys.executable, "probe_cases.py", name)
+        arm.start(sys.executable, "agent_cases.py", name)
         replies = arm.receive()
         while isinstance(replies[-1], StartedReply | BlockReply) and len(replies) <= blocks:
             replies += arm.block(20, block=len(replies))
@@ -128,7 +128,7 @@ def alone(folder, name, *, blocks=2, **settings):
 def test_a_script_that_ends_early_says_so_and_is_started_anew(tmp_path):
     with driver(tmp_path, ranks=1) as arm:
         for start in range(2):
-            arm.start(sys.executable, "probe_cases.py", "exits", start=start)
+            arm.start(sys.executable, "agent_cases.py", "exits", start=start)
             assert isinstance(arm.receive()[0], StartedReply)
             own = arm.block(10, block=start)[0].steps
             assert (own.start, own.first_step) == (start, 5)
@@ -143,7 +143,7 @@ def test_a_script_that_raises_is_told_with_its_line(tmp_path):
     replies, arm = alone(tmp_path, "crashes")
     error = replies[-1]
     assert isinstance(error, ErrorReply)
-    assert "ValueError: the thirtieth step was too much, at probe_cases.py:" in error.message
+    assert "ValueError: the thirtieth step was too much, at agent_cases.py:" in error.message
     assert any(line.lstrip().startswith(">") and "raise ValueError" in line for line in error.excerpt)
     assert arm.exit_code == 1
     assert "Traceback" in arm.log
@@ -153,7 +153,7 @@ def test_a_script_that_raises_is_told_with_its_line(tmp_path):
 def test_what_goes_wrong_in_the_probe_does_not_end_the_script(tmp_path):
     replies, arm = alone(tmp_path, "odd")
     assert isinstance(replies[-1], ErrorReply)
-    assert replies[-1].message == "the probe failed: RuntimeError: not yet"
+    assert replies[-1].message == "the agent failed: RuntimeError: not yet"
     assert any("batches.py" in line for line in replies[-1].excerpt)
     assert arm.exit_code == 0
     assert "ended by itself 40" in arm.log
@@ -197,7 +197,7 @@ def test_where_batches_and_backward_passes_do_not_agree_samples_are_not_counted(
 def test_files_that_a_start_opens_for_writing_are_told_until_its_steps_are_timed(tmp_path):
     (tmp_path / "sub").mkdir()
     with driver(tmp_path, ranks=1) as arm:
-        arm.start("sh", "-c", f"cd {tmp_path / 'sub'} && exec {sys.executable} {SCRIPTS / 'probe_cases.py'} writes")
+        arm.start("sh", "-c", f"cd {tmp_path / 'sub'} && exec {sys.executable} {SCRIPTS / 'agent_cases.py'} writes")
         script = arm.receive()[0].script
         arm.block(10)
     assert script.written_files == [*(f"after-{step}.txt" for step in range(4)), "best.pt", "log.txt"]
@@ -259,7 +259,7 @@ def test_one_script_begins_with_the_parameters_of_another_and_ends_without_its_d
     state = str(tmp_path / "state.pt")
     saved = alone(tmp_path / "one", "plain", blocks=0, state_file=state, state="save")[0][0].script
     with driver(tmp_path / "other", ranks=1, state_file=state, state="load") as arm:
-        arm.start(sys.executable, "probe_cases.py", "seeded_otherwise")
+        arm.start(sys.executable, "agent_cases.py", "seeded_otherwise")
         loaded = arm.receive()[0].script
         arm.supervisors.close()
         assert arm.process.wait(timeout=60) != 0
@@ -270,7 +270,7 @@ def test_one_script_begins_with_the_parameters_of_another_and_ends_without_its_d
 @pytest.mark.costly
 def test_ranks_that_a_script_starts_itself_are_ranks(tmp_path):
     with driver(tmp_path, ranks=2) as arm:
-        arm.start(sys.executable, "probe_cases.py", "spawns")
+        arm.start(sys.executable, "agent_cases.py", "spawns")
         assert [reply.report.rank for reply in arm.receive()] == [0, 1]
         replies = arm.block(10**6)
         assert [type(reply) for reply in replies] == [ErrorReply, EndedReply]

@@ -1,6 +1,6 @@
-"""Python imports this by itself where its folder is on PYTHONPATH. It begins Ringside's probe, then runs the user's own module.
+"""Python imports this by itself where its folder is on PYTHONPATH. It begins Ringside's agent, then runs the user's own module.
 
-Nothing happens unless RINGSIDE_PROBE is set. Standard library only, Python 3.8 or later.
+Nothing happens unless RINGSIDE_AGENT is set. Standard library only, Python 3.8 or later.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
 def _begin() -> None:
-    if not os.environ.get("RINGSIDE_PROBE"):
+    if not os.environ.get("RINGSIDE_AGENT"):
         return
     try:
-        importlib.import_module("ringside_probe").begin()
-    except Exception as error:  # noqa: BLE001 - the script must run, whatever is wrong with the probe
-        print(f"ringside: the probe could not begin: {type(error).__name__}: {error}", file=sys.stderr)
+        importlib.import_module("ringside_agent").begin()
+    except Exception as error:  # noqa: BLE001 - the script must run, whatever is wrong with the agent
+        print(f"ringside: the agent could not begin: {type(error).__name__}: {error}", file=sys.stderr)
 
 
 def _chain() -> None:

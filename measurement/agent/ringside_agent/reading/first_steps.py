@@ -51,7 +51,7 @@ class FirstSteps:
             uncompiled(act)(*arguments)
         except Exception as error:  # noqa: BLE001 - whatever a script's own objects do when they are looked at
             name = act.__name__.replace("_", " ").strip()
-            self.script.notes.append(f"the probe could not read all of the first steps ({name}): {flat(error)}")
+            self.script.notes.append(f"the agent could not read all of the first steps ({name}): {flat(error)}")
 
     def before_forward(self, module: Any) -> bool:
         """Called before every forward pass of a module, until the first that trains; returns whether it was this one."""
