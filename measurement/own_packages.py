@@ -15,10 +15,12 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
 
+from measurement.agent.ringside_agent import users_lines
+from measurement.agent.ringside_agent.users_lines import ROOMS as NAMES
 from measurement.errors import PlanError
 
-HOUSE = Path(__file__).resolve().parent.parent
-NAMES = ("backends", "install", "measurement", "reports", "runners", "workloads")
+HOUSE = Path(users_lines.HOUSE).resolve()
+
 IN_A_CHILD = f"{HOUSE}/."
 """First on ``sys.path`` of a process by spawn, until it has imported one of our packages."""
 PLUG_IN = "ringside_plugin_"

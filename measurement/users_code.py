@@ -1,67 +1,17 @@
-"""Where an error arose in a user's own code: file, line, and the lines around. Ours, PyTorch's and Python's are not theirs."""
+"""A user's own code: where a class of theirs is written, how an error in it is told, and its import."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import inspect
-import linecache
 import os
-import re
 import sys
-import sysconfig
 import threading
-import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from measurement.own_packages import HOUSE, NAMES
-
-LINES_AROUND = 2
-LONGEST = 600
-"""Characters of a message; PyTorch's longest explain themselves in their first lines."""
-LIBRARIES = tuple({Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")})
-FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:,? in (?P<function>.+))?$', re.MULTILINE)
-FROM_LOADER = "Original Traceback"
-"""In the message of an error that PyTorch brings from a loader process, before the traceback there."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Place:
-    """A line of a user's file."""
-
-    file: Path
-    line: int
-    function: str | None = None
-
-    def __str__(self) -> str:
-        inside = f", in {self.function}" if self.function and not self.function.startswith("<") else ""
-        return f"{_short(self.file)}:{self.line}{inside}"
-
-    def excerpt(self) -> list[str]:
-        """The line and those around it, numbered, the line itself marked; empty if the file cannot be read."""
-        lines = linecache.getlines(str(self.file))
-        first, last = max(1, self.line - LINES_AROUND), min(len(lines), self.line + LINES_AROUND)
-        return [f"{'>' if n == self.line else ' '} {n:4} | {lines[n - 1].rstrip()}".rstrip() for n in range(first, last + 1)]
-
-
-def place_of(error: BaseException) -> Place | None:
-    """The innermost line of the user's own code that an error came through; None if it came through none.
-
-    Of an error in a loader process, PyTorch keeps the traceback in the message, which is read, too.
-    """
-    return place_in("".join(traceback.format_exception(error)))
-
-
-def place_in(text: str) -> Place | None:
-    """The last line of the user's own code in a traceback, or in several."""
-    found = [match for match in FRAME.finditer(text) if is_users(Path(match["file"]))]
-    if not found:
-        return None
-    last = found[-1]
-    return Place(file=Path(last["file"]), line=int(last["line"]), function=last["function"])
+from measurement.agent.ringside_agent.users_lines import Place, is_users
 
 
 def place_of_definition(thing: object) -> Place | None:
@@ -71,25 +21,7 @@ def place_of_definition(thing: object) -> Place | None:
         _, line = inspect.getsourcelines(thing)  # type: ignore[arg-type]
     except (OSError, TypeError):
         return None
-    return Place(file=Path(file), line=line) if file and is_users(Path(file)) else None
-
-
-def is_users(file: Path) -> bool:
-    """Whether a file is a user's, which may lie anywhere but among ours and the installed packages."""
-    resolved = file.resolve()
-    if not resolved.is_file() or any(resolved.is_relative_to(library) for library in LIBRARIES):
-        return False
-    return not any(resolved.is_relative_to(HOUSE / room) for room in NAMES)
-
-
-def message_of(error: BaseException) -> str:
-    """The error's class and what it says, on one line: the first paragraph, or the last line of a loader process's traceback."""
-    text = str(error).strip()
-    if FROM_LOADER in text:
-        return f"{text.splitlines()[-1].strip()} (in a loader process)"
-    first = " ".join(text.partition("\n\n")[0].split())
-    shortened = first if len(first) <= LONGEST else f"{first[:LONGEST]} ..."
-    return f"{type(error).__name__}: {shortened}" if shortened else type(error).__name__
+    return Place(file, line) if file and is_users(file) else None
 
 
 def paragraph(message: str, place: Place | None) -> str:
@@ -97,11 +29,6 @@ def paragraph(message: str, place: Place | None) -> str:
     if place is None:
         return message
     return "\n".join([f"{message}, at {place}", *(f"  {line}" for line in place.excerpt())])
-
-
-def _short(file: Path) -> Path:
-    resolved = file.resolve()
-    return resolved.relative_to(Path.cwd()) if resolved.is_relative_to(Path.cwd()) else resolved
 
 
 REMEDY = """put what runs as a program under 'if __name__ == "__main__":'"""

@@ -14,7 +14,8 @@ from dataclasses import field as attribute
 from functools import partial
 from typing import Any, Literal
 
-from measurement.probes.fingerprint import core_count, cpu_model, cuda_version, driver_version, gpu_names, memory_bytes, version
+from measurement.agent.ringside_agent.machine.host import cpu_model, version
+from measurement.probes.fingerprint import core_count, cuda_version, driver_version, gpu_names, memory_bytes
 
 Source = Literal["plan", "rank", "host"]
 """Where a value stands: a plan's field (a job has it, too), its ``training``, a rank's report, the fingerprint of a host."""

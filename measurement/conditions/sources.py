@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from measurement.users_code import is_users
+from measurement.agent.ringside_agent.users_lines import is_users
 
 
 def sources_of(cls: type) -> dict[str, Path]:

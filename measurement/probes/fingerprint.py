@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import subprocess
 import sys
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from measurement.agent.ringside_agent.machine.core_use import usable_cores
 from measurement.probes.nvml import nvml
-
-
-def usable_cores() -> list[int]:
-    """The cores this process may run on."""
-    return sorted(os.sched_getaffinity(0))
 
 
 def core_count() -> int:
@@ -49,23 +42,6 @@ def git_state(folder: Path) -> dict[str, Any]:
         return {}
     status = output_of(["git", "-C", str(folder), "status", "--porcelain", "--untracked-files=no"])
     return {"git_commit": commit, "git_dirty": bool(status)}
-
-
-def version(package: str) -> str | None:
-    """The version of an installed package."""
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def cpu_model() -> str:
-    """The processor's name, as its maker has it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def memory_bytes() -> int:

@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from install import toolchain
+from measurement.agent.ringside_agent.machine.core_use import usable_cores
 from measurement.errors import LaunchError
-from measurement.probes.fingerprint import core_count, usable_cores
+from measurement.probes.fingerprint import core_count
 from measurement.probes.installed_mpi import OPEN_MPI, installed_mpi
 from measurement.world import ALLOW_ROOT
 from runners.doctor.software import SETUP, Finding, finding, installed_version, probe, program_finding

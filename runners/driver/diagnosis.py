@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Literal
 
+from measurement.agent.ringside_agent.users_lines import Place, place_in
 from measurement.conditions.disturbing_variables import Disturbance
 from measurement.errors import LaunchError, cut
 from measurement.records.record import Failure
-from measurement.users_code import Place, place_in
 from runners.driver.arm_processes import LAST_WORDS, ArmProcesses
 from runners.hosts.placement import Placement
 from runners.processes.supervisor_server import SupervisorServer

@@ -16,12 +16,12 @@ from typing import Any
 
 import pandas as pd
 
+from measurement.agent.ringside_agent.machine.core_use import usable_cores
 from measurement.conditions.fairness import fairness_table
 from measurement.conditions.sources import digests
 from measurement.environment import steering_environment
 from measurement.errors import PlanError
 from measurement.plans.plan import Plan
-from measurement.probes.fingerprint import usable_cores
 from measurement.records.record import LaunchRecord, LengthChoice
 from measurement.records.results import ResultsFolder
 from reports import conclude, make_reports, write_reports

@@ -17,13 +17,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from measurement.agent.ringside_agent.users_lines import is_users
 from measurement.conditions.sources import digests, sources_of
 from measurement.environment import forwarded_by_name
 from measurement.errors import LaunchError, PlanError, about
 from measurement.own_packages import digest
 from measurement.plans.plan import Plan
 from measurement.registry import search_beside
-from measurement.users_code import is_users
 from runners.planning.launched_arms import ArmSetup
 from runners.planning.own_work import OwnWork
 from runners.planning.workload import WorkloadSetup, require_model, resolve_workload

@@ -20,8 +20,9 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from backends import Backend
+from measurement.agent.ringside_agent.users_lines import message_of, place_of
 from measurement.errors import PlanError, about, shortened
-from measurement.users_code import message_of, paragraph, place_of, place_of_definition
+from measurement.users_code import paragraph, place_of_definition
 from runners.planning.workload import WorkloadSetup
 from runners.planning.wrapped_model import REMEDY, BypassedError, WrappedModel
 from runners.protocol.messages import Job

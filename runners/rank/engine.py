@@ -18,12 +18,11 @@ import torch
 
 from backends import Backend, make_backend
 from measurement.agent.ringside_agent.machine import core_use
-from measurement.agent.ringside_agent.machine.core_use import own_threads
+from measurement.agent.ringside_agent.machine.core_use import own_threads, usable_cores
 from measurement.conditions.conditions import fingerprint
 from measurement.conditions.sources import digests, sources_of
 from measurement.errors import PlanError, WorldSizeMismatchError
 from measurement.plans.settings import SpeedSettings
-from measurement.probes.fingerprint import usable_cores
 from measurement.probes.gpu_places import pci_address
 from measurement.probes.start_clock import StartClock
 from measurement.records.record import Case, CoreUse, RankReport, RankSteps

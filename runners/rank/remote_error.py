@@ -7,9 +7,10 @@ import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from measurement.agent.ringside_agent.users_lines import message_of, place_of
 from measurement.errors import RingsideError, printable
 from measurement.own_packages import remedy_of_clash
-from measurement.users_code import message_of, paragraph, place_of
+from measurement.users_code import paragraph
 
 FULL = (
     "see 'df -h /dev/shm', through which loader processes pass tensors (docker run --shm-size=8g gives more), and that of TMPDIR "

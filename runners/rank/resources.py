@@ -18,10 +18,9 @@ from pathlib import Path
 
 import psutil
 
-from measurement.agent.ringside_agent.machine.core_use import own_threads
+from measurement.agent.ringside_agent.machine.core_use import own_threads, usable_cores
 from measurement.agent.ringside_agent.supervision.rank_supervisor import state
 from measurement.conditions.disturbing_variables import KEEP_FREED_MEMORY
-from measurement.probes.fingerprint import usable_cores
 from measurement.probes.gpu_places import cores_near_gpus
 from measurement.world import World
 

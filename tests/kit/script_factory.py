@@ -1,4 +1,4 @@
-"""Records of scripts of known truth: a small training is computed for each rank, and what the agent would report is read from it."""
+"""Records of scripts of known truth: a small training is computed for every rank, and what an agent reports is read from it."""
 
 from __future__ import annotations
 

@@ -13,7 +13,8 @@ import time
 import pytest
 
 from measurement.agent.ringside_agent.machine import core_use
-from measurement.probes.fingerprint import crowded_warning, shared_gpus_warning, usable_cores
+from measurement.agent.ringside_agent.machine.core_use import usable_cores
+from measurement.probes.fingerprint import crowded_warning, shared_gpus_warning
 from measurement.records.record import BlockRecord, CoreUse, RankSteps, load_of
 from runners.processes.busy_machine import busy_warning
 

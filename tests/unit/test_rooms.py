@@ -20,8 +20,8 @@ ROOMS = {
 INNER_ROOMS = {
     "measurement/plans": set(),
     "measurement/records": {"plans"},
-    "measurement/probes": {"records"},
-    "measurement/conditions": {"plans", "probes", "records"},
+    "measurement/probes": {"agent", "records"},
+    "measurement/conditions": {"agent", "plans", "probes", "records"},
     "workloads/data": set(),
     "backends/mpi": set(),
     "backends/horovod": {"mpi"},

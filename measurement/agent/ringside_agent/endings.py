@@ -6,25 +6,21 @@ import atexit
 import contextlib
 import faulthandler
 import json
-import linecache
 import multiprocessing
 import os
 import signal
-import site
 import sys
-import sysconfig
 import time
 import traceback
 from typing import Any, NoReturn, Sequence
 
 from .channel import Channel
 from .recorder import Recorder
-from .reporting import flat, guarded, say
+from .reporting import guarded, say
+from .users_lines import message_of, place_of
 
 COMMAND_S = 5.0
 """Within which a command that waits for this rank must have come, where the script has ended before its first report."""
-LINES_AROUND = 2
-OWN = os.path.dirname(os.path.abspath(__file__))
 
 
 def watch(channel: Channel, recorder: Recorder) -> None:
@@ -66,9 +62,9 @@ def tell_error(channel: Channel, recorder: Recorder, error: BaseException) -> No
     """Report an exception of the script's."""
     if isinstance(error, SystemExit):
         return
-    frames = users_frames(error)
-    place, excerpt = (place_of(frames[-1]), excerpt_of(frames[-1])) if frames else ("", [])
-    tell(channel, recorder, error_reply(flat(error) + place, excerpt))
+    place = place_of(error)
+    where, excerpt = (f", at {place}", [f"  {line}" for line in place.excerpt()]) if place else ("", [])
+    tell(channel, recorder, error_reply(message_of(error) + where, excerpt))
 
 
 def tell(channel: Channel, recorder: Recorder, message: dict[str, Any]) -> None:
@@ -85,27 +81,6 @@ def tell(channel: Channel, recorder: Recorder, message: dict[str, Any]) -> None:
 def error_reply(message: str, excerpt: Sequence[str] = ()) -> dict[str, Any]:
     """What the driver hears of an exception."""
     return {"kind": "error", "cause": "exception", "message": message, "excerpt": list(excerpt), "at_s": time.time()}
-
-
-def users_frames(error: BaseException) -> list[traceback.FrameSummary]:
-    """The frames of an exception's traceback that are neither ours nor in an installed package, the innermost last."""
-    paths = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    folders = tuple(os.path.realpath(path) + os.sep for path in [*paths, *site.getsitepackages(), OWN] if path)
-    frames = traceback.extract_tb(error.__traceback__)
-    return [one for one in frames if not os.path.realpath(one.filename).startswith(folders) and os.path.isfile(one.filename)]
-
-
-def place_of(frame: traceback.FrameSummary) -> str:
-    """``, at train.py:12, in main``."""
-    inside = "" if frame.name.startswith("<") else f", in {frame.name}"
-    return f", at {os.path.relpath(frame.filename)}:{frame.lineno}{inside}"
-
-
-def excerpt_of(frame: traceback.FrameSummary) -> list[str]:
-    """The user's line, marked, and those around it."""
-    lines, number = linecache.getlines(frame.filename), frame.lineno or 1
-    around = range(max(1, number - LINES_AROUND), min(len(lines), number + LINES_AROUND) + 1)
-    return [f"  {'>' if one == number else ' '} {one:4} | {lines[one - 1].rstrip()}".rstrip() for one in around]
 
 
 def agent_lines(error: BaseException) -> list[str]:

@@ -17,8 +17,9 @@ from .place import Place, find_place
 from .reading import reports
 from .reading.first_steps import FirstSteps
 from .recorder import Recorder
-from .reporting import flat, never_compile, say, uncompiled
+from .reporting import never_compile, say, uncompiled
 from .settings import COMPARED_STEPS, RANK_VARIABLE, Settings
+from .users_lines import message_of
 
 
 class Rank:
@@ -131,7 +132,7 @@ class Rank:
     def fail(self, error: BaseException) -> None:
         """Something went wrong in the agent: tell the driver, and let the script go on without it."""
         self.recorder.off = True
-        message = f"the agent failed: {flat(error)}"
+        message = f"the agent failed: {message_of(error)}"
         say(message)
         if self.channel is not None:
             endings.tell(self.channel, self.recorder, endings.error_reply(message, endings.agent_lines(error)))

@@ -7,6 +7,8 @@ import sys
 import types
 from typing import Any, Callable
 
+from .users_lines import message_of
+
 
 def say(sentence: str) -> None:
     """Print a line on stderr, where there is one."""
@@ -14,18 +16,12 @@ def say(sentence: str) -> None:
         print(f"ringside: {sentence}", file=sys.stderr, flush=True)
 
 
-def flat(error: BaseException) -> str:
-    """An exception on one line."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text[:600]}" if text else type(error).__name__
-
-
 def guarded(act: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function of the agent's; where it fails, say so and go on."""
     try:
         return act(*arguments)
     except Exception as error:  # noqa: BLE001 - the agent must not break a script
-        say(f"the agent failed: {flat(error)}")
+        say(f"the agent failed: {message_of(error)}")
         return None
 
 

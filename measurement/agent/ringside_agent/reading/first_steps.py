@@ -10,8 +10,9 @@ from typing import Any, Callable, Sequence
 
 from ..place import find_place
 from ..recorder import READ_AHEAD, Recorder
-from ..reporting import flat, uncompiled
+from ..reporting import uncompiled
 from ..settings import Settings
+from ..users_lines import message_of
 from . import configuration, libraries, models
 from .script import Script
 from .sketches import sketch
@@ -51,7 +52,7 @@ class FirstSteps:
             uncompiled(act)(*arguments)
         except Exception as error:  # noqa: BLE001 - whatever a script's own objects do when they are looked at
             name = act.__name__.replace("_", " ").strip()
-            self.script.notes.append(f"the agent could not read all of the first steps ({name}): {flat(error)}")
+            self.script.notes.append(f"the agent could not read all of the first steps ({name}): {message_of(error)}")
 
     def before_forward(self, module: Any) -> bool:
         """Called before every forward pass of a module, until the first that trains; returns whether it was this one."""

@@ -1,0 +1,79 @@
+"""Where an error arose in a user's own code: file, line, and the lines around. Ours, PyTorch's and Python's are not theirs."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import re
+import site
+import sysconfig
+import traceback
+from functools import lru_cache
+from typing import NamedTuple
+
+LINES_AROUND = 2
+LONGEST = 600
+"""Characters of a message; PyTorch's longest explain themselves in their first lines."""
+HOUSE = os.path.abspath(__file__).rsplit(os.sep, 4)[0]
+ROOMS = ("backends", "install", "measurement", "reports", "runners", "workloads")
+"""Our packages, in the house."""
+FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:,? in (?P<function>.+))?$', re.MULTILINE)
+FROM_LOADER = "Original Traceback"
+"""In the message of an error that PyTorch brings from a loader process, before the traceback there."""
+
+
+class Place(NamedTuple):
+    """A line of a user's file."""
+
+    file: str
+    line: int
+    function: str | None = None
+
+    def __str__(self) -> str:
+        inside = f", in {self.function}" if self.function and not self.function.startswith("<") else ""
+        file, here = os.path.realpath(self.file), os.path.realpath(os.curdir) + os.sep
+        return f"{file[len(here) :] if file.startswith(here) else file}:{self.line}{inside}"
+
+    def excerpt(self) -> list[str]:
+        """The line and those around it, numbered, the line itself marked; empty if the file cannot be read."""
+        lines = linecache.getlines(self.file)
+        first, last = max(1, self.line - LINES_AROUND), min(len(lines), self.line + LINES_AROUND)
+        return [f"{'>' if n == self.line else ' '} {n:4} | {lines[n - 1].rstrip()}".rstrip() for n in range(first, last + 1)]
+
+
+def place_of(error: BaseException) -> Place | None:
+    """The innermost line of the user's own code that an error came through; None if it came through none.
+
+    Of an error in a loader process, PyTorch keeps the traceback in the message, which is read, too.
+    """
+    return place_in("".join(traceback.format_exception(type(error), error, error.__traceback__)))
+
+
+def place_in(text: str) -> Place | None:
+    """The last line of the user's own code in a traceback, or in several."""
+    found = [match for match in FRAME.finditer(text) if is_users(match["file"])]
+    return Place(found[-1]["file"], int(found[-1]["line"]), found[-1]["function"]) if found else None
+
+
+def is_users(file: str | os.PathLike[str]) -> bool:
+    """Whether a file is a user's, which may lie anywhere but among ours and the installed packages."""
+    resolved = os.path.realpath(file)
+    return os.path.isfile(resolved) and not resolved.startswith(_of_others())
+
+
+@lru_cache(maxsize=None)
+def _of_others() -> tuple[str, ...]:
+    """The folders of Python, of installed packages and of ours."""
+    paths = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    others = [*paths, *site.getsitepackages(), *(os.path.join(HOUSE, room) for room in ROOMS)]
+    return tuple(os.path.realpath(path) + os.sep for path in others if path)
+
+
+def message_of(error: BaseException) -> str:
+    """The error's class and what it says, on one line: the first paragraph, or the last line of a loader process's traceback."""
+    text = str(error).strip()
+    if FROM_LOADER in text:
+        return f"{text.splitlines()[-1].strip()} (in a loader process)"
+    first = " ".join(text.partition("\n\n")[0].split())
+    shortened = first if len(first) <= LONGEST else f"{first[:LONGEST]} ..."
+    return f"{type(error).__name__}: {shortened}" if shortened else type(error).__name__
