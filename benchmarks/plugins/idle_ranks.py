@@ -7,7 +7,6 @@ host's first supervisor.
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import os
@@ -16,6 +15,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from measurement.addresses import split_port
 from measurement.agent.ringside_agent.channel import Channel, command_key, reply_key, seal, unseal
@@ -26,7 +26,7 @@ from measurement.records.record import CoreUse, RankReport, RankSteps, ThreadTim
 from measurement.world import RENDEZVOUS
 from runners.launchers.base import HERE, HostCommand, Launcher, LaunchJob
 from runners.protocol import messages
-from runners.protocol.messages import COMMANDS, FinishCommand
+from runners.protocol.messages import COMMANDS, FinishCommand, RankArguments
 
 RANKS_PER_HOST = 8
 RANKS_PER_PROCESS = 64
@@ -47,12 +47,21 @@ class IdleRanks(Launcher):
 
     def commands(self, job: LaunchJob) -> tuple[HostCommand, ...]:
         """One command, which makes the processes."""
-        argv = (job.python, "-P", str(Path(__file__).resolve()), "--ranks", str(job.world_size), *job.arguments)
+        argv = (job.python, "-P", str(Path(__file__).resolve()), str(job.world_size), *job.arguments)
         return (HostCommand(host=HERE, argv=argv, environment=dict(job.environment) | {"PYTHONPATH": os.pathsep.join(sys.path)}),)
 
     def gives(self, transport: str | None) -> frozenset[str]:
         """All that DDP asks for: its ranks do not meet."""
         return frozenset({RENDEZVOUS})
+
+
+class Given(RankArguments):
+    """What a process of idle ranks is told, and what all its ranks reply alike."""
+
+    ranks: int
+    fingerprint: dict[str, Any]
+    gate: list[str]
+    """Of any rank, and of the first."""
 
 
 def host_of(rank: int) -> str:
@@ -63,7 +72,7 @@ def host_of(rank: int) -> str:
 class Rank:
     """One rank: its answers to commands."""
 
-    def __init__(self, given: argparse.Namespace, rank: int) -> None:
+    def __init__(self, given: Given, rank: int) -> None:
         self._given, self._rank = given, rank
 
     def serve(self, channel: Channel) -> None:
@@ -143,7 +152,7 @@ class StandInHost:
 
     found = json.loads(rank_supervisor.read_counters(0).partition(" ")[2])
 
-    def __init__(self, given: argparse.Namespace, ranks: Sequence[int]) -> None:
+    def __init__(self, given: Given, ranks: Sequence[int]) -> None:
         self._given, self._ranks = given, [Rank(given, rank) for rank in ranks]
         self._key = Path(given.key_file).read_text(encoding="utf-8")
         self._frames, self._number = Frames(), 0
@@ -184,7 +193,7 @@ class StandInHost:
         return f"{rank_supervisor.COUNTERS} {json.dumps(self.found | now)}"
 
 
-def hold(given: argparse.Namespace, ranks: Sequence[int]) -> None:
+def hold(given: Given, ranks: Sequence[int]) -> None:
     """Be the ranks of some hosts until the driver closes the connections."""
     selector = selectors.DefaultSelector()
     by_host = itertools.groupby(ranks, host_of)
@@ -195,7 +204,7 @@ def hold(given: argparse.Namespace, ranks: Sequence[int]) -> None:
             ready.data.hear()
 
 
-def hold_one(given: argparse.Namespace, rank: int) -> None:
+def hold_one(given: Given, rank: int) -> None:
     """Be a rank with a real supervisor, until it is told to end."""
     place = {"arm": given.arm, "launch": given.launch, "rank": rank}
     supervisor = rank_supervisor.start(given.supervisors, given.key_file, **place, world_size=given.ranks)
@@ -205,15 +214,11 @@ def hold_one(given: argparse.Namespace, rank: int) -> None:
 
 def main() -> None:
     """Make the processes, and wait for them."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--ranks", type=int, required=True)
-    parser.add_argument("--launch", type=int, required=True)
-    for name in ("driver", "supervisors", "key-file", "arm"):
-        parser.add_argument(f"--{name}", required=True)
-    given, _ = parser.parse_known_args()
+    ranks, told = sys.argv[1:]
+    gate = [gate_reply(is_first=False), gate_reply(is_first=True)]
+    given = Given(**vars(RankArguments.model_validate_json(told)), ranks=int(ranks), fingerprint=fingerprint(), gate=gate)
     if others := set(range(os.cpu_count() or 1)) - os.sched_getaffinity(0):  # the driver has its core for itself
         os.sched_setaffinity(0, others)
-    given.fingerprint, given.gate = fingerprint(), [gate_reply(is_first=False), gate_reply(is_first=True)]
     alone = [[rank] for rank in range(REAL)]
     first_ones = range(0, given.ranks, RANKS_PER_PROCESS)
     others = [range(max(first, REAL), min(first + RANKS_PER_PROCESS, given.ranks)) for first in first_ones]

@@ -149,7 +149,7 @@ def begin(folder, *, gloo):
 
 def blocks_begun(arm):
     """How many blocks the first rank of an arm has begun, the trial among them."""
-    logs = Path(tempfile.gettempdir()).glob(f"ringside-*-0-{arm}/*/rank-0.log")
+    logs = Path(tempfile.gettempdir()).glob(f"ringside-*-0-{arm}-0/*/rank-0.log")
     return sum(log.read_text().count("block\n") for log in logs)
 
 
