@@ -4,10 +4,13 @@
 open said.
 """
 
-import asyncio
+from __future__ import annotations
+
 import itertools
 import json
 import select
+import selectors
+import socket
 import sys
 import time
 from pathlib import Path
@@ -20,24 +23,47 @@ PAUSE_S = 0.1
 GARBAGE = b"\xff\x00garbage from a neighbour\r\n" * 8
 
 
-async def knock(host, port, heard):
-    try:
-        reader, writer = await asyncio.wait_for(asyncio.open_connection(host, port), timeout=1)
-        writer.write(heard.get(port, GARBAGE))
-        heard[port] = await asyncio.wait_for(reader.read(4096), timeout=0.2)
-        writer.close()
-    except (OSError, TimeoutError):
-        return
+def knock(host: str, ports: range) -> list[socket.socket]:
+    """Connect to all at once; returns the connections that stand."""
+    selector, standing = selectors.DefaultSelector(), []
+    for port in ports:
+        one = socket.socket()
+        one.setblocking(False)
+        one.connect_ex((host, port))
+        selector.register(one, selectors.EVENT_WRITE)
+    deadline = time.monotonic() + 1
+    while selector.get_map() and time.monotonic() < deadline:
+        for key, _ in selector.select(timeout=0.1):
+            one = key.fileobj
+            selector.unregister(one)
+            if one.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0:
+                standing.append(one)
+            else:
+                one.close()
+    for key in list(selector.get_map().values()):
+        key.fileobj.close()
+    return standing
 
 
-async def main(host):
-    heard, deadline = {}, time.monotonic() + 280
-    for first in itertools.cycle(range(FIRST, LAST + 1, AT_ONCE)):
+def main() -> None:
+    host = sys.argv[1]
+    deadline = time.monotonic() + 280
+    heard: dict[int, str] = {}
+    for first in itertools.cycle(range(FIRST, LAST, AT_ONCE)):
         if time.monotonic() > deadline or select.select([sys.stdin], [], [], 0)[0]:
             break
-        await asyncio.sleep(PAUSE_S)
-        await asyncio.gather(*(knock(host, port, heard) for port in range(first, min(first + AT_ONCE, LAST + 1))))
-    print(json.dumps({port: said.decode(errors="replace") for port, said in heard.items()}))
+        time.sleep(PAUSE_S)
+        for one in knock(host, range(first, min(first + AT_ONCE, LAST + 1))):
+            with one:
+                try:
+                    port = one.getpeername()[1]
+                    one.settimeout(0.2)
+                    one.sendall(heard[port].encode() if port in heard else GARBAGE)
+                    heard[port] = one.recv(4096).decode(errors="replace")
+                except OSError:
+                    continue
+    print(json.dumps(heard))
 
 
-asyncio.run(main(sys.argv[1]))
+if __name__ == "__main__":
+    main()
