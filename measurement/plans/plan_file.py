@@ -117,7 +117,7 @@ def check_plan(
 def _override(content: dict[str, Any], override: str) -> None:
     key, equals, value = override.partition("=")
     if not equals or not key.strip():
-        raise PlanError(f"--set {quoted(override)} is not of the form key=value, for instance --set measurement.launches=5")
+        raise PlanError(f"--set {quoted(override)} is not of the form key=value, for instance --set threads=2")
     *parents, last = key.strip().split(".")
     section = content
     for parent in parents:
