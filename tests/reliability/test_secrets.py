@@ -19,6 +19,7 @@ from torch.distributed import TCPStore
 from measurement.records.results import ResultsFolder
 from runners.processes.key_file import PREFIX, shared_key
 from runners.processes.run_processes import RUN_ID
+from runners.protocol.messages import RankArguments
 from tests.conftest import REPOSITORY, drawn, needs_horovod, started_processes, wait_until, write_plan
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
@@ -76,7 +77,7 @@ def test_no_process_shows_or_has_a_secret_of_the_drivers_environment(tmp_path, m
             tried.add(name)
             read_by_others |= {name for user in OTHERS if reads(name, user=user)}
         if held.get("SITE_FOLDER") and "runners.rank.worker" in words:
-            with_folder |= {arm for arm in ARMS if arm in words}
+            with_folder.add(RankArguments.model_validate_json(words[-1]).arm)
     end_of(process)
     assert {record.status for record in ResultsFolder(tmp_path / "out").records()} == {"ok"}
     assert seen == set()
@@ -172,8 +173,8 @@ def drivers_port():
     for one in started_processes():
         with contextlib.suppress(psutil.Error):
             words = one.cmdline()
-            if "--driver" in words:
-                return int(words[words.index("--driver") + 1].rpartition(":")[2])
+            if "runners.rank.worker" in words:
+                return int(RankArguments.model_validate_json(words[-1]).store.rpartition(":")[2])
     return None
 
 
