@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from measurement.agent.ringside_agent import users_lines
-from measurement.agent.ringside_agent.users_lines import ROOMS as NAMES
+from measurement.agent.ringside_agent.users_lines import ROOMS
 from measurement.errors import PlanError
 
 HOUSE = Path(users_lines.HOUSE).resolve()
@@ -32,7 +32,7 @@ class OwnPackages:
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:  # noqa: ARG004 - as finders are called
         """Return where a module is, or None for other finders to look."""
-        if path is None and name in NAMES:
+        if path is None and name in ROOMS:
             return PathFinder.find_spec(name, [str(HOUSE)])
         if not name.startswith(PLUG_IN):
             return None
@@ -58,7 +58,7 @@ def clashes(folder: Path) -> dict[str, Path]:
     """Return the modules in a folder that have the name of one of our packages."""
     if folder.resolve() == HOUSE:
         return {}
-    specs = {name: PathFinder.find_spec(name, [str(folder)]) for name in NAMES}
+    specs = {name: PathFinder.find_spec(name, [str(folder)]) for name in ROOMS}
     return {name: Path(spec.origin) for name, spec in specs.items() if spec is not None and spec.origin}
 
 
@@ -82,14 +82,14 @@ def require_own_runners(environment: Mapping[str, str]) -> None:
 def digest() -> str:
     """A digest of Ringside's own files, which is equal where Ringside is."""
     found = hashlib.sha256()
-    for file in sorted(file for name in NAMES for file in (HOUSE / name).rglob("*.py")):
+    for file in sorted(file for name in ROOMS for file in (HOUSE / name).rglob("*.py")):
         found.update(f"{file.relative_to(HOUSE)}\0".encode() + file.read_bytes() + b"\0")
     return found.hexdigest()[:16]
 
 
 def remedy_of_clash(text: str) -> str:
     """What to do where an error names one of our packages and the user has a module of that name; empty where that is not so."""
-    named = set(re.findall(rf"'({'|'.join(NAMES)})[.']", text))
+    named = set(re.findall(rf"'({'|'.join(ROOMS)})[.']", text))
     found = (file for folder in sys.path for name, file in clashes(Path(folder)).items() if name in named)
     file = next(found, None)
     return "" if file is None else f"; that is a package of ringside's: rename '{file}', or name its classes as '{file}:Class'"

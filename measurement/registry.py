@@ -15,7 +15,8 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 
-from measurement.agent.ringside_agent.users_lines import message_of, place_of
+from measurement.agent.ringside_agent.reporting import message_of
+from measurement.agent.ringside_agent.users_lines import place_of
 from measurement.errors import PlanError, unknown_name
 from measurement.own_packages import clashes, name_of_file, pin, pin_in_spawned_processes, remedy_of_clash
 from measurement.users_code import RunsWhenImportedError, importing, paragraph

@@ -20,7 +20,8 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from backends import Backend
-from measurement.agent.ringside_agent.users_lines import message_of, place_of
+from measurement.agent.ringside_agent.reporting import message_of
+from measurement.agent.ringside_agent.users_lines import place_of
 from measurement.errors import PlanError, about, shortened
 from measurement.users_code import paragraph, place_of_definition
 from runners.planning.workload import WorkloadSetup

@@ -7,7 +7,8 @@ import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from measurement.agent.ringside_agent.users_lines import message_of, place_of
+from measurement.agent.ringside_agent.reporting import message_of
+from measurement.agent.ringside_agent.users_lines import place_of
 from measurement.errors import RingsideError, printable
 from measurement.own_packages import remedy_of_clash
 from measurement.users_code import paragraph

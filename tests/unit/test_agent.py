@@ -158,6 +158,15 @@ def test_where_it_is_not_asked_for_nothing_of_it_is_imported(tmp_path):
     assert bare.stdout == off.stdout != ""
 
 
+@pytest.mark.process
+def test_a_process_that_has_no_torch_imports_nothing_that_reads_source_lines(tmp_path):
+    """Every Python of a script's tree begins it, launchers and loaders too."""
+    code = "import sys; print(sorted({'linecache', 'sysconfig', 'tokenize', 'traceback'} & set(sys.modules)))"
+    told = settings.encode(settings.Settings(driver="127.0.0.1:1", key_file="k", arm="a", launch=0))
+    bare, begun = run(code, path=[tmp_path]), run(code, path=[AGENT], **{settings.VARIABLE: told})
+    assert bare.stdout == begun.stdout != "", begun.stderr
+
+
 def test_something_is_done_once_a_module_was_imported(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "waited_for.py").write_text("value = 1\n")

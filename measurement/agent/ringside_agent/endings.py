@@ -16,8 +16,8 @@ from typing import Any, NoReturn, Sequence
 
 from .channel import Channel
 from .recorder import Recorder
-from .reporting import guarded, say
-from .users_lines import message_of, place_of
+from .reporting import guarded, message_of, say
+from .users_lines import place_of
 
 COMMAND_S = 5.0
 """Within which a command that waits for this rank must have come, where the script has ended before its first report."""

@@ -17,9 +17,8 @@ from .place import Place, find_place
 from .reading import reports
 from .reading.first_steps import FirstSteps
 from .recorder import Recorder
-from .reporting import never_compile, say, uncompiled
+from .reporting import message_of, never_compile, say, uncompiled
 from .settings import COMPARED_STEPS, RANK_VARIABLE, Settings
-from .users_lines import message_of
 
 
 class Rank:

@@ -7,13 +7,26 @@ import sys
 import types
 from typing import Any, Callable
 
-from .users_lines import message_of
+LONGEST = 600
+"""Characters of a message; PyTorch's longest explain themselves in their first lines."""
+FROM_LOADER = "Original Traceback"
+"""In the message of an error that PyTorch brings from a loader process, before the traceback there."""
 
 
 def say(sentence: str) -> None:
     """Print a line on stderr, where there is one."""
     with contextlib.suppress(OSError, ValueError, AttributeError):  # it is closed, or there is none
         print(f"ringside: {sentence}", file=sys.stderr, flush=True)
+
+
+def message_of(error: BaseException) -> str:
+    """The error's class and what it says, on one line: the first paragraph, or the last line of a loader process's traceback."""
+    text = str(error).strip()
+    if FROM_LOADER in text:
+        return f"{text.splitlines()[-1].strip()} (in a loader process)"
+    first = " ".join(text.partition("\n\n")[0].split())
+    shortened = first if len(first) <= LONGEST else f"{first[:LONGEST]} ..."
+    return f"{type(error).__name__}: {shortened}" if shortened else type(error).__name__
 
 
 def guarded(act: Callable[..., Any], *arguments: Any) -> Any:

@@ -12,14 +12,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 LINES_AROUND = 2
-LONGEST = 600
-"""Characters of a message; PyTorch's longest explain themselves in their first lines."""
 HOUSE = os.path.abspath(__file__).rsplit(os.sep, 4)[0]
 ROOMS = ("backends", "install", "measurement", "reports", "runners", "workloads")
 """Our packages, in the house."""
 FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:,? in (?P<function>.+))?$', re.MULTILINE)
-FROM_LOADER = "Original Traceback"
-"""In the message of an error that PyTorch brings from a loader process, before the traceback there."""
 
 
 class Place(NamedTuple):
@@ -67,13 +63,3 @@ def _of_others() -> tuple[str, ...]:
     paths = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     others = [*paths, *site.getsitepackages(), *(os.path.join(HOUSE, room) for room in ROOMS)]
     return tuple(os.path.realpath(path) + os.sep for path in others if path)
-
-
-def message_of(error: BaseException) -> str:
-    """The error's class and what it says, on one line: the first paragraph, or the last line of a loader process's traceback."""
-    text = str(error).strip()
-    if FROM_LOADER in text:
-        return f"{text.splitlines()[-1].strip()} (in a loader process)"
-    first = " ".join(text.partition("\n\n")[0].split())
-    shortened = first if len(first) <= LONGEST else f"{first[:LONGEST]} ..."
-    return f"{type(error).__name__}: {shortened}" if shortened else type(error).__name__

@@ -10,9 +10,8 @@ from typing import Any, Callable, Sequence
 
 from ..place import find_place
 from ..recorder import READ_AHEAD, Recorder
-from ..reporting import uncompiled
+from ..reporting import message_of, uncompiled
 from ..settings import Settings
-from ..users_lines import message_of
 from . import configuration, libraries, models
 from .script import Script
 from .sketches import sketch
