@@ -90,9 +90,9 @@ def main() -> None:
     torch.set_num_threads(1)
     bare = state()
 
-    nobody = settings.Settings(driver="", supervisors="", key_file="", arm="", launch=0)
+    nobody = settings.Settings(driver="", key_file="", arm="", launch=0)
     recorder = watching.watch_torch(nobody).recorder
-    recorder.before_step = recorder.after_step = recorder.on_batch = None  # as in blocks
+    recorder.before_step = recorder.after_step = recorder.before_backward = recorder.on_batch = None  # as in blocks
     step = make_step(horovod=given.horovod)
     us_per_step(step, given.steps)
     watched = state()
