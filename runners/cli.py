@@ -87,7 +87,7 @@ def check(
     from measurement.plans.plan_file import check_plan
     from runners.driver.rehearsal import rehearse_here
     from runners.planning.plan_reading import is_plan, read_plan
-    from runners.standalone.flags import settings
+    from runners.planning.standalone_flags import settings
 
     if is_plan(workload):
         plan = read_plan(Path(workload))

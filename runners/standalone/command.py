@@ -19,9 +19,9 @@ from runners.flags import Given, command, values_of
 from runners.launchers import horovodrun, mpirun, read_own_world
 from runners.planning.arms import choose_transport, require_given, require_gpu_here
 from runners.planning.launched_arms import libraries_of
+from runners.planning.standalone_flags import FLAGS, RunOptions, plan_content, settings
 from runners.processes.readable_output import make_output_readable
 from runners.rank.resources import take_resources, threads_of
-from runners.standalone.flags import FLAGS, RunOptions, plan_content, settings
 from runners.standalone.run import StandaloneRun
 from workloads import REGISTRY
 

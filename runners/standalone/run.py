@@ -17,13 +17,13 @@ from measurement.records.record import LaunchRecord, RankReport
 from measurement.records.results import ResultsFolder
 from measurement.world import World
 from runners.planning.arms import job_of
+from runners.planning.standalone_flags import RunOptions
 from runners.processes.process_exit import leave, say_once
 from runners.protocol.gate_verdict import judge_gate
 from runners.protocol.lost_peers import CAUSE_FIRST_S, mentions_lost_peer
 from runners.protocol.messages import CheckReport, ParityReport
 from runners.rank.engine import Engine, start_engine
 from runners.rank.remote_error import report_error
-from runners.standalone.flags import RunOptions
 from runners.standalone.joint_start import joint_start
 from runners.standalone.partial_results import write_partial_record
 from runners.standalone.rendezvous import rendezvous_store

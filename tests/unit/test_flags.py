@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from measurement.errors import PlanError
 from runners.flags import Flag, GroupedCommand, command, values_of, words_of
+from runners.planning.standalone_flags import FLAGS
 from runners.standalone.command import command_line
-from runners.standalone.flags import FLAGS
 
 
 class Options(BaseModel):

@@ -14,11 +14,11 @@ from backends.base import Prepared
 from measurement.errors import PlanError
 from measurement.plans.settings import SpeedSettings, TrainingSettings
 from measurement.records.record import RankSteps
+from runners.planning.standalone_flags import FLAGS, plan_content
 from runners.planning.workload import resolve_workload, steps_per_epoch
 from runners.protocol.messages import EpochCommand, EpochReport, combine
 from runners.rank.epochs import LearningRates, learning_rate_factor
 from runners.rank.precision import StepPrecision
-from runners.standalone.flags import FLAGS, plan_content
 from tests.conftest import REPOSITORY
 from tests.kit.dataset_files import write_data
 from tests.kit.engines import make_engine
