@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from reports.against import Earlier
     from reports.base import Report
     from reports.projection.what_if import Links
-    from reports.schema import Comparison
-    from reports.study_schema import Study
+    from reports.schema import Comparison, Study
 
 REGISTRY = Registry(
     kind="report",
@@ -111,8 +110,7 @@ def send_reports(folder: ResultsFolder, summary: Comparison | Study) -> list[str
     from measurement.records.results import write_result
     from reports.formats.html import HtmlReport
     from reports.formats.tracker import Tracker, tracked_run
-    from reports.schema import Comparison
-    from reports.study_schema import Study
+    from reports.schema import Comparison, Study
 
     trackers = [report for report in make_reports(folder.read_plan().reports) if isinstance(report, Tracker)]
     failed = dict[str, str]()

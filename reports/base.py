@@ -5,8 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
-from reports.schema import Comparison
-from reports.study_schema import Study
+from reports.schema import Comparison, Study
 
 
 class Report(ABC):

@@ -11,8 +11,7 @@ from measurement.records.record import Manifest
 from measurement.records.results import ResultsFolder
 from reports import conclude, write_files, write_reports
 from reports.conclusions.study_conclusions import WITHOUT_WRAPPER, scaling_base, with_scaling
-from reports.schema import ArmError, ArmSummary, Comparison, Status
-from reports.study_schema import Study, StudyPoint
+from reports.schema import ArmError, ArmSummary, Comparison, Status, Study, StudyPoint
 from reports.wording.headlines import left_clause
 from reports.wording.study_sentences import base_words, findings, headline, warnings
 

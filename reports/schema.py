@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field
@@ -588,8 +589,33 @@ class LaunchTiming(Stored):
     """Mean over launches that ran all arms at once."""
 
 
-class Comparison(Stored):
-    """All that the reports show."""
+class Point(Stored):
+    """Arms that were compared in one place: of a study at one of its points, else in all."""
+
+    world_size: int
+    local_batch_size: int
+    global_batch_size: int
+    """Samples per optimizer step, over all ranks and micro-steps."""
+    device: str = "cpu"
+    elsewhere: list[str] = []
+    """A sentence on the launches of each other environment (``--resume-elsewhere``); among the warnings, too."""
+    arms: list[ArmSummary]
+    """In the plan's order."""
+    results: list[RatioSummary]
+    fastest: list[str] = []
+    """The arms than which none is shown to be faster; several are tied. None without a ratio, and of a micro-benchmark."""
+
+    def arm(self, name: str) -> ArmSummary:
+        """The arm of this name."""
+        return next(arm for arm in self.arms if arm.name == name)
+
+    def result(self, candidate: str, case: str | None = None) -> RatioSummary | None:
+        """The ratio of this arm to the baseline; of a micro-benchmark, in this case. None for the baseline itself."""
+        return next((result for result in self.results if (result.candidate, result.case) == (candidate, case)), None)
+
+
+class Summary(Stored):
+    """What a comparison and a study have in common."""
 
     schema_version: int = SCHEMA_VERSION
     comparison_id: str
@@ -598,28 +624,40 @@ class Comparison(Stored):
     ringside_version: str | None = None
     headline: str = ""
     """The answer in at most 20 words."""
-    question: list[str] = []
-    """The candidates that the plan's question is about."""
     findings: list[str]
     """One sentence per candidate: those that the plan's question is about first, of both kinds the fastest first."""
+    warnings: list[str]
+    baseline: str
+    workload: str
+    sample_unit: str
+    link: str | None = None
+    """Where the whole report will be found, as the plan says."""
+
+    @property
+    def places(self) -> Mapping[str, Point]:
+        """The points by name; of a comparison itself alone, without a name."""
+        raise NotImplementedError
+
+    @property
+    def arms_anywhere(self) -> list[ArmSummary]:
+        """All arms; of a study at each point."""
+        return [arm for point in self.places.values() for arm in point.arms]
+
+
+class Comparison(Summary, Point):
+    """All that the reports show."""
+
+    question: list[str] = []
+    """The candidates that the plan's question is about."""
     control: str
     """What the control says, in one sentence."""
-    warnings: list[str]
     remedies: list[str] = []
     """What would narrow the intervals without measuring longer; among the warnings, too."""
     limit: str | None = None
     """Which term limits the speed, in one sentence; null without timing, and of a micro-benchmark."""
-    baseline: str
-    workload: str
-    sample_unit: str
-    device: str
-    world_size: int
     hosts: list[str]
     drawn_hosts: int | None = None
     """How many of them each launch drew; null: all launches ran on all of them."""
-    local_batch_size: int
-    global_batch_size: int
-    """Samples per optimizer step, over all ranks and micro-steps."""
     seed: int
     measurement: dict[str, Any]
     """The plan's measurement section."""
@@ -627,12 +665,8 @@ class Comparison(Stored):
     """Wall time of all blocks, all arms together."""
     cases: list[Case] = []
     """The cases of a micro-benchmark, operation by operation; empty where the workload is trained."""
-    results: list[RatioSummary]
-    fastest: list[str] = []
-    """The arms than which none is shown to be faster; several are tied. None without a ratio, and of a micro-benchmark."""
     training: TrainingSummary | None = None
     """How arms converge, where the plan trains."""
-    arms: list[ArmSummary]
     traces: TraceFigures | None = None
     """Null without ``--trace``."""
     configuration_differences: list[ConfigurationDifference] = []
@@ -646,11 +680,7 @@ class Comparison(Stored):
     """One fingerprint per host that ranks ran on."""
     left_in_shell: list[str] = []
     """Variables of the ranks that disturb and that the plan did not set; the headline names them."""
-    elsewhere: list[str] = []
-    """A sentence on the launches of each other environment (``--resume-elsewhere``); among the warnings, too."""
     driver: dict[str, Any] = {}
-    link: str | None = None
-    """Where the whole report will be found, as the plan says."""
     runs: dict[str, list[str]] = {}
     """The folders of standalone runs by arm, in the order of their start."""
     seconds: dict[str, float] = {}
@@ -670,9 +700,8 @@ class Comparison(Stored):
     """What the machine did, block by block, columns ``reports.conclusions.machine.MACHINE_COLUMNS``."""
 
     @property
-    def arms_anywhere(self) -> list[ArmSummary]:
-        """All arms; of a study at each point."""
-        return self.arms
+    def places(self) -> Mapping[str, Point]:
+        return {"": self}
 
     @property
     def are_scripts(self) -> bool:
@@ -683,14 +712,6 @@ class Comparison(Stored):
     def is_ok(self) -> bool:
         """Whether every arm is ok."""
         return all(arm.status == "ok" for arm in self.arms)
-
-    def arm(self, name: str) -> ArmSummary:
-        """The arm of this name."""
-        return next(arm for arm in self.arms if arm.name == name)
-
-    def result(self, candidate: str, case: str | None = None) -> RatioSummary | None:
-        """The ratio of this arm to the baseline; of a micro-benchmark, in this case. None for the baseline itself."""
-        return next((result for result in self.results if (result.candidate, result.case) == (candidate, case)), None)
 
     @property
     def are_loaders(self) -> bool:
@@ -719,3 +740,43 @@ class Comparison(Stored):
         """The candidates' ratios that more measuring could still decide; the control asks no question."""
         open_ = [result for result in self.candidates if result.verdict == "undecided"]
         return [result for result in open_ if result.pairs > 0 and result.withheld_by not in ("stalls", "work")]
+
+
+class StudyPoint(Point):
+    """The comparison at one point; the whole of it lies in ``points/<name>/``.
+
+    It has all arms of the plan, in the same order at every point: also those that failed, or do not run here.
+    """
+
+    name: str
+    hosts: str | None
+    """As asked for: ``host1:2,host2:2``; null: one machine, not named."""
+    cause: str | None = None
+    """Why nothing, or no more, could be measured here."""
+    headline: str | None = None
+    """The point's own answer."""
+
+
+class Study(Summary):
+    """One comparison at several points."""
+
+    kind: Literal["study"] = "study"
+    target_accuracy: float | None = None
+    """That points train to; null: they train to the end of their epochs, or do not train."""
+    scaling: Literal["weak", "strong"]
+    confidence: float
+    points: list[StudyPoint]
+
+    @property
+    def places(self) -> Mapping[str, Point]:
+        return {point.name: point for point in self.points}
+
+    @property
+    def is_ok(self) -> bool:
+        """Whether every arm is ok wherever it runs, and every point could be measured."""
+        return all(arm.status in ("ok", "not at this point") and not point.cause for point in self.points for arm in point.arms)
+
+    @property
+    def arm_names(self) -> list[str]:
+        """In the plan's order."""
+        return [arm.name for arm in self.points[0].arms]

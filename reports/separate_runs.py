@@ -19,8 +19,7 @@ from reports.compose_comparison import compare
 from reports.compose_study import study_of
 from reports.conclusions.steps import Steps, read_steps
 from reports.runs import ArmKey, Run, is_allowed, is_told_by_names, name_arms, refuse, require_equal_conditions, told
-from reports.schema import Comparison
-from reports.study_schema import Study
+from reports.schema import Comparison, Study
 
 ConcludedRuns = tuple[Comparison | Study, Mapping[str, Comparison]]
 """What runs come to; of a study also the comparison at each point."""

@@ -19,8 +19,7 @@ from runners.processes.process_exit import interrupted_code
 if TYPE_CHECKING:
     from measurement.records.results import ResultsFolder
     from reports.against import Earlier
-    from reports.schema import Comparison
-    from reports.study_schema import Study
+    from reports.schema import Comparison, Study
     from runners.driver.run_comparison import ComparisonRun
 
 EXIT_FAILED, EXIT_REGRESSED = 1, 3
@@ -175,7 +174,7 @@ def show(summary: Comparison | Study, folder: ResultsFolder, *, tells: bool = Fa
     from reports import send_reports
     from reports.formats.console import new_console
     from reports.formats.terminal import against_group, comparison_lines, shown, study_lines
-    from reports.study_schema import Study
+    from reports.schema import Study
 
     console = new_console()
     if isinstance(summary, Study):

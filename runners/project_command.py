@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from reports.projection.project import Projection
     from reports.projection.series import Series
     from reports.projection.what_if import Links
-    from reports.study_schema import Study
+    from reports.schema import Study
 
 PROJECTION = "projection.json"
 """File of a results folder."""
@@ -111,7 +111,7 @@ def _study(folder: Path) -> Study:
     from measurement.files import read_text
     from measurement.records.results import ResultsFolder
     from reports.compose_study import conclude_study
-    from reports.study_schema import Study
+    from reports.schema import Study
 
     report = folder / "comparison.json"
     if (folder / "plan.yaml").is_file() or not report.is_file():

@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 
 from reports.charts.frame import Figure, arm_style, bounded_axis, curve_layout, error_bars, line, rule
 from reports.conclusions.study_conclusions import has_own_units, scaling_base
-from reports.schema import ArmSummary, Estimate
-from reports.study_schema import Study, StudyPoint
+from reports.schema import ArmSummary, Estimate, Study, StudyPoint
 from reports.wording.study_sentences import trained_to
 
 Read = Callable[[StudyPoint, ArmSummary], Estimate | None]

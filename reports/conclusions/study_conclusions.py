@@ -13,8 +13,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from reports.schema import ArmSummary, Estimate
-from reports.study_schema import StudyPoint
+from reports.schema import ArmSummary, Estimate, StudyPoint
 
 WITHOUT_WRAPPER = ("single",)
 """Backends of a single process that does not scale itself."""

@@ -13,8 +13,7 @@ from measurement.records.record import Case
 from reports.base import Report
 from reports.conclusions.step_terms import TERMS
 from reports.parts_schema import QUANTITIES, Equality
-from reports.schema import ArmSummary, Comparison
-from reports.study_schema import Study, StudyPoint
+from reports.schema import ArmSummary, Comparison, Study, StudyPoint
 
 
 class CsvReport(Report):

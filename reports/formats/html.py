@@ -26,8 +26,7 @@ from reports.charts.timeline import pair_stride
 from reports.conclusions.study_conclusions import has_own_units
 from reports.formats.sections import sections, study_sections
 from reports.formats.texts import caption, method, templates
-from reports.schema import Comparison
-from reports.study_schema import Study
+from reports.schema import Comparison, Study
 from reports.tables.case_tables import case_table, outcome_table
 from reports.tables.study_tables import points_table, results_table
 from reports.tables.table import Table

@@ -8,8 +8,7 @@ from xml.etree import ElementTree
 from measurement.errors import in_report
 from reports.base import Report
 from reports.parts_schema import Against, Change
-from reports.schema import ArmSummary, Comparison, RatioSummary
-from reports.study_schema import Study
+from reports.schema import ArmSummary, Comparison, RatioSummary, Study
 
 PROPERTIES = ("throughput_ratio", "ci_low", "ci_high", "confidence", "verdict", "launches")
 OF_CHANGES = ("before", "after", "verdict", "launches_before", "launches_after")

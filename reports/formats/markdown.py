@@ -9,8 +9,7 @@ import re
 from reports.base import Report
 from reports.formats.sections import sections, study_sections
 from reports.formats.texts import caption, method, render_text
-from reports.schema import Comparison
-from reports.study_schema import Study
+from reports.schema import Comparison, Study
 from reports.tables.case_tables import case_table, outcome_table
 from reports.tables.study_tables import points_table, results_table
 from reports.tables.verdict_table import training_table, verdict_table

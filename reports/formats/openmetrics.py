@@ -14,8 +14,7 @@ from reports.base import Report
 from reports.conclusions.step_terms import TERMS
 from reports.estimate import Estimate
 from reports.formats.csv_report import csv_bytes, figure_at
-from reports.schema import Comparison
-from reports.study_schema import Study
+from reports.schema import Comparison, Study
 
 Labels = dict[str, str]
 

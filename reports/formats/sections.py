@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from reports.formats.texts import caption
-from reports.schema import Comparison
-from reports.study_schema import Study
+from reports.schema import Comparison, Study
 from reports.tables.machine_tables import machine_table, resource_table
 from reports.tables.rank_tables import link_table, rank_table
 from reports.tables.script_tables import differences_table, equality_table, phases_table

@@ -11,8 +11,7 @@ from rich.text import Text
 
 from measurement.errors import printable
 from reports.parts_schema import ConfigurationDifference
-from reports.schema import Comparison
-from reports.study_schema import Study
+from reports.schema import Comparison, Study
 from reports.tables.case_tables import case_table
 from reports.tables.machine_tables import asked_resources
 from reports.tables.script_tables import differences_table as script_differences_table

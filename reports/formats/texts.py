@@ -15,10 +15,9 @@ from reports.conclusions.machine import is_far_off
 from reports.conclusions.step_terms import LIMIT
 from reports.conclusions.training_results import FEWEST
 from reports.conclusions.verdict import LOAD_POWER
-from reports.schema import Comparison
+from reports.schema import Comparison, Study
 from reports.statistics.budget import PILOTS
 from reports.statistics.intervals import TRIM
-from reports.study_schema import Study
 from reports.tables import machine_tables, rank_tables
 from reports.wording import formatting
 from reports.wording.causes import trace_sentence

@@ -18,8 +18,7 @@ from measurement.errors import ReportError, cut
 from reports.base import Report
 from reports.formats.html import HtmlReport
 from reports.formats.openmetrics import ARM_OK, CREATED, VERDICT, figures
-from reports.schema import Comparison
-from reports.study_schema import Study
+from reports.schema import Comparison, Study
 
 SETTINGS = {"name", "workload", "baseline", "device", "world_size", "hosts", "local_batch_size", "global_batch_size", "seed"}
 CREDENTIALS = re.compile(r"(?<=//)[^/@\s]+@")

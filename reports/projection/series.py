@@ -14,7 +14,7 @@ from scipy import special
 from measurement.errors import PlanError, closest, quoted
 from measurement.files import read_text
 from reports.estimate import Estimate
-from reports.study_schema import Study, StudyPoint
+from reports.schema import Study, StudyPoint
 
 NEEDED = ("ranks", "samples_per_s")
 OPTIONAL = ("series", "ranks_per_host")

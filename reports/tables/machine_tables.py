@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from reports.schema import PLANS_PEAK, ArmSummary, Comparison, Estimate, MachineFigures, ResourceFigures
-from reports.study_schema import Study, StudyPoint
+from reports.schema import PLANS_PEAK, ArmSummary, Comparison, Estimate, MachineFigures, ResourceFigures, Study, StudyPoint
 from reports.tables.table import Entries, Entry, Table, table
 from reports.wording.formatting import NONE, gibibytes, rate, ratio, share, significant, with_interval
 

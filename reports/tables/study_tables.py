@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from reports.schema import Estimate
-from reports.study_schema import Study
+from reports.schema import Estimate, Study
 from reports.tables.rank_tables import LINK_TITLES, link_table
 from reports.tables.table import Entries, Entry, Table, table
 from reports.tables.verdict_table import ARM_NUMBERS, arm_entries, arm_titles

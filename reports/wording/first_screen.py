@@ -9,8 +9,7 @@ from reports.conclusions.disturbances import is_quiet
 from reports.conclusions.step_terms import bottleneck_of
 from reports.conclusions.summaries import VERDICTS, count_verdicts
 from reports.parts_schema import ConfigurationDifference
-from reports.schema import ArmSummary, Comparison, LoadFigures, RatioSummary, Withheld
-from reports.study_schema import Study
+from reports.schema import ArmSummary, Comparison, LoadFigures, RatioSummary, Study, Withheld
 from reports.wording.causes import short_cause
 from reports.wording.comparison_sentences import (
     WIDE,

@@ -8,8 +8,7 @@ from itertools import pairwise
 from measurement.plans.plan import Plan
 from reports.conclusions.study_conclusions import ScalingBase, leaders, quotient, units
 from reports.estimate import Estimate
-from reports.schema import ArmSummary
-from reports.study_schema import Study, StudyPoint
+from reports.schema import ArmSummary, Study, StudyPoint
 from reports.wording.comparison_sentences import chance_lines, first_line, input_words
 from reports.wording.disturbances import CAUTIONS, run_lines
 from reports.wording.formatting import count, listed, percent, seconds, with_interval

@@ -12,7 +12,7 @@ from measurement.plans.plan import Plan
 from measurement.plans.points import plan_at, world_size_at
 from measurement.records.results import ResultsFolder
 from reports.compose_study import write_study
-from reports.study_schema import Study
+from reports.schema import Study
 from runners.driver.comparison_folder import new_manifest, open_folder, refuse_another_environment, require_same_plan
 from runners.driver.progress import LaunchProgress
 from runners.driver.run_comparison import ComparisonRun

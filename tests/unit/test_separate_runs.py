@@ -13,10 +13,9 @@ from measurement.plans.settings import TrainingSettings
 from measurement.records.results import ResultsFolder
 from reports import conclude
 from reports.runs import read_runs
-from reports.schema import Comparison
+from reports.schema import Comparison, Study
 from reports.separate_runs import conclude_runs, write_runs
 from reports.statistics.separate import Runs, run_order, separate_ratio
-from reports.study_schema import Study
 from tests.conftest import run_here
 from tests.kit.changed import changed
 from tests.kit.ratios import log_width
