@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any, Generic, Protocol
 
 from measurement.agent.ringside_agent.settings import COMPARED_STEPS
 from measurement.errors import LaunchError
@@ -50,6 +50,48 @@ class Exchange(Generic[Expected]):
     """What the hosts did meanwhile; those are missing that cannot be read."""
 
 
+class Session(Protocol):
+    """What a launch asks of an arm's ranks, wherever they are: those of a driver, or the ranks that one of them leads."""
+
+    name: str
+    started_s: float
+    """When they were started last, by the monotonic clock."""
+    starts: int
+    """How often they were started in this launch."""
+    restarting_s: float
+    """Seconds that starting them anew took."""
+    counts_iterations: bool
+    """Whether a step counts as one, since samples cannot be counted in every arm."""
+
+    @property
+    def exit_codes(self) -> list[int | None]:
+        """Those of the launchers; empty until they have ended."""
+
+    def commands_as_run(self) -> list[dict[str, Any]]:
+        """Host, argv and environment of each command, for the record."""
+
+    def log_of(self, rank: int) -> Path:
+        """Where a rank's log lies, or what is left of it."""
+
+    def start(self, job: Job) -> None:
+        """Start the ranks; returns at once."""
+
+    def await_ready(self) -> list[StartedReply]:
+        """Wait until all have built their models; returns their first reports, by rank, while they wait for a command."""
+
+    def exchange(self, command: Command, expected: type[Expected], *, timeout_s: float) -> Exchange[Expected]:
+        """Have all ranks carry out a command and wait for their replies; raises ``ArmFailed`` where one does not."""
+
+    def ask_to_finish(self) -> None:
+        """Ask for the last reports, which ``finish`` waits for."""
+
+    def finish(self) -> list[FinishedReply]:
+        """Wait for the last reports."""
+
+    def end(self) -> None:
+        """End whatever still runs. Calling it twice is harmless."""
+
+
 class ArmSession:
     """Starts the ranks of an arm and talks to them; ``end`` leaves nothing behind. A script that ends is started anew."""
 
@@ -70,11 +112,8 @@ class ArmSession:
         self.name = setup.name
         self.started_s = 0.0
         self.starts = 0
-        """How often it was started in this launch."""
         self.restarting_s = 0.0
-        """Seconds that starting it anew took."""
         self.counts_iterations = False
-        """Whether a step counts as one, since samples cannot be counted in every arm."""
         self._setup, self._endpoint, self._say, self._state = setup, endpoint, say, dict(state or {})
         self._measure = setup.plan.measurement
         self._world_size = setup.plan.world_size
@@ -147,7 +186,7 @@ class ArmSession:
             self._processes.start()
 
     def await_ready(self) -> list[StartedReply]:
-        """Wait until all ranks and their supervisors have connected and all models are built; return the first reports."""
+        """Wait until all ranks and their supervisors have connected and built their models; freeze; return the first reports."""
         left_s = self.started_s + self._measure.start_timeout_s - time.monotonic()
         try:
             replies = self._channel.receive(StartedReply, timeout_s=max(left_s, LEAST_WAIT_S))
@@ -163,6 +202,7 @@ class ArmSession:
                 raise self._diagnosis.failed(f"the supervisors of ranks {missing} have not reported", ranks=missing)
             time.sleep(0.01)
         self._diagnosis.has_reported = True
+        self.freeze()
         return replies
 
     def exchange(self, command: Command, expected: type[Expected], *, timeout_s: float) -> Exchange[Expected]:
@@ -195,7 +235,6 @@ class ArmSession:
         self._begin()
         self._start()
         self.await_ready()
-        self.freeze()
 
     def _exchange(self, command: Command, expected: type[Expected], *, timeout_s: float) -> Exchange[Expected]:
         before = self.thaw(counting=True)
@@ -209,10 +248,6 @@ class ArmSession:
             if isinstance(reply, BlockReply):  # on rank 0
                 reply.steps.samples = [int(reply.steps.rank == 0)] * len(reply.steps.samples)
         return Exchange(replies=replies, took_s=took_s, hosts=hosts)
-
-    def clock_behind_s(self, rank: int) -> float:
-        """What the driver's clock shows more than that of a rank's host."""
-        return self._supervisors.driver_time(self.name, self._launch, rank, 0.0)
 
     def freeze(self, *, counting: bool = False) -> dict[str, HostCounters]:
         """Stop every rank; returns when all have stopped: the counters of every host, if asked. They are read while ranks wait."""
@@ -279,7 +314,7 @@ Say = Callable[[str], None]
 class ArmLaunch:
     """An arm in one launch: its session and the record that is being filled."""
 
-    session: ArmSession
+    session: Session
     job: Job
     record: LaunchRecord
     say: Say

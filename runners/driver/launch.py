@@ -19,15 +19,14 @@ from measurement.plans.settings import EpochRecord
 from measurement.records.record import BlockRecord, Case, LaunchRecord
 from measurement.records.results import ResultsFolder
 from reports.scripts.rank_agreement import ranks_apart
-from runners.driver.arm_session import ArmLaunch, ArmSession, merge_reports
+from runners.driver.arm_session import ArmLaunch, Session, merge_reports
 from runners.driver.diagnosis import ArmFailed
-from runners.driver.endpoint import DriverEndpoint
 from runners.driver.gates import compare_conditions, require_together, run_gates
 from runners.driver.progress import LaunchProgress
 from runners.driver.rounds import RoundLimit, Rounds, TrainingRounds, shuffled
-from runners.event_log import EVENT_FILES, TensorboardLog
-from runners.planning.arms import job_of, seed_of
-from runners.planning.launched_arms import LaunchedArm
+from runners.event_log import TensorboardLog
+from runners.planning.arms import job_of
+from runners.planning.launched_arms import ArmTerms
 from runners.planning.workload import WorkloadSetup
 from runners.protocol.messages import StartedReply
 from runners.scripts.first_state import FirstState
@@ -44,7 +43,7 @@ class Launch:
     """Runs one launch: start, gates, rounds, end. Where it is made, nothing is started."""
 
     plan: Plan
-    setups: Sequence[LaunchedArm]
+    setups: Sequence[ArmTerms]
     """The arms to start."""
     workload: WorkloadSetup | None = None
     """What they train. None: arms are scripts, which have neither gate nor floor."""
@@ -56,8 +55,13 @@ class Launch:
     """A micro-benchmark's."""
     number: int
     folder: ResultsFolder
-    endpoint: DriverEndpoint
+    open_session: Callable[..., Session]
+    """Makes what an arm's ranks are asked through, of its terms and of what ``ArmSession`` is given besides."""
     progress: LaunchProgress
+    events_folder: Callable[[str], Path] | None = None
+    """Where an arm's TensorBoard events go, by its name. None: none are written."""
+    show_epoch: Callable[[LaunchRecord, EpochRecord], None] | None = None
+    """Told of each epoch that an arm has trained."""
     refused: Mapping[str, LaunchRecord] = field(default_factory=dict)
     """By name, the rehearsal's records of arms that failed there: rows of the report, which are not started."""
     limit: RoundLimit | None = None
@@ -119,15 +123,14 @@ class Launch:
             return True
         return False
 
-    def _arm(self, setup: LaunchedArm) -> ArmLaunch:
+    def _arm(self, setup: ArmTerms) -> ArmLaunch:
         folder = self.folder.launch_folder(self.number, setup.name)
-        for old in [*folder.glob("*.log"), *self._events_folder(setup.name).glob(EVENT_FILES)]:
+        for old in folder.glob("*.log"):
             old.unlink()
-        session = ArmSession(
+        session = self.open_session(
             setup,
             launch=self.number,
             folder=folder,
-            endpoint=self.endpoint,
             say=self.progress.say,
             state=self.state.told(is_baseline=setup.name == self.plan.baseline) if self.state else None,
             padding_bytes=self._padding_bytes,
@@ -141,10 +144,10 @@ class Launch:
             transport=setup.transport or "none",
             launcher=setup.launcher_reference,
             environment=dict(setup.arm.environment),
-            **{"sample_unit": self.workload.workload.sample_unit if self.workload else "samples", **setup.recorded},
             commands=session.commands_as_run(),
             cases=list(self.cases),
-            padding_bytes=self._padding_bytes,
+            **{"sample_unit": self.workload.workload.sample_unit if self.workload else "samples"}
+            | {"padding_bytes": self._padding_bytes, **setup.recorded},
         )
         say, has_local_steps = self.progress.say, setup.has_local_steps
         return ArmLaunch(session=session, job=job, record=record, say=say, has_local_steps=has_local_steps)
@@ -290,7 +293,6 @@ class Launch:
         arm.record.start_s = time.monotonic() - arm.session.started_s
         self.notes += [note for note in replies[0].notes if note not in self.notes]
         arm.record.rank_start_s = [reply.start_s for reply in replies if reply.start_s]
-        arm.session.freeze()
 
     def _finish(self, arm: ArmLaunch) -> None:
         replies = arm.session.finish()
@@ -304,28 +306,27 @@ class Launch:
         arm.record.exit_codes, arm.record.script_starts = arm.session.exit_codes, arm.session.starts
         self.folder.write_launch(arm.record)
         try:
-            if arm.record.blocks and not self.cases and self.plan.training is None and self.plan.writes_events:
-                self._tensorboard_log(arm).rounds(arm.record.blocks)
+            if arm.record.blocks and not self.cases and self.plan.training is None:
+                for log in self._event_logs(arm):
+                    log.rounds(arm.record.blocks)
             if arm.session.name in self._events:
                 self._events.pop(arm.session.name).close()
         except OSError as error:  # the records are what counts
             self.progress.say(f"TensorBoard's events of {arm.session.name} cannot be written: {error.strerror or error}")
 
     def _note_epoch(self, arm: ArmLaunch, epoch: EpochRecord, block: BlockRecord) -> None:
-        if self.plan.writes_events:
-            self._tensorboard_log(arm).epoch(epoch, block)
+        if self.show_epoch is not None:
+            self.show_epoch(arm.record, epoch)
+        for log in self._event_logs(arm):
+            log.epoch(epoch, block)
         self._keep()
 
-    def _tensorboard_log(self, arm: ArmLaunch) -> TensorboardLog:
-        """The log of an arm, opened at its first use."""
+    def _event_logs(self, arm: ArmLaunch) -> list[TensorboardLog]:
+        """The log of an arm, opened at its first use; none where no events are written."""
         name = arm.session.name
-        if name not in self._events:
-            self._events[name] = TensorboardLog(self._events_folder(name), sample_unit=arm.record.sample_unit)
-        return self._events[name]
-
-    def _events_folder(self, arm: str) -> Path:
-        run = f"seed-{seed_of(self.plan, self.number)}" if self.plan.training else f"launch-{self.number}"
-        return self.folder.events_folder(arm, run)
+        if self.events_folder is not None and name not in self._events:
+            self._events[name] = TensorboardLog(self.events_folder(name), sample_unit=arm.record.sample_unit)
+        return [self._events[name]] if name in self._events else []
 
 
 def is_comparable(plan: Plan, failed: Collection[str]) -> bool:

@@ -27,7 +27,7 @@ from measurement.plans.plan import Arm, Plan
 from measurement.records.record import LaunchRecord
 from measurement.records.results import TRACES_FILE, ResultsFolder, write_result
 from measurement.records.trace import ArmTrace, NcclChoices, Traces
-from runners.driver.arm_session import ArmLaunch
+from runners.driver.arm_session import ArmLaunch, ArmSession
 from runners.driver.endpoint import open_endpoint
 from runners.driver.launch import Launch
 from runners.driver.progress import LaunchProgress
@@ -39,6 +39,7 @@ from runners.planning.check_process import require_own_work
 from runners.planning.launched_arms import ArmSetup
 from runners.planning.workload import WorkloadSetup, require_model, resolve_workload
 from runners.planning.workload_check import trying
+from runners.processes.supervisor_server import SupervisorServer
 from runners.protocol.messages import TraceCommand, TraceReply
 from runners.traces.nccl_log import VARIABLES, of_all_ranks
 from runners.traces.trace_file import TracedRank, on_one_clock, viewers_file
@@ -82,8 +83,8 @@ def rehearse(
     shutil.rmtree(folder, ignore_errors=True)
     with open_endpoint(placement, has_store=True) as endpoint:
         arms = list(resolve_arms(small).values())
-        where: dict[str, Any] = {"folder": ResultsFolder(folder), "endpoint": endpoint, "progress": progress}
-        launch = Launch(plan=small, setups=arms, workload=workload, number=0, tries=epochs, **where)
+        where: dict[str, Any] = {"folder": ResultsFolder(folder), "open_session": partial(ArmSession, endpoint=endpoint)}
+        launch = Launch(plan=small, setups=arms, workload=workload, number=0, tries=epochs, progress=progress, **where)
         launch.run()
     if not launch.failed:
         shutil.rmtree(folder, ignore_errors=True)
@@ -107,6 +108,7 @@ def short_of(plan: Plan, *, on_gpus: bool) -> Plan:
 class TraceLaunch(Launch):
     """A launch in which every arm is traced, and nothing else is done."""
 
+    supervisors: SupervisorServer
     traced: dict[str, list[TracedRank]] = field(default_factory=dict)
     """By arm, those that could be traced."""
     nccl: dict[str, NcclChoices | None] = field(default_factory=dict)
@@ -117,9 +119,10 @@ class TraceLaunch(Launch):
     def _trace(self, arm: ArmLaunch) -> None:
         self.progress.say(f"tracing {arm.session.name}")
         done = arm.session.exchange(TraceCommand(steps=TRACED_STEPS), TraceReply, timeout_s=3 * self.measure.block_timeout_s)
-        behind_s = [arm.session.clock_behind_s(rank) for rank in range(len(done.replies))]
-        self.traced[arm.session.name] = on_one_clock(done.replies, behind_s)
-        self.nccl[arm.session.name] = of_all_ranks([reply.nccl for reply in done.replies])
+        name, ranks = arm.session.name, range(len(done.replies))
+        behind_s = [self.supervisors.driver_time(name, self.number, rank, 0.0) for rank in ranks]
+        self.traced[name] = on_one_clock(done.replies, behind_s)
+        self.nccl[name] = of_all_ranks([reply.nccl for reply in done.replies])
 
 
 def trace_arms(
@@ -139,7 +142,8 @@ def trace_arms(
     progress.start(uncounted="trace")
     with open_endpoint(placement, has_store=True) as endpoint:
         arms = list(resolve_arms(small).values())
-        own: dict[str, Any] = {"folder": ResultsFolder(folder), "endpoint": endpoint, "progress": progress, "refused": refused}
+        own: dict[str, Any] = {"folder": ResultsFolder(folder), "open_session": partial(ArmSession, endpoint=endpoint)}
+        own |= {"progress": progress, "refused": refused, "supervisors": endpoint.supervisors}
         launch = TraceLaunch(plan=small, setups=arms, workload=workload, number=0, **own)
         launch.run()
     traced = {arm.name: launch.traced[arm.name] for arm in arms if arm.name in launch.traced}

@@ -90,6 +90,8 @@ class Rounds:
     def __post_init__(self) -> None:
         self._measure, self._turn = self.plan.measurement, 0
         self._is_micro_benchmark = bool(self.cases)
+        self._is_uninterrupted = self._measure.mode == "separate" and not self.cases
+        """Whether a model goes on from block to block: no other arm has a turn, and nothing is made anew."""
         self._cases: Sequence[CaseName] = list(self.cases) or [None]
         steps = self._measure.block_steps
         self._sizes = {case: BlockSize(steps=steps) for case in self._cases} if steps else {}
@@ -98,7 +100,7 @@ class Rounds:
         """Run rounds of these arms until the plan's number is reached, or the time is over."""
         if not any(arm.is_running for arm in arms):
             return
-        for case in self._cases:
+        for case in () if self._is_uninterrupted and self._sizes else self._cases:
             self._find_size(case, arms)
         began, restarted_s = time.monotonic(), _restarting_s(arms)
         size = self._sizes.get(None)
@@ -187,7 +189,7 @@ class Rounds:
             case=case,
             steps=size.steps,
             repetitions=size.repetitions,
-            warmup_steps=self._measure.warmup_steps,
+            warmup_steps=0 if self._is_uninterrupted and number else self._measure.warmup_steps,
         )
 
     def _exchange(self, arm: ArmLaunch, command: BlockCommand) -> BlockRecord:

@@ -11,7 +11,8 @@ import statistics
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -32,6 +33,7 @@ from reports.schema import Comparison
 from reports.scripts.configuration import configuration_differences
 from reports.scripts.script_arms import written_files
 from reports.statistics.interim_analyses import next_analysis
+from runners.driver.arm_session import ArmSession
 from runners.driver.compared_arms import ComparedArms
 from runners.driver.comparison_folder import (
     ComparisonHistory,
@@ -46,8 +48,10 @@ from runners.driver.launch import Launch, is_comparable
 from runners.driver.progress import LaunchProgress
 from runners.driver.rehearsal import Memory, rehearse, require_something_to_measure, trace_arms
 from runners.driver.rounds import RoundLimit
+from runners.event_log import EVENT_FILES
 from runners.hosts.batch_jobs import job_id
 from runners.hosts.ssh_probe import probe_hosts
+from runners.planning.arms import seed_of
 from runners.planning.available import left_out_line
 from runners.processes.busy_machine import BUSY_REMEDY, busy_warning
 from runners.scripts.first_state import FIRST_STATE, FirstState
@@ -312,21 +316,30 @@ class ComparisonRun:
             drawn = endpoint.placement.drawn(random.Random(f"{self.plan.seed}/{number}/nodes"))
             endpoint = dataclasses.replace(endpoint, placement=drawn)
         compared = self.compared
+        setups = [*compared.arms.values(), *([compared.floor] if compared.floor else [])]
+        for old in (path for setup in setups for path in self._events_folder(number, setup.name).glob(EVENT_FILES)):
+            old.unlink()
         return Launch(
             plan=self.plan,
-            setups=[*compared.arms.values(), *([compared.floor] if compared.floor else [])],
+            setups=setups,
             workload=compared.workload,
             cases=compared.cases,
             state=FirstState(self.folder.root / FIRST_STATE, endpoint.placement) if self.plan.scripts.same_start else None,
             tell=self._tell_differences,
             number=number,
             folder=self.folder,
-            endpoint=endpoint,
+            open_session=partial(ArmSession, endpoint=endpoint),
             progress=self.progress,
+            events_folder=partial(self._events_folder, number) if self.plan.writes_events else None,
             refused=self._refused,
             limit=limit,
             tries=self.plan.training.epochs if self.plan.training else None,
         )
+
+    def _events_folder(self, number: int, arm: str) -> Path:
+        """Where TensorBoard's events of an arm in a launch go."""
+        run = f"seed-{seed_of(self.plan, number)}" if self.plan.training else f"launch-{number}"
+        return self.folder.events_folder(arm, run)
 
     def _tell_differences(self, records: Sequence[LaunchRecord]) -> None:
         """Show which files scripts write, and what all of them do differently, unless it was shown before in this session."""

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 from backends import Backend
 from measurement.conditions.disturbing_variables import Disturbance, Library, disturbances
@@ -58,9 +58,41 @@ class ArmStart:
         return {PADDING: "x" * self.padding_bytes} if self.padding_bytes else {}
 
 
+class ArmTerms(Protocol):
+    """What a launch knows of an arm, whoever starts its ranks."""
+
+    @property
+    def name(self) -> str:
+        """As the plan has it."""
+
+    @property
+    def arm(self) -> Arm:
+        """What the plan says of it."""
+
+    @property
+    def plan(self) -> Plan:
+        """The plan as this arm runs it, with its own number of ranks, batch and workload."""
+
+    @property
+    def launcher_reference(self) -> str:
+        """The launcher's name, for the record."""
+
+    @property
+    def transport(self) -> str | None:
+        """What carries the bytes, where that is known beforehand."""
+
+    @property
+    def has_local_steps(self) -> bool:
+        """Whether it has steps without exchange."""
+
+    @property
+    def recorded(self) -> Mapping[str, Any]:
+        """Fields of its record that are its own."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class LaunchedArm(ABC):
-    """What a launch knows of an arm: one of a backend, or a command of the user's."""
+    """An arm that a driver starts: one of a backend, or a command of the user's."""
 
     is_script: ClassVar[bool] = False
     """Whether its ranks are a user's, which may end by themselves and print where they like."""
