@@ -134,10 +134,6 @@ class Workload(ABC):
         """
         return
 
-    def data_notes(self) -> Sequence[str]:
-        """Say what was left out of the data, and what was chosen where several files were there. Called after ``require_data``."""
-        return ()
-
     def evaluation_batches(self, *, rank: int, world_size: int, device: torch.device) -> Iterator[Batch]:
         """Yield this rank's share of the held-out data: over all ranks every sample once. Empty if nothing is held out."""
         return iter(())

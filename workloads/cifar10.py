@@ -1,28 +1,44 @@
-"""CIFAR-10, read from its Python batches, with torchvision's ResNet-18."""
+"""CIFAR-10 with torchvision's ResNet-18, read so that a pickle can make nothing but numpy arrays.
+
+torchvision unpickles whatever has the digest of the published files, and takes no part of them.
+"""
 
 from __future__ import annotations
 
+import io
+import pickle
+import textwrap
 from collections.abc import Sequence
-from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
-from workloads.data.cifar_batches import NUM_CLASSES, read_batch
-from workloads.data.data_files import Expected, FetchOptions, fetch, first_whole
+from measurement.errors import PlanError
+from workloads.data.files import FetchOptions, check_labels, read_whole, require_files
 from workloads.data.input import Augmented, Sample, Transformed
-from workloads.data.pretrained import build_classifier, with_weights
+from workloads.data.pretrained import DAMAGED_PICKLE, build_classifier, with_weights
 from workloads.supervised import SGDOptions, SGDTrained
 
-FOLDERS = ("cifar-10-batches-py", "cifar-10-batches-bin", ".")
 TRAINING_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
 HELD_OUT_BATCHES = ("test_batch",)
+NUM_CLASSES = 10
 SIDE, PADDING = 32, 4
+PIXELS = 3 * SIDE * SIDE
 MEAN, DEVIATION = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 """Mean and standard deviation of the training images, by channel."""
+ARRAY_CONSTRUCTORS = {
+    *((f"numpy.{core}.multiarray", "_reconstruct") for core in ("core", "_core")),
+    *((f"numpy.{core}.numeric", "_frombuffer") for core in ("core", "_core")),
+    ("numpy", "ndarray"),
+    ("numpy", "dtype"),
+    ("_codecs", "encode"),
+}
+"""All that a pickled array calls, in protocols 0 to 5, written by numpy 1 or 2."""
 
 
 class Cifar10Options(SGDOptions, FetchOptions):
@@ -66,14 +82,36 @@ class Cifar10(SGDTrained):
         return [*resized, v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, DEVIATION)]
 
     def _read(self, names: Sequence[str]) -> Dataset[Sample]:
-        expected = Expected(
-            workload="cifar10",
-            root=self.options.data_dir,
-            inside=FOLDERS,
-            names=(*TRAINING_BATCHES, *HELD_OUT_BATCHES),
-            archives=("cifar-10-python.tar.gz", "cifar-10-binary.tar.gz"),
-            remedy="set data_dir to where it lies, or download: true to fetch it through torchvision",
-        )
-        files = expected.require(partial(fetch, "CIFAR10", self.options.data_dir) if self.options.download else None)
-        images, labels = zip(*(first_whole(files[name], partial(read_batch, member=name)) for name in names), strict=True)
+        every, inside = (*TRAINING_BATCHES, *HELD_OUT_BATCHES), ("cifar-10-batches-py", ".")
+        files = require_files(every, workload="cifar10", options=self.options, inside=inside, dataset="CIFAR10")
+        images, labels = zip(*(read_batch(file) for name, file in zip(every, files, strict=True) if name in names), strict=True)
         return TensorDataset(torch.cat(images), torch.cat(labels))  # type: ignore[return-value]
+
+
+class ArraysOnly(pickle.Unpickler):
+    """Refuses every class and function but those that make numpy arrays, since a pickle may call any function."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in ARRAY_CONSTRUCTORS:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no batch of images needs")
+        return super().find_class(module, name)
+
+
+def read_batch(path: Path) -> tuple[Tensor, Tensor]:
+    """Read images uint8 [n, 3, 32, 32] and labels int64 [n] of a pickled batch.
+
+    Raises:
+        PlanError: the file is damaged, is no CIFAR-10 batch, or asks for more than arrays.
+    """
+    written = read_whole(path)
+    try:
+        batch = ArraysOnly(io.BytesIO(written), encoding="latin1").load()
+        images, labels = np.asarray(batch["data"]), np.asarray(batch["labels"])
+        if images.dtype != np.uint8 or labels.dtype.kind not in "iu" or not len(labels) or images.shape != (len(labels), PIXELS):
+            raise ValueError(f"'data' and 'labels' are not uint8 [n, {PIXELS}] and n whole numbers")
+    except DAMAGED_PICKLE as error:
+        reason = textwrap.shorten(f"{type(error).__name__}: {error}", 200)
+        raise PlanError(f"'{path}' cannot be read as a CIFAR batch: {reason}; fetch it again") from error
+    numbers = torch.from_numpy(labels.astype(np.int64))
+    check_labels(numbers, path, num_classes=NUM_CLASSES)
+    return torch.from_numpy(images.copy()).reshape(-1, 3, SIDE, SIDE), numbers

@@ -15,7 +15,7 @@ from measurement.errors import PlanError, unknown_name
 from measurement.plans.settings import PlanOptions
 from measurement.records.record import Case
 from workloads.micro_benchmark import MicroBenchmark, Repetition
-from workloads.operations import BY_DEFAULT, OPERATIONS, Idle, Operation
+from workloads.operations import BY_DEFAULT, OPERATIONS, Idle, Operation, OperationRun
 
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
@@ -101,7 +101,8 @@ class CollectivesOptions(PlanOptions):
 class Variant:
     """An operation with what it combines by, its dtype and whether it is in place."""
 
-    operation: type[Operation]
+    name: str
+    operation: Operation
     dtype: DType
     op: ReduceOp
     in_place: bool
@@ -111,7 +112,7 @@ class Variant:
         """``all_reduce``, and what is not usual: ``all_reduce max bfloat16 out-of-place``."""
         is_usual = self.in_place == self.operation.is_usually_in_place or not self._has_both
         said = [
-            self.operation.name,
+            self.name,
             *([self.op] if self.operation.reduces and self.op != "sum" else []),
             *([self.dtype] if self.dtype != "float32" else []),
             *([] if is_usual else ["in-place" if self.in_place else "out-of-place"]),
@@ -144,12 +145,12 @@ class Collectives(MicroBenchmark):
         """List the cases, operation by operation and in order of size."""
         if world_size < 2:
             raise PlanError(f"workload 'collectives' needs 2 ranks or more, and world_size is {world_size}")
-        variants = [variant for one in self._operations(world_size) for variant in self._variants_of(one)]
+        variants = [variant for name in self._operations(world_size) for variant in self._variants_of(name)]
         self._variants = {variant.label: variant for variant in variants}
         sizes = self.options.message_sizes()
         return [self._case(variant, size, world_size) for variant in self._variants.values() for size in sizes]
 
-    def _operations(self, world_size: int) -> list[type[Operation]]:
+    def _operations(self, world_size: int) -> list[str]:
         """Return the operations that the plan names, else those of its choice that ``world_size`` allows."""
         asked = self.options.operations
         if asked is None or asked == "all":
@@ -163,16 +164,17 @@ class Collectives(MicroBenchmark):
                 )
             if OPERATIONS[name].has_root and self.options.root >= world_size:
                 raise PlanError(f"root {self.options.root} is no rank of world_size {world_size}; give 0 to {world_size - 1}")
-        return [OPERATIONS[name] for name in dict.fromkeys(asked)]
+        return list(dict.fromkeys(asked))
 
-    def _variants_of(self, one: type[Operation]) -> list[Variant]:
+    def _variants_of(self, name: str) -> list[Variant]:
         """What the options ask of an operation, as far as it has such variants."""
+        one = OPERATIONS[name]
         asked = one.is_usually_in_place if self.options.in_place is None else self.options.in_place
         ways = [True, False] if asked == "both" else [asked]
         offered = [way for way in ways if one.methods(in_place=way)] or [way for way in (True, False) if one.methods(in_place=way)]
         ops: tuple[ReduceOp, ...] = self.options.op if one.reduces else ("sum",)
         return [
-            Variant(operation=one, dtype=dtype, op=op, in_place=way)
+            Variant(name=name, operation=one, dtype=dtype, op=op, in_place=way)
             for dtype in dict.fromkeys(self.options.dtype)
             for op in dict.fromkeys(ops)
             for way in offered
@@ -181,19 +183,20 @@ class Collectives(MicroBenchmark):
     def _case(self, variant: Variant, size: int, world_size: int) -> Case:
         """Make a case, with its size rounded down to what the ranks can share evenly, as nccl-tests does."""
         one = variant.operation
-        ranks = len(one.group(world_size))
+        ranks = len(one.ranks(world_size))
         unit = variant.torch_dtype.itemsize * (ranks if one.in_shares else 1)
         return Case(
             name=f"{variant.label}/{format_size(size)}",
             operation=variant.label,
             message_bytes=max(size // unit, 1) * unit,
             messages=one.messages,
-            busbw_factor=one.busbw_factor(ranks),
+            busbw_factor=one.busbw(ranks),
         )
 
     def groups(self, world_size: int) -> Sequence[Sequence[int]]:
         """Return the ranks of each operation that runs in a subgroup."""
-        return list(dict.fromkeys(tuple(one.group(world_size)) for one in self._operations(world_size) if "group" in one.needs))
+        operations = [OPERATIONS[name] for name in self._operations(world_size)]
+        return list(dict.fromkeys(tuple(one.ranks(world_size)) for one in operations if "group" in one.in_place))
 
     def unsupported_reason(self, case: Case, communicator: Communicator) -> str | None:
         variant = self._variants[case.operation]
@@ -208,14 +211,15 @@ class Collectives(MicroBenchmark):
         """Return the operation on the ranks that take part, and ``Idle`` on the others."""
         variant = self._variants[case.operation]
         one = variant.operation
-        ranks = one.group(len(communicator.ranks))
+        ranks = one.ranks(len(communicator.ranks))
         if communicator.rank not in ranks:
             return Idle()
-        return one(
-            communicator.group(ranks) if "group" in one.needs else communicator,
+        return OperationRun(
+            one,
+            communicator.group(ranks) if "group" in one.in_place else communicator,
+            ranks,
             elements=case.message_bytes // variant.torch_dtype.itemsize,
-            dtype=variant.torch_dtype,
-            device=device,
+            like=torch.empty(0, dtype=variant.torch_dtype, device=device),
             op=variant.op,
             root=self.options.root if one.has_root else 0,
             in_place=variant.in_place,

@@ -12,8 +12,7 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from measurement.errors import PlanError
-from workloads.data.data_files import DataOptions, first_few, missing
-from workloads.data.folders import SYNONYMS, chosen, entries, is_data
+from workloads.data.files import DataOptions, entries, first_few, missing, part_of
 from workloads.data.input import Augmented, Sample, Transformed
 from workloads.data.pretrained import ClassifierName, build_classifier, with_weights
 from workloads.supervised import SGDOptions, SGDTrained
@@ -64,18 +63,11 @@ class Imagenet(SGDTrained):
         middle = [v2.Resize(round(size * BORDER), antialias=True), v2.CenterCrop(size)]
         return Transformed(self._folder("val"), v2.Compose([*middle, *_fixed()]))
 
-    def data_notes(self) -> list[str]:
-        left_out = [
-            str(path) for folder, _ in self._parts.values() if folder for path in sorted(folder.iterdir()) if not is_data(path.name)
-        ]
-        notes = [note for _, note in self._parts.values() if note]
-        return [*notes, f"no classes, and left out: {first_few(left_out)}"] if left_out else notes
-
     @cached_property
-    def _parts(self) -> dict[str, tuple[Path | None, str]]:
-        """The folder of each part, and what is to be told of it."""
+    def _parts(self) -> dict[str, Path]:
+        """The folder of each part."""
         folders = [path for path in entries(self.options.data_dir) if path.is_dir()]
-        return {part: chosen([path for path in folders if path.name.lower() in SYNONYMS[part]], part) for part in PARTS}
+        return {part: part_of(folders, part, name=part) or self.options.data_dir / part for part in PARTS}
 
     def _classes(self) -> list[str]:
         """List the folders in ``train/``; ``val/`` must have the same."""
@@ -87,7 +79,7 @@ class Imagenet(SGDTrained):
         return sorted(train)
 
     def _names(self, part: str) -> set[str]:
-        folder = self._parts[part][0] or self.options.data_dir / part
+        folder = self._parts[part]
         found = entries(folder)
         names = {path.name for path in found if path.is_dir()}
         if names:
@@ -109,8 +101,7 @@ class Imagenet(SGDTrained):
         from workloads.data.image_folder import Images
 
         self._classes()
-        folder = self._parts[part][0]
-        assert folder is not None, part
+        folder = self._parts[part]
         images = Images(folder)
         filled = set(images.targets)
         empty = [str(folder / name) for number, name in enumerate(images.classes) if number not in filled]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -17,9 +16,7 @@ from torch.optim import AdamW, Optimizer
 from torch.utils.data import Dataset
 
 from measurement.errors import PlanError
-from workloads.data.compressed import compression_of
-from workloads.data.data_files import DataOptions, ExpandedPath, missing
-from workloads.data.folders import SYNONYMS, chosen, entries, readable
+from workloads.data.files import WORDS, DataOptions, ExpandedPath, entries, missing, part_of, readable
 from workloads.data.input import Sample
 from workloads.data.pretrained import with_weights
 from workloads.supervised import Supervised
@@ -28,8 +25,7 @@ BYTES = 256
 HELD_OUT_SHARE = 10
 """In a single file, the last 1/HELD_OUT_SHARE is held out for evaluation."""
 NAMES = ("train.txt", "val.txt")
-TEXT = r"(?:.+[-_. ])?(?:{})(?:[-_.](?:txt|text|tokens|raw))*"
-"""Such as ``wiki.train.tokens`` and ``TinyStories-valid.txt``."""
+PACKED = (".gz", ".xz", ".bz2", ".zst", ".zip")
 
 
 class LanguageModelOptions(DataOptions):
@@ -85,7 +81,8 @@ class LanguageModel(Supervised):
             size = place.stat().st_size
             cut = size - size // HELD_OUT_SHARE
             return [(place, range(cut)), (place, range(cut, size))]
-        paths = [path for path, _ in self._chosen if path is not None]
+        files = [path for path in entries(place) if path.is_file()]
+        paths = [path for part, name in zip(WORDS, NAMES, strict=True) if (path := part_of(files, part, name=name))]
         if len(paths) < len(NAMES):
             raise missing(
                 "language_model",
@@ -94,17 +91,6 @@ class LanguageModel(Supervised):
                 remedy="set data_dir to any plain text, of 100 kB or more to learn something",
             )
         return [(path, range(path.stat().st_size)) for path in paths]
-
-    @cached_property
-    def _chosen(self) -> list[tuple[Path | None, str]]:
-        files = [path for path in entries(self.options.data_dir) if path.is_file()]
-        texts = [re.compile(TEXT.format("|".join(names)), re.IGNORECASE) for names in SYNONYMS.values()]
-        return [
-            chosen([file for file in files if text.fullmatch(file.name)], name) for text, name in zip(texts, NAMES, strict=True)
-        ]
-
-    def data_notes(self) -> list[str]:
-        return [note for _, note in self._chosen if note]
 
 
 class Sequences(Dataset[Sample]):
@@ -122,9 +108,8 @@ class Sequences(Dataset[Sample]):
                 f"'{path}' is too short: {len(part)} bytes {'(of its last tenth) ' if part.start else ''}to make sequences "
                 f"of {length} bytes and the next one; give a longer text, or a smaller sequence_length"
             )
-        packed = compression_of(path)
-        if packed is not None:
-            raise PlanError(f"'{path}' is compressed by {packed}, and tokens are the bytes of a text; unpack it")
+        if path.suffix in PACKED:
+            raise PlanError(f"'{path}' is compressed, and tokens are the bytes of a text; unpack it")
         self.length = length
         self._bytes = np.memmap(path, dtype=np.uint8, mode="r", offset=part.start, shape=(len(part),))
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
 from measurement.errors import PlanError
-from workloads.data.compressed import unpacked
-from workloads.data.data_files import Expected, FetchOptions, check_labels, fetch, first_whole
+from workloads.data.files import FetchOptions, check_labels, read_whole, require_files
 from workloads.data.input import Sample, Transformed
 from workloads.data.pretrained import with_weights
 from workloads.digits import NUM_CLASSES, ConvNet
@@ -44,28 +43,23 @@ class Mnist(SGDTrained):
         return self._read("t10k")
 
     def _read(self, part: str) -> Dataset[Sample]:
-        expected = Expected(
-            workload="mnist",
-            root=self.options.data_dir,
-            inside=("MNIST/raw", "raw", "."),
-            names=tuple(f"{one}-{kind}" for one in ("train", "t10k") for kind in KINDS),
-            remedy="set data_dir to where it lies, or download: true to fetch it through torchvision",
-        )
-        files = expected.require(partial(fetch, "MNIST", self.options.data_dir) if self.options.download else None)
-        images, labels = (files[f"{part}-{kind}"] for kind in KINDS)
+        names = [f"{part}-{kind}" for part in ("train", "t10k") for kind in KINDS]
+        inside = ("MNIST/raw", "raw", ".")
+        files = require_files(names, workload="mnist", options=self.options, inside=inside, dataset="MNIST")
+        images, labels = (files[names.index(f"{part}-{kind}")] for kind in KINDS)
         return read_images(images, labels)
 
 
-def read_images(images_files: Sequence[Path], labels_files: Sequence[Path]) -> Dataset[Sample]:
-    """Read images float32 [1, 28, 28], standardised, and labels int64, each from the first of these files that is whole.
+def read_images(images_file: Path, labels_file: Path) -> Dataset[Sample]:
+    """Read images float32 [1, 28, 28], standardised, and labels int64.
 
     Raises:
         PlanError: a file is damaged, or the two files do not belong together.
     """
     from torchvision.datasets import mnist
 
-    images_file, images = first_whole(images_files, partial(read_idx, kind="images", read=mnist.read_image_file))
-    labels_file, labels = first_whole(labels_files, partial(read_idx, kind="labels", read=mnist.read_label_file))
+    images = read_idx(images_file, kind="images", read=mnist.read_image_file)
+    labels = read_idx(labels_file, kind="labels", read=mnist.read_label_file)
     if images.shape[1:] != (SIDE, SIDE):
         size = " x ".join(map(str, images.shape[1:]))
         raise PlanError(f"'{images_file}' holds images of {size}; workload 'mnist' takes {SIDE} x {SIDE}")
@@ -77,15 +71,17 @@ def read_images(images_files: Sequence[Path], labels_files: Sequence[Path]) -> D
     return Transformed(TensorDataset(images[:, None], labels), _standardised)  # type: ignore[arg-type]
 
 
-def read_idx(path: Path, *, kind: str, read: Callable[[str], Tensor]) -> tuple[Path, Tensor]:
-    """Read a file by one of torchvision's functions; returns its path, too.
+def read_idx(path: Path, *, kind: str, read: Callable[[str], Tensor]) -> Tensor:
+    """Read a file, packed or not, by one of torchvision's functions, which take the path of a plain one.
 
     Raises:
         PlanError: it is damaged, or something else.
     """
-    with unpacked(path) as plain:
+    with NamedTemporaryFile(prefix="ringside-") as plain:
+        plain.write(read_whole(path))
+        plain.flush()
         try:
-            return path, read(plain)
+            return read(plain.name)
         except (AssertionError, KeyError, RuntimeError, TypeError, ValueError) as error:
             raise PlanError(
                 f"'{path}' is no IDX file of {kind}, or is cut off; fetch it again, or see whether it was renamed"

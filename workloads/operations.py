@@ -8,9 +8,8 @@ and number of ranks.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import ClassVar
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -33,61 +32,107 @@ COMBINE: dict[ReduceOp, Callable[[Tensor], Tensor]] = {
 """What ranks' inputs, one in each row, come to."""
 
 
-class Operation(Repetition):
-    """One operation, on a rank that takes part in it."""
+@dataclass(frozen=True, kw_only=True)
+class Operation:
+    """An operation: how it is run on a rank that takes part in it, and what is right."""
 
-    name: ClassVar[str]
-    needs: ClassVar[tuple[str, ...]]
-    """Methods of the communicator that it calls in place, or where there is but one variant; none: it is never in place."""
-    needs_out_of_place: ClassVar[tuple[str, ...] | None] = None
-    """Methods that it calls where the result is another tensor than the input; None: there is no such variant."""
-    reduces: ClassVar[bool] = False
+    run: Callable[[OperationRun], None]
+    wanted: Callable[[OperationRun], Tensor | None]
+    """The right ``result``; None where this rank has none."""
+    in_place: tuple[str, ...] = ()
+    """Methods of the communicator that it calls where the result overwrites the input; none: there is no such variant."""
+    out_of_place: tuple[str, ...] = ()
+    """Methods that it calls where the result is another tensor; none: there is no such variant."""
+    ranks: Callable[[int], Sequence[int]] = range
+    """Those that take part, of a number of ranks."""
+    least_ranks: int = 2
+    busbw: Callable[[int], float] = lambda _: 1.0
+    """busbw / algbw for a number of ranks that take part."""
+    reduces: bool = False
     """Whether it combines the ranks' inputs, by any of ``COMBINE``."""
-    has_root: ClassVar[bool] = False
-    messages: ClassVar[int] = 1
-    in_shares: ClassVar[bool] = False
+    has_root: bool = False
+    messages: int = 1
+    gives_share: bool = False
+    """Whether a rank's input is one equal share of the message."""
+    takes_share: bool = False
+    """Whether its result is."""
+    in_shares: bool = False
     """Whether the message consists of one equal share for each rank."""
-    is_usually_in_place: ClassVar[bool] = True
-    """Where it has both variants."""
-    least_ranks: ClassVar[int] = 2
+
+    @property
+    def is_usually_in_place(self) -> bool:
+        """Where it has both variants."""
+        return not self.in_shares
+
+    def methods(self, *, in_place: bool) -> tuple[str, ...]:
+        """Return the methods of the communicator that a variant calls; none where there is no such variant."""
+        return self.in_place if in_place else self.out_of_place
+
+
+class OperationRun(Repetition):
+    """An operation on a rank that takes part in it, with its tensors."""
 
     def __init__(
         self,
+        operation: Operation,
         communicator: Communicator,
+        ranks: Sequence[int],
         *,
         elements: int,
-        dtype: torch.dtype,
-        device: torch.device,
+        like: Tensor,
         op: ReduceOp = "sum",
         root: int = 0,
         in_place: bool = True,
     ) -> None:
-        self.communicator = communicator
-        self.ranks = communicator.ranks
+        """``ranks``: that take part. ``elements``: of the message. ``like``: a tensor of their dtype, on the device."""
+        self._operation, self.communicator, self.ranks = operation, communicator, ranks
         self.op, self.root, self.in_place = op, root, in_place
-        self.input = self.result = torch.zeros(elements, dtype=dtype, device=device)
-        if self.needs_out_of_place is not None and not in_place:
-            self.result = torch.zeros_like(self.input)
+        share = elements // len(ranks)
+        self.input = like.new_zeros(share if operation.gives_share else elements)
+        self.out = self.input
+        if not in_place or operation.gives_share:
+            self.out = like.new_zeros(share if operation.takes_share else elements)
+        if in_place and operation.gives_share:
+            self.input = self.own_share(self.out)
+        self.result = self.out
 
-    @classmethod
-    def group(cls, world_size: int) -> Sequence[int]:
-        """Return the ranks that take part."""
-        return range(world_size)
+    def fill(self) -> None:
+        self.input.copy_(self.values(self.communicator.rank))
 
-    @classmethod
-    def methods(cls, *, in_place: bool) -> tuple[str, ...]:
-        """Return the methods of the communicator that a variant calls; none where there is no such variant."""
-        return cls.needs if in_place else cls.needs_out_of_place or ()
+    def run(self) -> None:
+        self._operation.run(self)
 
-    @classmethod
-    def busbw_factor(cls, ranks: int) -> float:
-        """Return busbw / algbw for ``ranks`` ranks that take part."""
-        return 1.0
+    def clear(self) -> None:
+        if self._operation.reduces:
+            self.input.fill_(1 if self.op == "prod" else 0)
+
+    def check(self) -> str | None:
+        wanted = self._operation.wanted(self)
+        if wanted is None:
+            return None
+        if self.result.shape != wanted.shape:
+            return f"{len(self.result)} elements where {len(wanted)} are right"
+        is_right = self.result == wanted
+        if self.op == "avg":  # the library may divide before it adds
+            is_right = torch.isclose(self.result, wanted, rtol=4 * torch.finfo(wanted.dtype).eps, atol=0)
+        if bool(is_right.all()):
+            return None
+        wrong = (~is_right).nonzero()
+        first = int(wrong[0])
+        return (
+            f"{self.result[first].item():g} where {wanted[first].item():g} is right "
+            f"(element {first}; {len(wrong)} of {len(wanted)} elements are wrong)"
+        )
+
+    @property
+    def is_root(self) -> bool:
+        """Whether this rank sends to all, or receives from all."""
+        return self.communicator.rank == self.root
 
     def period(self, rank: int) -> Tensor:
         """Return what a rank's input repeats over and over, float64: sums over all ranks are exact in the input's dtype.
 
-        Of a product every value is 1 or 2, and of many ranks few are 2 at the same place.
+        For a product every value is 1 or 2. Where there are many ranks, few are 2 at the same place.
         """
         if self.op == "prod":
             twos = FEW_TWOS if len(self.ranks) > FEW_RANKS else MANY_TWOS
@@ -105,296 +150,13 @@ class Operation(Repetition):
         """Return what all ranks' inputs come to."""
         return self._repeated(COMBINE[self.op](torch.stack([self.period(rank) for rank in self.ranks])))
 
+    def own_share(self, whole: Tensor) -> Tensor:
+        """Return this rank's share of a message."""
+        return whole.chunk(len(self.ranks))[self.ranks.index(self.communicator.rank)]
+
     def _repeated(self, period: Tensor) -> Tensor:
         elements = len(self.input)
         return period.to(self.input.dtype).to(self.input.device).repeat(elements // PERIOD + 1)[:elements]
-
-    @abstractmethod
-    def wanted(self) -> Tensor | None:
-        """Return the right ``result``; None if this rank has none."""
-
-    def fill(self) -> None:
-        self.input.copy_(self.values(self.communicator.rank))
-
-    def check(self) -> str | None:
-        wanted = self.wanted()
-        if wanted is None:
-            return None
-        if self.result.shape != wanted.shape:
-            return f"{len(self.result)} elements where {len(wanted)} are right"
-        is_right = self.result == wanted
-        if self.op == "avg":  # the library may divide before it adds
-            is_right = torch.isclose(self.result, wanted, rtol=4 * torch.finfo(wanted.dtype).eps, atol=0)
-        if bool(is_right.all()):
-            return None
-        wrong = (~is_right).nonzero()
-        first = int(wrong[0])
-        return (
-            f"{self.result[first].item():g} where {wanted[first].item():g} is right "
-            f"(element {first}; {len(wrong)} of {len(wanted)} elements are wrong)"
-        )
-
-
-class AllReduce(Operation):
-    """All-reduce, in place or out of place."""
-
-    name, reduces = "all_reduce", True
-    needs: ClassVar[tuple[str, ...]] = ("all_reduce",)
-    needs_out_of_place: ClassVar[tuple[str, ...] | None] = ("all_reduce_to",)
-
-    @classmethod
-    def busbw_factor(cls, ranks: int) -> float:
-        """Return 2(n − 1)/n: every element is sent once to be added and once as a part of the sum."""
-        return 2 * (ranks - 1) / ranks
-
-    def run(self) -> None:
-        if self.in_place:
-            self.communicator.all_reduce(self.input, op=self.op)
-        else:
-            self.result = self.communicator.all_reduce_to(self.input, op=self.op, out=self.result)
-
-    def wanted(self) -> Tensor:
-        return self.reduced()
-
-    def clear(self) -> None:
-        self.input.fill_(1 if self.op == "prod" else 0)
-
-
-class GroupAllReduce(AllReduce):
-    """All-reduce in the group of all ranks but the last, in place."""
-
-    name, needs, least_ranks = "group_all_reduce", ("all_reduce", "group"), 3
-    needs_out_of_place = None
-
-    @classmethod
-    def group(cls, world_size: int) -> Sequence[int]:
-        return range(world_size - 1)
-
-
-class Reduce(Operation):
-    """Reduce to the root, in place there."""
-
-    name, needs, reduces, has_root = "reduce", ("reduce",), True, True
-
-    def run(self) -> None:
-        self.communicator.reduce(self.input, op=self.op, root=self.root)
-
-    def wanted(self) -> Tensor | None:
-        return self.reduced() if self.communicator.rank == self.root else None
-
-    def clear(self) -> None:
-        self.input.fill_(1 if self.op == "prod" else 0)
-
-
-class Broadcast(Operation):
-    """Broadcast from the root, in place or out of place."""
-
-    name, has_root = "broadcast", True
-    needs: ClassVar[tuple[str, ...]] = ("broadcast",)
-    needs_out_of_place: ClassVar[tuple[str, ...] | None] = ("broadcast_to",)
-
-    def run(self) -> None:
-        if self.in_place:
-            self.communicator.broadcast(self.input, root=self.root)
-        else:
-            self.result = self.communicator.broadcast_to(self.input, root=self.root, out=self.result)
-
-    def wanted(self) -> Tensor:
-        return self.values(self.root)
-
-
-class GroupBroadcast(Broadcast):
-    """Broadcast in the group of all ranks but the last, from its first rank, in place."""
-
-    name, needs, least_ranks, has_root = "group_broadcast", ("broadcast", "group"), 3, False
-    needs_out_of_place = None
-
-    @classmethod
-    def group(cls, world_size: int) -> Sequence[int]:
-        return range(world_size - 1)
-
-
-class InShares(Operation):
-    """An operation between a whole message and one rank's share of it."""
-
-    in_shares, is_usually_in_place = True, False
-
-    def __init__(self, communicator: Communicator, *, elements: int, **asked: object) -> None:
-        super().__init__(communicator, elements=elements, **asked)  # type: ignore[arg-type]
-        self.place = self.ranks.index(communicator.rank)
-        self.whole, self.share = self.input, self.input.new_zeros(elements // len(self.ranks))
-
-    @classmethod
-    def busbw_factor(cls, ranks: int) -> float:
-        """Return (n − 1)/n: a rank has its own share already."""
-        return (ranks - 1) / ranks
-
-
-class AllGather(InShares):
-    """Gather every rank's share on all ranks, in order of rank; in place the input lies in the result already."""
-
-    name, needs, needs_out_of_place = "all_gather", ("all_gather_in_place",), ("all_gather",)
-
-    def __init__(self, communicator: Communicator, *, elements: int, **asked: object) -> None:
-        super().__init__(communicator, elements=elements, **asked)
-        self.result = self.whole
-        self.input = self.whole.chunk(len(self.ranks))[self.place] if self.in_place else self.share
-
-    def run(self) -> None:
-        gather = self.communicator.all_gather_in_place if self.in_place else self.communicator.all_gather
-        self.result = gather(self.input, out=self.whole)
-
-    def wanted(self) -> Tensor:
-        return torch.cat([self.values(rank) for rank in self.ranks])
-
-
-class ReduceScatter(InShares):
-    """What all ranks' inputs come to, of which every rank keeps its share."""
-
-    name, needs, needs_out_of_place, reduces = "reduce_scatter", (), ("reduce_scatter",), True
-
-    def run(self) -> None:
-        self.result = self.communicator.reduce_scatter(self.input, op=self.op, out=self.share)
-
-    def wanted(self) -> Tensor:
-        return self.reduced().chunk(len(self.ranks))[self.place]
-
-
-class Gather(InShares):
-    """Gather every rank's share on the root, in order of rank."""
-
-    name, needs, needs_out_of_place, has_root = "gather", (), ("gather",), True
-
-    def __init__(self, communicator: Communicator, *, elements: int, **asked: object) -> None:
-        super().__init__(communicator, elements=elements, **asked)
-        self.input, self.result = self.share, self.whole
-
-    def run(self) -> None:
-        self.communicator.gather(self.input, root=self.root, out=self.whole)
-
-    def wanted(self) -> Tensor | None:
-        return torch.cat([self.values(rank) for rank in self.ranks]) if self.communicator.rank == self.root else None
-
-
-class Scatter(InShares):
-    """The root's message, of which every rank gets its share."""
-
-    name, needs, needs_out_of_place, has_root = "scatter", (), ("scatter",), True
-
-    def run(self) -> None:
-        self.communicator.scatter(self.whole, root=self.root, out=self.share)
-        self.result = self.share
-
-    def wanted(self) -> Tensor:
-        return self.values(self.root).chunk(len(self.ranks))[self.place]
-
-
-class AllToAll(InShares):
-    """Every rank's message, of which every rank gets its share, in order of rank."""
-
-    name, needs, needs_out_of_place = "all_to_all", (), ("all_to_all",)
-
-    def __init__(self, communicator: Communicator, *, elements: int, **asked: object) -> None:
-        super().__init__(communicator, elements=elements, **asked)
-        self.out = torch.zeros_like(self.whole)
-
-    def run(self) -> None:
-        self.result = self.communicator.all_to_all(self.input, out=self.out)
-
-    def wanted(self) -> Tensor:
-        return torch.cat([self.values(rank).chunk(len(self.ranks))[self.place] for rank in self.ranks])
-
-
-class SendRecv(Operation):
-    """A ping-pong with blocking calls: rank 0 sends a message to rank 1, which sends it back. Other ranks take no part."""
-
-    name: ClassVar[str] = "send_recv"
-    needs: ClassVar[tuple[str, ...]] = ("send", "recv")
-    messages = 2
-
-    def __init__(self, communicator: Communicator, *, elements: int, **asked: object) -> None:
-        super().__init__(communicator, elements=elements, **asked)  # type: ignore[arg-type]
-        self.first, self.other = self.group(len(communicator.ranks))
-        if communicator.rank == self.first:
-            self.result = torch.zeros_like(self.input)
-
-    @classmethod
-    def group(cls, world_size: int) -> Sequence[int]:
-        return (0, 1)
-
-    def fill(self) -> None:
-        """Fill the first rank's input, and clear what will be received."""
-        self.result.zero_()
-        if self.communicator.rank == self.first:
-            super().fill()
-
-    def run(self) -> None:
-        if self.communicator.rank == self.first:
-            self.communicator.send(self.input, to=self.other)
-            self.communicator.recv(self.result, source=self.other)
-        else:
-            self.communicator.recv(self.result, source=self.first)
-            self.communicator.send(self.result, to=self.first)
-
-    def wanted(self) -> Tensor:
-        return self.values(self.first)
-
-
-class SendRecvLast(SendRecv):
-    """A ping-pong with blocking calls between rank 0 and the last rank, on another host where there are several."""
-
-    name, least_ranks = "send_recv_last", 3
-
-    @classmethod
-    def group(cls, world_size: int) -> Sequence[int]:
-        return (0, world_size - 1)
-
-
-class IsendIrecv(SendRecv):
-    """A ping-pong with nonblocking calls, each followed by a wait."""
-
-    name: ClassVar[str] = "isend_irecv"
-    needs = ("isend", "irecv")
-
-    def run(self) -> None:
-        if self.communicator.rank == self.first:
-            self.communicator.isend(self.input, to=self.other).wait()
-            self.communicator.irecv(self.result, source=self.other).wait()
-        else:
-            self.communicator.irecv(self.result, source=self.first).wait()
-            self.communicator.isend(self.result, to=self.first).wait()
-
-
-class IsendIrecvLast(IsendIrecv):
-    """A ping-pong with nonblocking calls between rank 0 and the last rank."""
-
-    name, least_ranks = "isend_irecv_last", 3
-
-    @classmethod
-    def group(cls, world_size: int) -> Sequence[int]:
-        return (0, world_size - 1)
-
-
-class RootIsend(Operation):
-    """The root sends its message to every other rank, all at once by nonblocking calls."""
-
-    name, needs, has_root = "root_isend", ("isend", "recv"), True
-
-    @classmethod
-    def busbw_factor(cls, ranks: int) -> float:
-        """Return n − 1: the root's link carries the message once for each other rank."""
-        return float(ranks - 1)
-
-    def run(self) -> None:
-        if self.communicator.rank == self.root:
-            under_way = [self.communicator.isend(self.input, to=rank) for rank in self.ranks if rank != self.root]
-            for message in under_way:
-                message.wait()
-        else:
-            self.communicator.recv(self.input, source=self.root)
-
-    def wanted(self) -> Tensor:
-        return self.values(self.root)
 
 
 class Idle(Repetition):
@@ -410,12 +172,169 @@ class Idle(Repetition):
         return None
 
 
-OPERATIONS: dict[str, type[Operation]] = {
-    one.name: one
-    for one in (
-        *(AllReduce, Broadcast, AllGather, ReduceScatter, Reduce, Gather, Scatter, AllToAll, GroupAllReduce, GroupBroadcast),
-        *(SendRecv, SendRecvLast, IsendIrecv, IsendIrecvLast, RootIsend),
-    )
+def _all_reduce(it: OperationRun) -> None:
+    if it.in_place:
+        it.communicator.all_reduce(it.input, op=it.op)
+    else:
+        it.result = it.communicator.all_reduce_to(it.input, op=it.op, out=it.out)
+
+
+def _broadcast(it: OperationRun) -> None:
+    if it.in_place:
+        it.communicator.broadcast(it.input, root=it.root)
+    else:
+        it.result = it.communicator.broadcast_to(it.input, root=it.root, out=it.out)
+
+
+def _all_gather(it: OperationRun) -> None:
+    gather = it.communicator.all_gather_in_place if it.in_place else it.communicator.all_gather
+    it.result = gather(it.input, out=it.out)
+
+
+def _reduce_scatter(it: OperationRun) -> None:
+    it.result = it.communicator.reduce_scatter(it.input, op=it.op, out=it.out)
+
+
+def _all_to_all(it: OperationRun) -> None:
+    it.result = it.communicator.all_to_all(it.input, out=it.out)
+
+
+def _send_recv(it: OperationRun) -> None:
+    first, other = it.ranks
+    if it.communicator.rank == first:
+        it.communicator.send(it.input, to=other)
+        it.communicator.recv(it.out, source=other)
+    else:
+        it.communicator.recv(it.out, source=first)
+        it.communicator.send(it.out, to=first)
+
+
+def _isend_irecv(it: OperationRun) -> None:
+    first, other = it.ranks
+    if it.communicator.rank == first:
+        it.communicator.isend(it.input, to=other).wait()
+        it.communicator.irecv(it.out, source=other).wait()
+    else:
+        it.communicator.irecv(it.out, source=first).wait()
+        it.communicator.isend(it.out, to=first).wait()
+
+
+def _root_isend(it: OperationRun) -> None:
+    if it.is_root:
+        under_way = [it.communicator.isend(it.input, to=rank) for rank in it.ranks if rank != it.root]
+        for message in under_way:
+            message.wait()
+    else:
+        it.communicator.recv(it.input, source=it.root)
+
+
+def _everyones(it: OperationRun) -> Tensor:
+    return torch.cat([it.values(rank) for rank in it.ranks])
+
+
+def _all_but_last(world_size: int) -> Sequence[int]:
+    return range(world_size - 1)
+
+
+def _first_and_last(world_size: int) -> Sequence[int]:
+    return 0, world_size - 1
+
+
+def _but_own(ranks: int) -> float:
+    """Return (n - 1)/n: a rank has its own share already."""
+    return (ranks - 1) / ranks
+
+
+def _roots(it: OperationRun) -> Tensor:
+    return it.values(it.root)
+
+
+def _firsts(it: OperationRun) -> Tensor:
+    return it.values(it.ranks[0])
+
+
+ALL_REDUCE = Operation(
+    run=_all_reduce,
+    wanted=OperationRun.reduced,
+    in_place=("all_reduce",),
+    out_of_place=("all_reduce_to",),
+    reduces=True,
+    busbw=lambda ranks: 2 * (ranks - 1) / ranks,  # every element is sent once to be added and once as a part of the sum
+)
+BROADCAST = Operation(run=_broadcast, wanted=_roots, in_place=("broadcast",), out_of_place=("broadcast_to",), has_root=True)
+SEND_RECV = Operation(run=_send_recv, wanted=_firsts, out_of_place=("send", "recv"), ranks=lambda _: (0, 1), messages=2)
+ISEND_IRECV = replace(SEND_RECV, run=_isend_irecv, out_of_place=("isend", "irecv"))
+OPERATIONS: dict[str, Operation] = {
+    "all_reduce": ALL_REDUCE,
+    "broadcast": BROADCAST,
+    "all_gather": Operation(
+        run=_all_gather,
+        wanted=_everyones,
+        in_place=("all_gather_in_place",),
+        out_of_place=("all_gather",),
+        in_shares=True,
+        gives_share=True,
+        busbw=_but_own,
+    ),
+    "reduce_scatter": Operation(
+        run=_reduce_scatter,
+        wanted=lambda it: it.own_share(it.reduced()),
+        out_of_place=("reduce_scatter",),
+        reduces=True,
+        in_shares=True,
+        takes_share=True,
+        busbw=_but_own,
+    ),
+    "reduce": Operation(
+        run=lambda it: it.communicator.reduce(it.input, op=it.op, root=it.root),
+        wanted=lambda it: it.reduced() if it.is_root else None,
+        in_place=("reduce",),
+        reduces=True,
+        has_root=True,
+    ),
+    "gather": Operation(
+        run=lambda it: it.communicator.gather(it.input, root=it.root, out=it.out),
+        wanted=lambda it: _everyones(it) if it.is_root else None,
+        out_of_place=("gather",),
+        has_root=True,
+        in_shares=True,
+        gives_share=True,
+        busbw=_but_own,
+    ),
+    "scatter": Operation(
+        run=lambda it: it.communicator.scatter(it.input, root=it.root, out=it.out),
+        wanted=lambda it: it.own_share(it.values(it.root)),
+        out_of_place=("scatter",),
+        has_root=True,
+        in_shares=True,
+        takes_share=True,
+        busbw=_but_own,
+    ),
+    "all_to_all": Operation(
+        run=_all_to_all,
+        wanted=lambda it: torch.cat([it.own_share(it.values(rank)) for rank in it.ranks]),
+        out_of_place=("all_to_all",),
+        in_shares=True,
+        busbw=_but_own,
+    ),
+    "group_all_reduce": replace(ALL_REDUCE, in_place=("all_reduce", "group"), out_of_place=(), ranks=_all_but_last, least_ranks=3),
+    "group_broadcast": replace(
+        BROADCAST, in_place=("broadcast", "group"), out_of_place=(), has_root=False, ranks=_all_but_last, least_ranks=3
+    ),
+    "send_recv": SEND_RECV,
+    "send_recv_last": replace(SEND_RECV, ranks=_first_and_last, least_ranks=3),
+    "isend_irecv": ISEND_IRECV,
+    "isend_irecv_last": replace(ISEND_IRECV, ranks=_first_and_last, least_ranks=3),
+    "root_isend": Operation(
+        run=_root_isend,
+        wanted=_roots,
+        in_place=("isend", "recv"),
+        has_root=True,
+        busbw=lambda ranks: float(ranks - 1),  # the root's link carries the message once for each other rank
+    ),
 }
+"""The groups are all ranks but the last. Ping-pongs are between rank 0 and rank 1, or the last, which may be on another host.
+
+``root_isend``: the root sends to every other rank, all at once by nonblocking calls."""
 BY_DEFAULT = ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "group_all_reduce", "send_recv", "isend_irecv")
 """Those that are measured where a plan names none."""

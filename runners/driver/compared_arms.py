@@ -143,26 +143,19 @@ class ComparedArms:
         commits = {f"{name}/commit": one.commit[:16] for name, one in self._scripts.items() if one.commit}
         return self.own.sources | commits
 
-    def require_data(self) -> list[str]:
+    def require_data(self) -> None:
         """Read a workload's data once on every host that ranks run on. Scripts look after their own.
-
-        Returns:
-            What should be known of it.
 
         Raises:
             PlanError: it is missing or damaged.
         """
-        notes: list[str] = []
         if self.cases or self.workload is None:
-            return notes
+            return
         if self.has_ranks_here and self.plan.container:
             facts_of(self.plan)
         elif self.has_ranks_here:
-            made = self.workload.build(local_batch_size=self.plan.local_batch_size, seed=self.plan.seed)
-            made.require_data()
-            notes += made.data_notes()
+            self.workload.build(local_batch_size=self.plan.local_batch_size, seed=self.plan.seed).require_data()
         require_data_on(self.inspection.placement.everywhere, self.plan, self.workload)
-        return notes
 
     def warnings(self) -> list[str]:
         """What may disturb the measuring: variables in the shell, hosts, ranks that share cores or GPUs. After ``check``."""

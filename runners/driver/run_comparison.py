@@ -143,7 +143,7 @@ class ComparisonRun:
 
     def require_data(self) -> None:
         """Read the data once on every host that ranks run on; raises a ``PlanError`` where it is missing or damaged."""
-        self._note(self.compared.require_data())
+        self.compared.require_data()
 
     def _note(self, notes: Iterable[str]) -> None:
         for note in (note for note in notes if note not in self._notes):

@@ -99,7 +99,6 @@ class _Trial:
         """Try everything; raises a ``PlanError`` for what cannot work."""
         with trying("constructor", self._setup.workload):
             self._workload = self._setup.build(local_batch_size=self._job.local_batch_size, seed=self._job.seed)
-        self.notes += self._workload.data_notes()
         batch = self._batch()
         self.model = self._built_model()
         if self._job.speed.channels_last:

@@ -36,7 +36,7 @@ from runners.rank.parity import run_gate
 from runners.rank.precision import StepPrecision, check_precision
 from runners.rank.resources import make_forks_safe
 from runners.rank.trainer import Trainer, resolve_device
-from workloads import MicroBenchmark, Workload
+from workloads import Workload
 
 
 @dataclass(kw_only=True)
@@ -76,12 +76,6 @@ class Engine:
     def sample_unit(self) -> str:
         """What is counted per second."""
         return self.runner.workload.sample_unit
-
-    @property
-    def data_notes(self) -> Sequence[str]:
-        """What is to be told of a workload's data."""
-        workload = self.runner.workload
-        return () if isinstance(workload, MicroBenchmark) else workload.data_notes()
 
     def report(self, environment: Mapping[str, str]) -> RankReport:
         """Report what this rank really is: device, threads, cores, versions, optimizer."""

@@ -101,7 +101,7 @@ class StandaloneRun:
         self.store = rendezvous_store(job, self.world, timeout=timeout)
         with joint_start(self.store, self.world, say=self._say_why):
             engine = start_engine(job, self.world, store=self.store, timeout=timeout)
-        for note in engine.notes or engine.data_notes:
+        for note in engine.notes:
             self._say(f"note: {note}")
         return engine
 

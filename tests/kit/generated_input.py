@@ -44,7 +44,7 @@ from runners.planning.workload import resolve_cases, resolve_workload
 from tests.conftest import REPOSITORY, TINY
 from tests.kit.dataset_files import cifar_batch, idx
 from tests.kit.results_factory import Truth, make_plan, write_results
-from workloads.data.cifar_batches import read_batch
+from workloads.cifar10 import read_batch
 from workloads.mnist import read_idx
 
 MOST_CHARACTERS = 600
@@ -350,7 +350,7 @@ def take_cifar(content, folder):
     """A batch."""
     path = folder / "data_batch_1"
     path.write_bytes(content)
-    read_batch(path, member=path.name)
+    read_batch(path)
 
 
 # Environment variables

@@ -143,8 +143,8 @@ def test_a_decoder_does_not_look_ahead_and_learns(tmp_path):
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("mnist", "t10k-labels-idx1-ubyte (or compressed) in '{0}/MNIST/raw' or '{0}/raw' or '{0}'"),
-        ("cifar10", "data_batch_5, test_batch (or compressed) in '{0}/cifar-10-batches-py' or"),
+        ("mnist", "t10k-labels-idx1-ubyte (or .gz) in '{0}/MNIST/raw' or '{0}/raw' or '{0}'"),
+        ("cifar10", "data_batch_5, test_batch (or .gz) in '{0}/cifar-10-batches-py' or"),
         ("imagenet", "'{0}/train/CLASS/*.jpg' and '{0}/val/CLASS/*.jpg'"),
         ("language_model", "a text file '{0}', or train.txt and val.txt in a folder of that name"),
     ],

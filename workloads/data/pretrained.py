@@ -5,6 +5,8 @@ Importing torchvision takes a second, so it is done on first use.
 
 from __future__ import annotations
 
+import pickle
+import struct
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -15,9 +17,24 @@ from pydantic import AfterValidator
 from torch import Tensor, nn
 
 from measurement.errors import PlanError, unknown_name
-from workloads.data.data_files import DAMAGED_PICKLE, first_few
+from workloads.data.files import first_few
 
 Model = TypeVar("Model", bound=nn.Module)
+DAMAGED_PICKLE = (
+    pickle.UnpicklingError,
+    ArithmeticError,
+    AttributeError,
+    EOFError,
+    ImportError,
+    LookupError,
+    MemoryError,
+    OSError,
+    RuntimeError,
+    struct.error,
+    TypeError,
+    ValueError,
+)
+"""What ``pickle`` raises on damaged bytes."""
 UNREADABLE = (*DAMAGED_PICKLE, AssertionError)
 """What ``torch.load`` raises if a file is damaged, or holds more than tensors and plain values."""
 
