@@ -40,11 +40,11 @@ from reports.wording.comparison_sentences import (
     fastest_sentence,
     findings,
     input_sentences,
-    ratio_note,
     warnings,
 )
 from reports.wording.disturbances import elsewhere_lines, floor_lines, load_sentence, oversubscription_warning, page_fault_lines
 from reports.wording.headlines import headline
+from reports.wording.reasons import ratio_note
 from reports.wording.training_sentences import NO_CONTROL, training_findings, training_note, training_warnings
 
 BLOCK_COLUMNS = ["launch", "turn", "round", "arm", "kind", "case", "throughput_per_s", *THROUGHPUT]

@@ -13,7 +13,7 @@ from reports.formats.html import render_page
 from reports.schema import RatioSummary, Status
 from reports.tables.table import Table, table
 from reports.wording.formatting import NONE, apart, count, interval, ratio
-from reports.wording.headlines import WITHHELD
+from reports.wording.reasons import withheld_words
 
 SCHEMA_VERSION = 2
 """Version of tuning.json. It grows when a key changes its meaning or goes."""
@@ -179,7 +179,7 @@ def beside(result: RatioSummary) -> str:
     told = result.verdict
     if result.is_decided and result.throughput_ratio is not None:
         return f"{apart(result.throughput_ratio)} {told} ({interval(result)})"
-    why = WITHHELD.get(result.withheld_by or "")
+    why = withheld_words(result)
     return f"{told} ({ratio(result.throughput_ratio)}, {interval(result)}{f'; {why}' if why else ''})"
 
 

@@ -7,14 +7,15 @@ from collections.abc import Mapping
 from reports.parts_schema import Against, ArmTraining, Change, ChangeVerdict, TrainingSummary
 from reports.schema import ArmSummary, Comparison, RatioSummary
 from reports.tables.table import Entries, Entry, Kind, Table, table
-from reports.wording.against_sentences import WITHHELD, figure_name
-from reports.wording.comparison_sentences import first_line, minutes_words
+from reports.wording.against_sentences import figure_name
+from reports.wording.comparison_sentences import first_line
 from reports.wording.formatting import (
     NONE,
     accuracy_interval,
     arm_kind,
     interval,
     milliseconds,
+    minutes_words,
     percent,
     points,
     rate,
@@ -23,6 +24,7 @@ from reports.wording.formatting import (
     seconds,
     with_interval,
 )
+from reports.wording.reasons import REASONS
 
 MPI_PARAMETERS = {"environment.OMPI_MCA_pml": "pml", "environment.OMPI_MCA_btl": "btl"}
 """Which of Open MPI's ways to carry bytes a launcher chose: ``horovodrun --mpi`` does, ``mpirun`` does not."""
@@ -228,6 +230,6 @@ def _signed(value: float) -> str:
 
 def _change_verdict(change: Change, found: Against) -> str:
     if change.withheld_by is not None:
-        return f"undecided: {WITHHELD[change.withheld_by]}"
+        return f"undecided: {REASONS[change.withheld_by].brief}"
     beyond = f" beyond {percent(found.allow_slower)}" if change.is_beyond or change.verdict == "no regression" else ""
     return f"{change.verdict}{beyond}"

@@ -7,16 +7,9 @@ import shlex
 from measurement.plans.plan import Plan
 from measurement.records.record import Manifest
 from reports.parts_schema import Against, Change
-from reports.wording import headlines
 from reports.wording.formatting import apart, percent
 
 MAX_NAMED = 3
-WITHHELD: dict[str, str] = {
-    **headlines.WITHHELD,
-    "launches": "a single launch tells nothing of how launches differ",
-    "work": "other work",
-}
-"""Why a change has no verdict, by ``ChangeWithheld``."""
 
 
 def headline(found: Against, *, now: str) -> str:

@@ -15,11 +15,7 @@ from reports.schema import ArmSummary, RatioSummary
 from reports.statistics.interim_analyses import error_share
 from reports.wording.causes import cause_clause
 from reports.wording.disturbances import (
-    CAUTIONS,
-    beyond_load,
-    caution_of,
     load_lines,
-    no_verdict_by_load,
     page_fault_lines,
     restart_lines,
     run_lines,
@@ -40,6 +36,7 @@ from reports.wording.formatting import (
     ratio,
     with_interval,
 )
+from reports.wording.reasons import beyond_load, caution_lines, more_words, verdict_word
 
 WIDE = 1.5
 """A control's interval whose ends differ by a larger factor is no sign that equal arms come out equal."""
@@ -131,7 +128,7 @@ def finding(result: RatioSummary, arm: ArmSummary, baseline: ArmSummary, plan: P
             return f"{ours} is {how} than {theirs} {figures}{why}{_why_not_typical(result, plan)}{beyond_load(result)}"
         case "equivalent":
             return f"{ours} and {theirs} are equivalent within {percent(plan.measurement.noise_threshold)} {figures}"
-    if result.withheld_by == "work":
+    if verdict_word(result) == "no verdict":
         return f"No verdict on {ours} against {theirs} {figures}: {result.note}"
     keep = _keep_memory(result, [arm, baseline], plan)
     return f"Undecided whether {ours} or {theirs} is faster {figures}{_what_next(result, keep)}"
@@ -187,54 +184,6 @@ def _keep_memory(result: RatioSummary, arms: Sequence[ArmSummary], plan: Plan) -
     if not is_between or not page_fault_lines(arms, freed_memory=plan.freed_memory):
         return ""
     return "; 'freed_memory: keep' may take less, but asks about trainings that keep their memory"
-
-
-def more_words(result: RatioSummary) -> str:
-    """How much more to measure, and how uncertain that is, such as ``about 6 minutes more of measuring (2 minutes to 3 hours)``."""
-    assert result.more_range is not None
-    low, high = result.more_range
-    if result.run_order is not None:
-        about = "" if result.more_runs is None else f"about {result.more_runs} "
-        most = f"{math.ceil(high)}" if high is not None else "very many"
-        return f"{about}({math.ceil(low)} to {most}) more runs of each"
-    most = minutes_words(high) if high is not None else "more than a day"
-    if result.more_minutes is None:
-        return f"{minutes_words(low)} to {most} more of measuring"
-    return f"about {minutes_words(result.more_minutes)} more of measuring ({minutes_words(low)} to {most})"
-
-
-def minutes_words(minutes: float) -> str:
-    """A duration, rounded up to whole minutes or hours."""
-    if minutes >= 90:
-        return f"{math.ceil(minutes / 60)} hours"
-    return count(max(1, math.ceil(minutes)), "minute", "minutes")
-
-
-def ratio_note(result: RatioSummary, arms: Sequence[ArmSummary]) -> str | None:
-    """What weakens a verdict, or why there is no ratio."""
-    if result.withheld_by == "control":
-        return f"the interval alone says '{result.verdict_alone}', but the control deviates by as much"
-    if result.withheld_by == "stalls":
-        return _few_stalls(result, arms)
-    if result.withheld_by == "load":
-        return f"the interval alone says '{result.verdict_alone}', but the machine was not quiet, and {no_verdict_by_load(result)}"
-    if result.load_reach is not None:
-        return "the verdict rests on disturbed rounds, since too few are undisturbed"
-    if result.throughput_ratio is not None:
-        return caution_of(result)
-    if result.case is None:
-        return "no timing"
-    by_name = {arm.name: arm for arm in arms}
-    reasons = (by_name[name].case(result.case).not_offered for name in (result.candidate, result.baseline))
-    return next((reason for reason in reasons if reason), "no timing")
-
-
-def _few_stalls(result: RatioSummary, arms: Sequence[ArmSummary]) -> str:
-    """On how many stalls the ratio depends: those of the arm that lost more to them."""
-    found = [arm.stalls for arm in arms if arm.name in (result.candidate, result.baseline) and arm.stalls]
-    few = max(found, key=lambda stalls: stalls.share).count
-    stalls, calm = count(few, "rare stall", "rare stalls"), ratio(result.ratio_without_stalls)
-    return f"the result depends on {stalls}; without {'it' if few == 1 else 'them'} the ratio would be {calm}"
 
 
 def _no_timing(arm: ArmSummary, ours: str, theirs: str) -> str:
@@ -313,8 +262,7 @@ def warnings(
     found += by_speed_lines(results)
     cases = {result.case for result in results if result.case is not None and result.throughput_ratio is not None}
     found += chance_lines(results, comparisons=len(cases), kind="cases", confidence=plan.measurement.confidence)
-    cautions = dict.fromkeys(CAUTIONS[result.caution] for result in results if result.caution)
-    return [*found, *run_lines(results), *_looks(looks, plan), *cautions]
+    return [*found, *run_lines(results), *_looks(looks, plan), *caution_lines(results)]
 
 
 def by_speed_lines(results: Sequence[RatioSummary]) -> list[str]:

@@ -9,7 +9,7 @@ from reports.conclusions.disturbances import is_quiet
 from reports.conclusions.step_terms import bottleneck_of
 from reports.conclusions.summaries import VERDICTS, count_verdicts
 from reports.parts_schema import ConfigurationDifference
-from reports.schema import ArmSummary, Comparison, LoadFigures, RatioSummary, Study, Withheld
+from reports.schema import ArmSummary, Comparison, LoadFigures, RatioSummary, Study
 from reports.wording.causes import short_cause
 from reports.wording.comparison_sentences import (
     WIDE,
@@ -18,11 +18,11 @@ from reports.wording.comparison_sentences import (
     counts_words,
     first_line,
     in_order,
-    more_words,
 )
 from reports.wording.disturbances import load_lines, load_sentence
 from reports.wording.formatting import bounds_text, count, percent_apart
-from reports.wording.headlines import BAD, WITHHELD
+from reports.wording.headlines import BAD
+from reports.wording.reasons import brief_reason, next_step, verdict_word
 
 MOST_CAUSE = 12
 """The most words that a cause has."""
@@ -121,26 +121,13 @@ def _candidate(arm: ArmSummary, result: RatioSummary | None, *, point: str = "",
     return Candidate(
         arm=arm.name,
         point=point,
-        verdict="no verdict" if result.withheld_by == "work" else result.verdict,
+        verdict=verdict_word(result),
         percent=percent_apart(result.throughput_ratio),
         ratio=result.throughput_ratio,
         low=result.ci_low,
         high=result.ci_high,
-        cause=cut(cause or _cause(result)),
+        cause=cut(cause or brief_reason(result) or short_cause(result)),
     )
-
-
-def _cause(result: RatioSummary) -> str:
-    """Why the verdict is what it is."""
-    if result.withheld_by == "work":
-        return "other work"
-    if result.withheld_by:
-        return WITHHELD[result.withheld_by]
-    if result.verdict == "undecided" and result.caution:
-        return f"{result.caution} cannot tell"
-    if result.verdict == "undecided" and result.more_range:
-        return "the interval is too wide yet"
-    return short_cause(result)
 
 
 def cut(text: str) -> str:
@@ -260,40 +247,14 @@ def _ranks(ranks: int, hosts: int, device: str, *, drawn: str) -> str:
     return f"{count(ranks, 'rank')} on {drawn}{count(hosts, 'host')} ({kind})" if hosts else count(ranks, "rank")
 
 
-STEPS: dict[Withheld, str] = {
-    "work": "Make both do the same work, or allow the difference: see 'What differed?'",
-    "control": "Measure more launches: equal arms differ by as much here",
-    "stalls": "Measure longer: fewer than ten stalls decide",
-    "load": "Measure again on a quiet machine",
-}
-"""What to do about a verdict that is withheld."""
-
-
 def _next_step(comparison: Comparison) -> str | None:
     """What to do about what is worst; None where there is nothing."""
     bad = [arm for arm in comparison.arms if arm.has_failed and arm.role != "control"]
     if bad:
         return f"Mend {bad[0].name} and run again: it {BAD[bad[0].status]}, see 'What failed?'"
-    candidates = comparison.candidates
-    step = next((STEPS[result.withheld_by] for result in candidates if result.withheld_by), None)
-    undecided = [result for result in comparison.undecided if result.case is None]
-    more = next((f"{more_words(result)} should decide {result.candidate}" for result in undecided if result.more_range), None)
-    few = next((result.caution for result in candidates if result.caution), None)
-    least = (
-        "five or more runs of each, alternating"
-        if few in ("one run", "two runs")
-        else "three or more launches (measurement.launches)"
-    )
-    moves = any(result.by_speed for result in candidates)
     shares = [arm.step_shares for arm in comparison.arms if arm.step_shares and arm.competes]
     starved = bool(shares) and all(bottleneck_of(own) == "input" for own in shares)
-    return (
-        step
-        or (f"Measure {least}" if few else None)
-        or ("Measure again at another time: the ratio moves with the machine's speed" if moves else None)
-        or (more and more[0].upper() + more[1:])
-        or ("Give the loaders more workers: the input limits every arm" if starved else None)
-    )
+    return next_step(comparison.candidates) or ("Give the loaders more workers: the input limits every arm" if starved else None)
 
 
 def _of_study(study: Study) -> FirstScreen:

@@ -89,6 +89,11 @@ def count(number: int, one: str, many: str | None = None) -> str:
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
+def minutes_words(minutes: float) -> str:
+    """A duration, rounded up to whole minutes or hours."""
+    return f"{math.ceil(minutes / 60)} hours" if minutes >= 90 else count(max(1, math.ceil(minutes)), "minute")
+
+
 def listed(words: Sequence[str], last: str = " and ") -> str:
     """Such as ``a, b and c``; empty without any."""
     return ", ".join(words[:-1]) + last + words[-1] if len(words) > 1 else "".join(words)

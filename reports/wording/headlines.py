@@ -8,6 +8,7 @@ from itertools import pairwise
 from reports.schema import ArmSummary, Comparison, RatioSummary
 from reports.wording.comparison_sentences import case_counts, counts_words, in_order
 from reports.wording.formatting import about, listed, percent, rate, size_text
+from reports.wording.reasons import brief_reason, verdict_word, withheld_words
 from reports.wording.training_sentences import training_clauses
 
 MOST_WORDS = 20
@@ -15,12 +16,6 @@ MOST_WORDS = 20
 BAD = {"failed": "failed", "wrong": "computes wrongly", "timeout": "ran out of time"}
 WRITTEN = {"ddp": "DDP", "fsdp2": "FSDP2", "horovod": "Horovod", "gloo": "Gloo", "mpi": "MPI", "nccl": "NCCL"}
 """Libraries and transports as they are written; others as they call themselves."""
-WITHHELD = {
-    "control": "the control deviates by as much",
-    "stalls": "it rests on a few stalls",
-    "load": "the machine was not quiet",
-}
-"""Why there is no verdict."""
 
 
 def headline(comparison: Comparison) -> str:
@@ -74,7 +69,7 @@ def _clauses(comparison: Comparison) -> list[str]:
     leads = {
         "equivalent": f"within {percent(comparison.measurement['noise_threshold'])} of {base}",
         "undecided": f"undecided{against}",
-        "work": f"no verdict{against}, since they do other work",
+        "no verdict": f"no verdict{against}, since they do other work",
     }
     said += [f"{lead}: {_listed(groups[group], names)}" for group, lead in leads.items() if group in groups]
     if len(timed) == 1 and not groups.get("decided"):
@@ -99,9 +94,7 @@ def _input_clauses(comparison: Comparison, names: Mapping[str, str]) -> list[str
 
 
 def _group(result: RatioSummary) -> str:
-    if result.withheld_by == "work":
-        return "work"
-    return "decided" if result.is_decided else result.verdict
+    return "decided" if result.is_decided else verdict_word(result)
 
 
 def labels(arms: Sequence[ArmSummary]) -> dict[str, str]:
@@ -142,15 +135,11 @@ def _after(before: str, name: str) -> str:
 def _alone(result: RatioSummary, names: Mapping[str, str], base: str, comparison: Comparison) -> str:
     """What is said of a single candidate without a decision."""
     name = names[result.candidate]
-    if result.withheld_by == "work":
+    if verdict_word(result) == "no verdict":
         return f"No verdict on {name} against {base}: they do different work"
     if result.verdict == "equivalent":
         return f"{name} and {base} are equivalent within {percent(comparison.measurement['noise_threshold'])}"
-    why = (
-        WITHHELD.get(result.withheld_by or "")
-        or lies_between(result)
-        or (f"{result.caution} cannot tell" if result.caution else "")
-    )
+    why = withheld_words(result) or lies_between(result) or brief_reason(result)
     return f"Undecided whether {name} or {base} is faster" + (f": {why}" if why else "")
 
 

@@ -10,9 +10,10 @@ from reports.conclusions.study_conclusions import ScalingBase, leaders, quotient
 from reports.estimate import Estimate
 from reports.schema import ArmSummary, Study, StudyPoint
 from reports.wording.comparison_sentences import chance_lines, first_line, input_words
-from reports.wording.disturbances import CAUTIONS, run_lines
+from reports.wording.disturbances import run_lines
 from reports.wording.formatting import count, listed, percent, seconds, with_interval
 from reports.wording.headlines import MOST_WORDS, fitting
+from reports.wording.reasons import caution_lines
 
 NO_TIMING = "without timing"
 DECIDED = ("faster", "slower")
@@ -192,7 +193,7 @@ def warnings(points: Sequence[StudyPoint], plan: Plan) -> list[str]:
         if any(result.control_failed for result in point.results)
     ]
     said += [f"{point.name}: {line}" for point in points for line in run_lines(point.results)]
-    said += [f"{point.name}: {CAUTIONS[one]}" for point in points for one in dict.fromkeys(r.caution for r in point.results) if one]
+    said += [f"{point.name}: {line}" for point in points for line in caution_lines(point.results)]
     results = [result for of_point in compared for result in of_point]
     return said + chance_lines(results, comparisons=len(compared), kind="points", confidence=plan.measurement.confidence)
 

@@ -9,6 +9,7 @@ from typing import get_args
 from reports.conclusions.training_results import FEWEST
 from reports.parts_schema import ArmTraining, Convergence, TrainingSummary
 from reports.wording.formatting import accuracy, count, percent, points, ratio, seconds, with_interval
+from reports.wording.reasons import REASONS
 
 MOST_NAMED = 3
 """Arms that a clause names."""
@@ -17,14 +18,9 @@ NO_CONTROL = "Training has no control: its unit is the seed, and every arm train
 
 def training_note(arm: ArmTraining, training: TrainingSummary) -> str | None:
     """Why an arm's accuracy cannot be compared with the reference's, or only without an interval."""
-    match arm.caution:
-        case "nothing held out":
-            return "nothing is held out, so there is no accuracy to compare"
-        case "no common seed":
-            return f"no seed was trained to the end by both {arm.name} and {training.reference}"
-        case "few seeds":
-            return f"fewer than {FEWEST} seeds have no interval"
-    return None
+    if arm.caution is None:
+        return None
+    return REASONS[arm.caution].explanation.format(arm=arm.name, reference=training.reference, fewest=FEWEST)
 
 
 def training_clauses(training: TrainingSummary) -> list[str]:
