@@ -4,7 +4,6 @@ In that teardown Gloo may abort after correct results, libraries wait for peers 
 """
 
 import atexit
-import contextlib
 import io
 import os
 import signal
@@ -16,19 +15,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
+from measurement.agent.ringside_agent.reporting import leave
 from measurement.environment import own_identity, temporary_folder
 from measurement.errors import PlanError, RingsideError, printable
 from measurement.own_packages import require_own_runners
 
 EXIT_BAD_INPUT = 2
-
-
-def leave(code: int) -> NoReturn:
-    """End at once."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError):  # nobody reads it any more
-            stream.flush()
-    os._exit(code)
 
 
 def leave_in_order(code: int) -> NoReturn:

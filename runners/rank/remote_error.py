@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import sys
 import traceback
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from measurement.agent.ringside_agent.reporting import message_of
-from measurement.agent.ringside_agent.users_lines import place_of
+from measurement.agent.ringside_agent.users_lines import Described, describe
 from measurement.errors import RingsideError, printable
 from measurement.own_packages import remedy_of_clash
-from measurement.users_code import paragraph
 
 FULL = (
     "see 'df -h /dev/shm', through which loader processes pass tensors (docker run --shm-size=8g gives more), and that of TMPDIR "
@@ -31,24 +28,14 @@ REMEDIES = {
 """What to do about errors of PyTorch's that name their remedy in words of another interface, or not at all."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RemoteError:
-    """An exception of a rank in a few lines."""
-
-    message: str
-    """One line: class, what it says, the user's file and line, what to do."""
-    excerpt: list[str] = field(default_factory=list)
-    """The user's lines around."""
-
-    @classmethod
-    def of(cls, error: Exception) -> RemoteError:
-        """Make it of an exception that was raised just now."""
-        if isinstance(error, RingsideError):  # says it all, some with lines of the user's after it
-            first, *more = printable(str(error)).splitlines() or [""]
-            return cls(message=f"{type(error).__name__}: {first}", excerpt=more)
-        remedy = next((f"; {remedy}" for said, remedy in REMEDIES.items() if said in str(error)), remedy_of_clash(str(error)))
-        message, *excerpt = printable(paragraph(message_of(error), place_of(error))).splitlines()
-        return cls(message=f"{message}{remedy}", excerpt=excerpt)
+def describe_error(error: Exception) -> Described:
+    """Say of an exception that was raised just now: class, what it says, the user's line, and what to do."""
+    if isinstance(error, RingsideError):  # says it all, some with lines of the user's after it
+        first, *more = printable(str(error)).splitlines() or [""]
+        return Described(f"{type(error).__name__}: {first}", more)
+    remedy = next((f"; {remedy}" for said, remedy in REMEDIES.items() if said in str(error)), remedy_of_clash(str(error)))
+    message, excerpt = describe(error)
+    return Described(printable(message) + remedy, [printable(line) for line in excerpt])
 
 
 def report_error(error: Exception, *, who: str, folder: Path, name: str) -> None:
@@ -56,7 +43,7 @@ def report_error(error: Exception, *, who: str, folder: Path, name: str) -> None
 
     ``who`` raised it, such as ``rank 1 on host2``. Where the folder cannot be written, the current one is taken.
     """
-    found, text = RemoteError.of(error), "".join(traceback.format_exception(error))
+    found, text = describe_error(error), "".join(traceback.format_exception(error))
     path = folder / name
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -13,13 +13,18 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from measurement.addresses import split_port
-from measurement.agent.ringside_agent.channel import Channel, join
+from measurement.agent.ringside_agent import users_lines
+from measurement.agent.ringside_agent.agent import Agent, Handler
+from measurement.agent.ringside_agent.channel import join
+from measurement.agent.ringside_agent.place import Place
+from measurement.agent.ringside_agent.settings import Settings
 from measurement.environment import recorded_environment
 from measurement.errors import LaunchError, PlanError
 from measurement.probes.start_clock import StartClock
@@ -28,7 +33,6 @@ from measurement.world import World
 from runners.launchers import make_launcher
 from runners.launchers.rank_variables import read_world
 from runners.processes import remote_results
-from runners.processes.process_exit import leave
 from runners.processes.run_processes import RUN_ID
 from runners.protocol.lost_peers import CAUSE_FIRST_S, mentions_lost_peer
 from runners.protocol.messages import (
@@ -38,7 +42,6 @@ from runners.protocol.messages import (
     BlockReply,
     Command,
     EpochCommand,
-    ErrorReply,
     FinishCommand,
     FinishedReply,
     GateCommand,
@@ -50,8 +53,11 @@ from runners.protocol.messages import (
     TraceCommand,
     TraceReply,
 )
-from runners.rank.remote_error import RemoteError
+from runners.rank.remote_error import describe_error
 from runners.rank.resources import take_resources
+
+if TYPE_CHECKING:
+    from backends.base import Store
 
 FOREVER = timedelta(days=30)
 
@@ -65,7 +71,8 @@ def main() -> None:
     search_beside(Path(given.beside) if given.beside else Path.cwd())
     os.environ.pop("PYTHONSAFEPATH", None)  # was for this process: programs that the workload starts shall find what lies beside
     world = read_world(os.environ, make_launcher(given.launcher).rank_variables)
-    channel = join(given.supervisors, given.key_file, given.arm, given.launch, world.rank, world_size=world.world_size)
+    settings = Settings(driver=given.supervisors, key_file=given.key_file, arm=given.arm, launch=given.launch)
+    agent = Agent(channel := join(settings, Place(world.rank, world.world_size)))
     folder = Path(given.log_folder) if given.log_folder else remote_results.make_folder(os.environ[RUN_ID])
     log = folder / remote_results.log_name(world.rank)
     redirect_output(log)
@@ -73,17 +80,21 @@ def main() -> None:
     faulthandler.register(signal.SIGUSR1)
     take_resources(world, threads=given.threads, device=given.device, affinity=given.affinity, freed_memory=given.freed_memory)
 
-    RankServer(
-        channel=channel,
-        store_address=given.store,
-        arm=given.arm,
-        launch=given.launch,
-        world=world,
-        log=log,
-        kept_in=None if given.log_folder else folder,
-        clock=clock,
-    ).serve()
-    leave(0)  # torn down in order; Gloo in torch 2.15 may still abort when the interpreter takes the rest apart
+    def meet() -> Store:
+        from torch.distributed import PrefixStore, TCPStore
+
+        host, port = split_port(given.store)
+        store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=FOREVER)
+        return PrefixStore(f"{given.launch}/{given.arm}/rendezvous", store)
+
+    def keep(text: str) -> None:
+        if not given.log_folder and channel.outstanding is not None:
+            remote_results.append(folder, world.rank, channel.outstanding, text)
+
+    rank = EngineRank(get_job=channel.job, meet=meet, world=world, log=log, keep=keep, clock=clock)
+    serve(agent, rank.handlers)
+    rank.disconnect()
+    agent.leave(0)  # torn down in order; Gloo in torch 2.15 may still abort when the interpreter takes the rest apart
 
 
 def redirect_output(path: Path) -> None:
@@ -97,65 +108,67 @@ def redirect_output(path: Path) -> None:
     os.close(log)
 
 
-def error_reply(error: Exception) -> ErrorReply:
+def error_reply(error: Exception) -> dict[str, Any]:
     """What the driver hears of an exception that was raised just now."""
-    found = RemoteError.of(error)
-    cause: Literal["bad input", "exception"] = "bad input" if isinstance(error, PlanError) else "exception"
-    return ErrorReply(cause=cause, message=found.message, excerpt=found.excerpt, at_s=time.time())
+    return users_lines.error_reply(describe_error(error), cause="bad input" if isinstance(error, PlanError) else "exception")
+
+
+def serve(agent: Agent, handlers: Mapping[str, Handler]) -> None:
+    """Carry out commands until ``finish``. An exception is reported to the driver, and ends the rank."""
+    try:
+        agent.serve(handlers)
+    except SystemExit as end:
+        _end_with(agent, LaunchError(f"the process was ended by sys.exit({end.code!r}), which is not ours"))
+    except Exception as error:  # noqa: BLE001 - the worker's edge: whatever it was, the driver must hear of it
+        _end_with(agent, error)
+
+
+def _end_with(agent: Agent, error: Exception) -> NoReturn:
+    """Log the traceback, tell the driver and end: libraries that tear down without their peers may hang, or bury the cause.
+
+    The log comes first: a driver that has been told names it to the user, and ends the arm's processes.
+    """
+    reply = error_reply(error)
+    with contextlib.suppress(OSError):  # the disk is full: the driver must hear of the error all the same
+        traceback.print_exception(error)
+        sys.stderr.flush()
+    agent.tell_last(reply)
+    if mentions_lost_peer(str(error)):
+        time.sleep(CAUSE_FIRST_S)
+    agent.leave(1)
 
 
 @dataclass(kw_only=True, eq=False)
-class RankServer:
-    """Answers the driver's commands, one after another."""
+class EngineRank:
+    """What a rank of ours does at each command: handlers of the agent, by way of an engine."""
 
-    channel: Channel
-    store_address: str
-    """Where the ``TCPStore`` listens at which process groups meet."""
-    arm: str
-    launch: int
+    get_job: Callable[[], bytes]
+    """Waits for the arm's job."""
+    meet: Callable[[], Store]
+    """Opens the store at which process groups meet."""
     world: World
     log: Path
     """What this process prints."""
-    kept_in: Path | None
-    """Where replies are kept besides; None: they reach the driver."""
+    keep: Callable[[str], None]
+    """Called with a block's reply before it is sent."""
     clock: StartClock
     measured: FinishedReply | None = field(default=None, init=False)
     """What was measured, as the rank told of it before a gate that came after."""
 
-    def serve(self) -> None:
-        """Answer commands until ``finish``."""
-        done = False
-        while not done:
-            try:
-                command = COMMANDS.validate_json(self.channel.receive())
-                text = (reply := self._answer(command)).model_dump_json()
-                if isinstance(reply, BlockReply) and self.kept_in and self.channel.outstanding is not None:
-                    remote_results.append(self.kept_in, self.world.rank, self.channel.outstanding, text)
-                self.channel.reply(text)
-            except SystemExit as end:
-                self._end_with(LaunchError(f"the process was ended by sys.exit({end.code!r}), which is not ours"))
-            except Exception as error:  # noqa: BLE001 - the worker's edge: whatever it was, the driver must hear of it
-                self._end_with(error)
-            done = isinstance(command, FinishCommand)
-        self._engine.backend.teardown()
+    @property
+    def handlers(self) -> dict[str, Handler]:
+        """By command; a message is checked here."""
+        return dict.fromkeys(("start", "block", "gate", "epoch", "trace", "finish"), self._handle)
 
-    def _end_with(self, error: Exception) -> NoReturn:
-        """Log the traceback, tell the driver and end: libraries that tear down without their peers may hang, or bury the cause.
+    def _handle(self, told: dict[str, Any]) -> str:
+        reply = self.answer(COMMANDS.validate_python(told))
+        text = reply.model_dump_json()
+        if isinstance(reply, BlockReply):
+            self.keep(text)
+        return text
 
-        The log comes first: a driver that has been told names it to the user, and ends the arm's processes.
-        """
-        reply = error_reply(error).model_dump_json()
-        with contextlib.suppress(OSError):  # the disk is full: the driver must hear of the error all the same
-            traceback.print_exception(error)
-            sys.stderr.flush()
-        with contextlib.suppress(OSError):  # the way to the driver is cut: the log is what is left
-            self.channel.reply(reply)
-        if mentions_lost_peer(str(error)):
-            time.sleep(CAUSE_FIRST_S)
-        leave(1)
-
-    def _answer(self, command: Command) -> Answer:
-        """Carry out a command and return the reply."""
+    def answer(self, command: Command) -> Answer:
+        """Carry out a command and return the reply. Collective."""
         if isinstance(command, StartCommand):
             return self._start()
         engine = self._engine
@@ -173,6 +186,10 @@ class RankServer:
                 reply = self.measured or self._report_finished()
                 engine.runner.release()
                 return reply
+
+    def disconnect(self) -> None:
+        """Leave the other ranks. After ``finish`` was answered."""
+        self._engine.backend.teardown()
 
     def _trace(self, steps: int) -> TraceReply:
         from runners.traces.rank_trace import MOST_EVENTS, trace_steps
@@ -197,18 +214,14 @@ class RankServer:
         return FinishedReply(report=report, peak_memory_bytes=engine.peak_memory_bytes(), drift=engine.drift())
 
     def _start(self) -> StartedReply:
-        from torch.distributed import PrefixStore, TCPStore
-
         from backends.base import WHILE_STOPPED_S
         from runners.rank.engine import start_engine
 
-        job = Job.model_validate_json(self.channel.job())
-        host, port = split_port(self.store_address)
-        store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=FOREVER)
-        rendezvous = PrefixStore(f"{self.launch}/{self.arm}/rendezvous", store)
+        job = Job.model_validate_json(self.get_job())
+        store = self.meet()
         self.clock.mark("imports")
         timeout = timedelta(seconds=WHILE_STOPPED_S) if job.transport == "nccl" else None
-        self._engine = start_engine(job, self.world, store=rendezvous, timeout=timeout, clock=self.clock)
+        self._engine = start_engine(job, self.world, store=store, timeout=timeout, clock=self.clock)
         report = self._engine.report(recorded_environment(os.environ))
         self.clock.mark("model")
         return StartedReply(report=report, notes=list(self._engine.notes), start_s=self.clock.stages_s)

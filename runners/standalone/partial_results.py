@@ -11,7 +11,7 @@ from measurement.plans.plan import Plan
 from measurement.records.record import Failure, LaunchRecord
 from measurement.records.results import ResultsFolder
 from runners.processes.process_exit import interrupted_code
-from runners.rank.remote_error import RemoteError
+from runners.rank.remote_error import describe_error
 
 MEANWHILE = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 
@@ -39,7 +39,7 @@ def _mark(record: LaunchRecord, error: BaseException, *, rank: int) -> None:
     record.complete = False
     why = ""
     if isinstance(error, Exception):
-        why = RemoteError.of(error).message
+        why = describe_error(error).message
     elif interrupted_code() == 128 + signal.SIGTERM:
         why = "ended by SIGTERM, as launchers do when a peer has failed"
     if why:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from measurement.agent.ringside_agent.reporting import leave
 from measurement.environment import recorded_environment
 from measurement.errors import ParityError, RingsideError
 from measurement.plans.plan import Plan
@@ -18,7 +19,7 @@ from measurement.records.results import ResultsFolder
 from measurement.world import World
 from runners.planning.arms import job_of
 from runners.planning.standalone_flags import RunOptions
-from runners.processes.process_exit import leave, say_once
+from runners.processes.process_exit import say_once
 from runners.protocol.gate_verdict import judge_gate
 from runners.protocol.lost_peers import CAUSE_FIRST_S, mentions_lost_peer
 from runners.protocol.messages import CheckReport, ParityReport

@@ -35,19 +35,20 @@ def test_an_exception_in_a_comparison(tmp_path):
 
 RANK_OF_A_HASTY_DRIVER = """
 import os
-from pathlib import Path
-from measurement.probes.start_clock import StartClock
-from measurement.world import World
-from runners.rank.worker import RankServer
+from measurement.agent.ringside_agent.agent import Agent
+from runners.rank.worker import serve
 
 class Channel:
+    outstanding = 0
     def receive(self):
-        raise OSError("sample 60 is damaged")
+        return b'{"do": "start"}'
     def reply(self, text):
         os._exit(9)
 
-place = {"channel": Channel(), "store_address": "127.0.0.1:1", "arm": "ddp", "launch": 0}
-RankServer(**place, world=World(), log=Path("log"), kept_in=None, clock=StartClock()).serve()
+def start(command):
+    raise OSError("sample 60 is damaged")
+
+serve(Agent(Channel()), {"start": start})
 """
 """It is ended as soon as it has told of its error."""
 

@@ -25,8 +25,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from measurement.agent.ringside_agent.reporting import leave
 from runners import spawn
-from runners.processes.process_exit import exit_code_of, leave
+from runners.processes.process_exit import exit_code_of
 from tests.kit.start_warm import place
 
 CLIENT = str(Path(__file__).with_name("start_warm.py"))

@@ -20,17 +20,16 @@ from runners.hosts.placement import Placement
 from runners.launchers import HERE, HostCommand, HostSlots
 from runners.processes.remote_results import log_name
 from runners.processes.supervisor_server import SupervisorServer
-from runners.protocol.messages import CheckReport, GateReply
+from runners.protocol.messages import CheckReport, ErrorReply, GateReply
 from runners.rank.worker import error_reply
 from tests.conftest import wait_until
-from tests.kit.changed import changed
 
 ARM, LAUNCH = "ddp", 0
 
 
 def raised(error, *, at_s):
     """The last words of a rank."""
-    return changed(error_reply(error), at_s=at_s)
+    return ErrorReply(**{**error_reply(error), "at_s": at_s})
 
 
 ANSWERED = GateReply(report=CheckReport(cases=1, failures=[], not_offered={}))

@@ -9,7 +9,7 @@ import pytest
 from measurement.errors import PlanError
 from measurement.records.results import ResultsFolder
 from runners.protocol.messages import ErrorReply
-from runners.rank.remote_error import RemoteError
+from runners.rank.remote_error import describe_error
 from tests.conftest import parsed
 
 HOUSE = Path(__file__).parents[2]
@@ -39,9 +39,9 @@ def test_a_results_folder_whose_name_is_no_utf8_is_refused_before_anything_is_me
 
 
 def test_an_error_of_a_file_whose_name_is_no_utf8_can_be_told():
-    told = RemoteError.of(PlanError("image 'caf\udce9.jpg' cannot be read"))
+    told = describe_error(PlanError("image 'caf\udce9.jpg' cannot be read"))
     assert told.message == "PlanError: image 'caf\N{REPLACEMENT CHARACTER}.jpg' cannot be read"
-    ErrorReply(cause="bad input", message=told.message, excerpt=told.excerpt, at_s=0.0).model_dump_json()
+    ErrorReply(cause="bad input", message=told.message, excerpt=list(told.excerpt), at_s=0.0).model_dump_json()
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ import socket
 import sys
 import time
 
+from .place import Place
+from .settings import Settings
 from .supervision import rank_supervisor
 from .supervision.frames import AT_ONCE, SAY, Frames, messages_in, say
 
@@ -59,8 +61,6 @@ class Channel:
         connection.settimeout(None)  # a script may have set another default
         self.outstanding: int | None = None
         """Number of the command that has no reply yet."""
-        self.is_over = False
-        """Nothing is told to the driver any more."""
         self._connection, self._key, self._arm, self._launch, self._rank = connection, key, arm, launch, rank
         self._frames = Frames()
         self._read: dict[str, bytes] = {}
@@ -114,10 +114,17 @@ class Channel:
                 self._read.update(messages_in(line, message))
 
 
-def join(
-    driver: str, key_file: str, arm: str, launch: int, rank: int, *, world_size: int, start: int = 0, python: str = sys.executable
-) -> Channel:
-    """Start this rank's supervisor, which connects to the driver; returns the way there. See ``rank_supervisor.start``."""
-    connection = rank_supervisor.start(driver, key_file, arm, launch, rank, world_size=world_size, start=start, python=python)
-    with open(key_file, encoding="utf-8") as file:
-        return Channel(connection, key=file.read(), arm=arm, launch=launch, rank=rank)
+def join(settings: Settings, place: Place, *, python: str = sys.executable) -> Channel:
+    """Start this rank's supervisor, which connects to the driver; returns the way there. ``python`` runs the supervisor."""
+    connection = rank_supervisor.start(
+        settings.driver,
+        settings.key_file,
+        settings.arm,
+        settings.launch,
+        place.rank,
+        world_size=place.world_size,
+        start=settings.start,
+        python=python,
+    )
+    with open(settings.key_file, encoding="utf-8") as file:
+        return Channel(connection, key=file.read(), arm=settings.arm, launch=settings.launch, rank=place.rank)

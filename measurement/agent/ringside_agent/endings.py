@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import faulthandler
-import json
 import multiprocessing
-import os
 import signal
 import sys
-import time
-import traceback
-from typing import Any, NoReturn, Sequence
+from typing import Any, Callable, Mapping, NoReturn
 
-from .channel import Channel
-from .recorder import Recorder
-from .reporting import guarded, message_of, say
-from .users_lines import place_of
+from .reporting import guarded
+from .users_lines import describe, error_reply
 
-COMMAND_S = 5.0
-"""Within which a command that waits for this rank must have come, where the script has ended before its first report."""
+Tell = Callable[[Mapping[str, Any]], None]
 
 
-def watch(channel: Channel, recorder: Recorder) -> None:
-    """Have the driver told when this process ends by itself."""
+def watch(tell: Tell, steps: Callable[[], int]) -> None:
+    """Have the driver told when this process ends by itself. ``tell`` has the last word; ``steps``: that were taken by now."""
     known: dict[str, Any] = {"code": None}
     shown, leave_by = sys.excepthook, sys.exit
 
+    def tell_error(error: BaseException) -> None:
+        if not isinstance(error, SystemExit):
+            tell(error_reply(describe(error)))
+
     def excepthook(kind: Any, error: Any, trace: Any) -> None:
-        guarded(tell_error, channel, recorder, error)
+        guarded(tell_error, error)
         shown(kind, error, trace)
 
     def ended_by(status: Any = None, *more: Any) -> NoReturn:
@@ -40,8 +36,8 @@ def watch(channel: Channel, recorder: Recorder) -> None:
     def at_end() -> None:
         for error in (sys.exc_info()[1], known.get("error") if known["code"] else None):
             if isinstance(error, Exception):
-                guarded(tell_error, channel, recorder, error)
-        guarded(tell, channel, recorder, {"kind": "ended", "steps": recorder.iterations, "exit_code": known["code"]})
+                guarded(tell_error, error)
+        guarded(tell, {"kind": "ended", "steps": steps(), "exit_code": known["code"]})
 
     sys.excepthook = excepthook
     sys.exit = ended_by
@@ -58,53 +54,11 @@ def show_stack_on_signal() -> None:
         faulthandler.register(signal.SIGUSR1, file=2)
 
 
-def tell_error(channel: Channel, recorder: Recorder, error: BaseException) -> None:
-    """Report an exception of the script's."""
-    if isinstance(error, SystemExit):
-        return
-    place = place_of(error)
-    where, excerpt = (f", at {place}", [f"  {line}" for line in place.excerpt()]) if place else ("", [])
-    tell(channel, recorder, error_reply(message_of(error) + where, excerpt))
-
-
-def tell(channel: Channel, recorder: Recorder, message: dict[str, Any]) -> None:
-    """Answer the command that is out, or the first, which may not have been read yet."""
-    if channel.is_over:
-        return
-    channel.is_over = recorder.off = True
-    with contextlib.suppress(OSError):  # no command came, or the driver has gone
-        if channel.outstanding is None:
-            channel.receive(timeout_s=COMMAND_S)
-        channel.reply(json.dumps(message))
-
-
-def error_reply(message: str, excerpt: Sequence[str] = ()) -> dict[str, Any]:
-    """What the driver hears of an exception."""
-    return {"kind": "error", "cause": "exception", "message": message, "excerpt": list(excerpt), "at_s": time.time()}
-
-
-def agent_lines(error: BaseException) -> list[str]:
-    """Where in the agent an exception arose."""
-    return [f"  {os.path.basename(one.filename)}:{one.lineno}, {one.name}" for one in traceback.extract_tb(error.__traceback__)]
-
-
-def leave(code: int) -> NoReturn:
-    """End this process in the middle of the script, with what its launcher asks for: libraries are shut down where all ranks are.
-
-    Nothing of the script's own runs any more, such as saving a model.
-    """
-    for child in multiprocessing.active_children():
-        child.terminate()
-    if code == 0:
-        horovod: Any = sys.modules.get("horovod.torch")
-        if horovod is not None and horovod.is_initialized():
-            guarded(horovod.shutdown)
-        mpi: Any = getattr(sys.modules.get("mpi4py.MPI"), "Is_initialized", None)
-        if mpi is not None and mpi():
-            guarded(sys.modules["mpi4py.MPI"].Finalize)
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # nobody reads it any more
-            stream.flush()
-    if code:
-        say("the driver has gone, so this rank ends")
-    os._exit(code)
+def shut_down_libraries() -> None:
+    """Shut down what a launcher wants to be shut down, in the middle of a script. All ranks call it."""
+    horovod: Any = sys.modules.get("horovod.torch")
+    if horovod is not None and horovod.is_initialized():
+        guarded(horovod.shutdown)
+    mpi: Any = getattr(sys.modules.get("mpi4py.MPI"), "Is_initialized", None)
+    if mpi is not None and mpi():
+        guarded(sys.modules["mpi4py.MPI"].Finalize)

@@ -7,9 +7,12 @@ import os
 import re
 import site
 import sysconfig
+import time
 import traceback
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple, Sequence
+
+from .reporting import message_of
 
 LINES_AROUND = 2
 HOUSE = os.path.abspath(__file__).rsplit(os.sep, 4)[0]
@@ -35,6 +38,33 @@ class Place(NamedTuple):
         lines = linecache.getlines(self.file)
         first, last = max(1, self.line - LINES_AROUND), min(len(lines), self.line + LINES_AROUND)
         return [f"{'>' if n == self.line else ' '} {n:4} | {lines[n - 1].rstrip()}".rstrip() for n in range(first, last + 1)]
+
+
+class Described(NamedTuple):
+    """An exception in a few lines."""
+
+    message: str
+    """One line: class, what it says, the user's file and line."""
+    excerpt: Sequence[str] = ()
+    """The user's lines around."""
+
+
+def describe(error: BaseException) -> Described:
+    """Say what was raised, and at which of the user's lines."""
+    place = place_of(error)
+    if place is None:
+        return Described(message_of(error))
+    return Described(f"{message_of(error)}, at {place}", [f"  {line}" for line in place.excerpt()])
+
+
+def error_reply(error: Described, *, cause: str = "exception") -> dict[str, Any]:
+    """What the driver hears of an exception that was raised just now; see ``ErrorReply``."""
+    return {"kind": "error", "cause": cause, "message": error.message, "excerpt": list(error.excerpt), "at_s": time.time()}
+
+
+def agent_lines(error: BaseException) -> list[str]:
+    """Where in the agent an exception arose."""
+    return [f"  {os.path.basename(one.filename)}:{one.lineno}, {one.name}" for one in traceback.extract_tb(error.__traceback__)]
 
 
 def place_of(error: BaseException) -> Place | None:

@@ -1,0 +1,81 @@
+"""The agent of a rank, ours or a user's: it obeys the driver's commands, tells of errors, and ends the process."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing
+from typing import Any, Callable, Dict, Mapping, NoReturn, Optional
+
+from .channel import Channel
+from .reporting import leave, say
+
+COMMAND_S = 5.0
+"""Within which a command that waits for this rank must have come, where it has something to say before the first."""
+FINISH = "finish"
+"""The last command: the rank reports, and ends."""
+
+Handler = Callable[[Dict[str, Any]], Optional[str]]
+"""Carries out a command and returns the reply, which is JSON. None: the process goes on, and replies later."""
+
+
+class Agent:
+    """One rank's end of the conversation with the driver. Commands come one after another, each with one reply."""
+
+    def __init__(self, channel: Channel) -> None:
+        """``channel``: to the driver, or what stands for it."""
+        self.channel = channel
+        self.is_over = False
+        """Nothing is told to the driver any more."""
+
+    def serve(self, handlers: Mapping[str, Handler]) -> None:
+        """Obey until a handler lets the process go on, or ``finish`` was answered. What a handler raises passes through.
+
+        ``handlers``: by the command's name (``do``). Where the driver has gone, the process ends.
+        """
+        name = ""
+        while name != FINISH:
+            try:
+                command = json.loads(self.channel.receive())
+            except ConnectionError as error:
+                self._end_alone(error)
+            name = command["do"]
+            if name not in handlers:
+                raise ValueError(f"this rank has no '{name}'; it can {', '.join(handlers)}")
+            reply = handlers[name](command)
+            if reply is None:
+                return
+            self.reply(reply)
+        self.is_over = True
+
+    def reply(self, text: str) -> None:
+        """Answer the command that is out. Where the driver has gone, the process ends."""
+        try:
+            self.channel.reply(text)
+        except OSError as error:
+            self._end_alone(error)
+
+    def tell_last(self, reply: Mapping[str, Any]) -> None:
+        """Answer the command that is out, or the first, which may not have been read yet; and nothing after that."""
+        if self.is_over:
+            return
+        self.is_over = True
+        with contextlib.suppress(OSError):  # no command came, or the driver has gone
+            if self.channel.outstanding is None:
+                self.channel.receive(timeout_s=COMMAND_S)
+            self.channel.reply(json.dumps(reply))
+
+    def forget(self) -> None:
+        """In a process that the rank has forked: be none."""
+        self.is_over = True
+        self.channel.close()
+
+    def leave(self, code: int) -> NoReturn:
+        """End this process now, and what it has started by multiprocessing; nothing else of it runs any more."""
+        for child in multiprocessing.active_children():
+            child.terminate()
+        leave(code)
+
+    def _end_alone(self, error: OSError) -> NoReturn:
+        say(f"the driver has gone, so this rank ends: {error}")
+        self.leave(1)
