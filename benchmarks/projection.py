@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,9 +26,22 @@ import numpy as np
 from reports.estimate import Estimate
 from reports.projection.growth_model import Prior, fit_growth
 from reports.projection.project import Prediction, project
-from reports.projection.series import Series, read_series
+from reports.projection.series import Series
 
 LARGEST_NOISE = 0.09
+
+
+def read_series(path: Path) -> list[Series]:
+    """Read published figures: columns ``series``, ``ranks``, ``ranks_per_host`` and ``samples_per_s`` of all ranks together."""
+    found: dict[str, dict[int, float]] = {}
+    per_host: dict[str, int] = {}
+    with path.open(newline="", encoding="utf-8") as file:
+        for row in csv.DictReader(file, skipinitialspace=True):
+            found.setdefault(row["series"], {})[int(row["ranks"])] = float(row["samples_per_s"])
+            per_host[row["series"]] = int(row["ranks_per_host"])
+    return [Series(name=n, ranks_per_host=per_host[n], samples_per_s=dict(sorted(f.items()))) for n, f in found.items()]
+
+
 SIZES = {
     "4 hosts from 1, 2": ((1, 2), 4, 8),
     "16 hosts from 1, 2, 4": ((1, 2, 4), 16, 8),

@@ -13,7 +13,6 @@ from measurement.errors import PlanError, RecordError, printable, quoted
 
 if TYPE_CHECKING:
     from reports.projection.project import Projection
-    from reports.projection.series import Series
     from reports.projection.what_if import Links
     from reports.schema import Study
 
@@ -27,9 +26,7 @@ _RATE = re.compile(rf"(?P<number>[0-9]{{1,9}}(\.[0-9]{{1,9}})?)(?P<unit>{'|'.joi
 def project(
     source: Annotated[
         Path,
-        typer.Argument(
-            help="Results folder of a study with several sizes, or with --what-if of a comparison; or a CSV: ranks,samples_per_s."
-        ),
+        typer.Argument(help="Results folder of a study with several sizes, or with --what-if of a comparison."),
     ],
     to: Annotated[str | None, typer.Option("--to", metavar="N,N", help="Numbers of ranks to project to, such as 32,64.")] = None,
     fit_up_to: Annotated[
@@ -45,7 +42,7 @@ def project(
         str | None,
         typer.Option(metavar="RATE", help="With --link: rate of the links it was measured over, which narrows the answer."),
     ] = None,
-    form: Annotated[Literal["table", "csv"], typer.Option("--format", help="How the predictions are printed.")] = "table",
+    form: Annotated[Literal["table", "json"], typer.Option("--format", help="How the predictions are printed.")] = "table",
 ) -> None:
     """Project throughput, efficiency and ratios of arms to sizes that were not measured, with 90% prediction intervals.
 
@@ -68,21 +65,21 @@ def project(
     if to is None:
         raise PlanError("nothing says what to project to; give sizes, such as --to 32,64, or --what-if")
     from reports.projection.project import project as project_series
-    from reports.projection.projection_tables import projection_csv, refusals
+    from reports.projection.projection_tables import refusals
+    from reports.projection.series import series_of
 
     sizes = _sizes(to)
     limit = float("inf") if fit_up_to is None else fit_up_to
-    series, pairs = _read(source)
+    series, pairs = series_of(_study(source))
     found = project_series(series, sizes, source=str(source), fit_up_to=limit, pairs=pairs)
     told = refusals(found)
     if len(told) == len(found.series):
         raise PlanError("; ".join(told))
     for line in told:
         print(f"ringside: {printable(line)}", file=sys.stderr)
-    if source.is_dir():
-        _write(found, source)
-    if form == "csv":
-        print(projection_csv(found), end="")
+    _write(found, source)
+    if form == "json":
+        print(found.model_dump_json(indent=1))
     else:
         _show(found)
 
@@ -92,18 +89,6 @@ def _sizes(text: str) -> list[int]:
     if not all(re.fullmatch("[1-9][0-9]{0,6}", word) for word in words):
         raise PlanError(f"--to is {quoted(text)}; give numbers of ranks divided by commas, such as 32,64, of at most 7 digits")
     return sorted({int(word) for word in words})
-
-
-def _read(source: Path) -> tuple[list[Series], list[tuple[str, str]]]:
-    """Series, and which of them are compared."""
-    from reports.projection.series import has_hosts, read_series, series_of
-
-    if source.is_dir():
-        return series_of(_study(source))
-    series = read_series(source)
-    if not has_hosts(source):
-        print(f"ringside: '{source}' has no column ranks_per_host: each rank is taken for a host of its own", file=sys.stderr)
-    return series, []
 
 
 def _study(folder: Path) -> Study:
@@ -125,12 +110,14 @@ def _study(folder: Path) -> Study:
 
 
 def _answer_what_if(source: Path, links: Links, *, form: str) -> None:
+    from pydantic import TypeAdapter
+
     from measurement.records.results import ResultsFolder
     from reports import conclude
     from reports.formats.console import new_console
     from reports.formats.terminal import rich_table, shown
     from reports.formats.texts import caption
-    from reports.projection.projection_tables import what_if_csv
+    from reports.schema import WhatIf
     from reports.tables.terms_table import what_if_table
 
     folder = ResultsFolder(source)
@@ -144,8 +131,8 @@ def _answer_what_if(source: Path, links: Links, *, form: str) -> None:
         print(f"ringside: {one.scenario}: not known: {one.arms[0].unknown}", file=sys.stderr)
     if len(unknown) == len(found):
         raise PlanError(f"'{source}' has no terms to answer from; they need steps without exchange (measurement: local_every)")
-    if form == "csv":
-        print(what_if_csv(found), end="")
+    if form == "json":
+        print(TypeAdapter(list[WhatIf]).dump_json(found, indent=1).decode())
         return
     console = new_console()
     console.print(rich_table(what_if_table(found), once_per_group="scenario"))

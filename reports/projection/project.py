@@ -11,6 +11,7 @@ import numpy as np
 from reports.estimate import Estimate, Stored
 from reports.projection.growth_model import Growth, fit_growth
 from reports.projection.series import Series
+from reports.wording.formatting import listed
 
 SCHEMA_VERSION = 1
 """Version of projection.json. It grows when a key changes its meaning or goes."""
@@ -173,9 +174,9 @@ def _beyond(series: Series, to: Sequence[int]) -> list[int]:
 def _missed(check: BackCheck) -> str:
     told = check.samples_per_s
     return (
-        f"the smaller sizes ({_listed(check.from_ranks)} ranks) foretell {told.value:.4g} samples/s with {check.ranks} ranks "
-        f"({told.ci_low:.4g} to {told.ci_high:.4g}), and {check.measured:.4g} were measured: what limits it there is not seen in "
-        f"them, or a figure is wrong; measure {check.ranks} ranks again, and {2 * check.ranks}"
+        f"predicted from {_listed(check.from_ranks)} ranks: {told.value:.4g} samples/s at {check.ranks} ({told.ci_low:.4g} to "
+        f"{told.ci_high:.4g}), and {check.measured:.4g} were measured: what limits it there is not seen in the smaller sizes, or a "
+        f"figure is wrong; measure {check.ranks} ranks again, and {2 * check.ranks}"
     )
 
 
@@ -237,4 +238,4 @@ def _ratio(candidate: Growth, baseline: Growth, hosts: float) -> Estimate:
 
 
 def _listed(sizes: Sequence[int]) -> str:
-    return ", ".join(map(str, sizes))
+    return listed(list(map(str, sizes)))

@@ -1,19 +1,11 @@
-"""What a projection looks like: tables for the terminal, lines below them, and the CSV that other programs read."""
+"""What a projection looks like: tables for the terminal, and the lines below them."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-
-from reports.estimate import Estimate
-from reports.formats.csv_report import csv_bytes
 from reports.projection.project import Projection, SeriesProjection
-from reports.schema import WhatIf
 from reports.tables.table import Table, table
-from reports.wording.formatting import NONE, bounds_text, rate, rate_interval, ratio
+from reports.wording.formatting import bounds_text, listed, rate, rate_interval, ratio
 
-CSV_COLUMNS = ("series", "ranks", "samples_per_s", "low", "high", "hold", "ring")
-WHAT_IF_COLUMNS = ("scenario", "arm", "samples_per_s", "low", "high", "gain", "fastest")
 TITLES = {
     "series": "series",
     "ranks": "ranks",
@@ -67,7 +59,7 @@ def ratio_table(projection: Projection) -> Table:
 
 
 def notes(projection: Projection) -> list[str]:
-    """What each series rests on and how its largest size was foretold, then what the columns mean."""
+    """What each series rests on and how its largest size was predicted, then what the columns mean."""
     told = [_basis(one) for one in projection.series if one.predictions]
     bases = dict.fromkeys(one.efficiency_of for one in projection.series if one.predictions)
     ranks = " or ".join(f"{base} rank{'s' if base > 1 else ''}" for base in bases)
@@ -75,52 +67,17 @@ def notes(projection: Projection) -> list[str]:
 
 
 def _basis(one: SeriesProjection) -> str:
-    sizes = ", ".join(map(str, one.used))
+    sizes = listed(list(map(str, one.used)))
     check = one.check
     if check is None:
         return f"{one.series}: from {sizes} ranks; one size of several hosts, so nothing to check it by"
-    smaller, told = ", ".join(map(str, check.from_ranks)), check.samples_per_s
+    smaller, told = listed(list(map(str, check.from_ranks))), check.samples_per_s
     return (
-        f"{one.series}: from {sizes} ranks; check: {smaller} foretell {rate(told)} with {check.ranks} ({rate_interval(told)}), "
-        f"measured {rate(check.measured)}"
+        f"{one.series}: from {sizes} ranks; check: predicted from {smaller} ranks: {rate(told)} at {check.ranks} "
+        f"({rate_interval(told)}), measured {rate(check.measured)}"
     )
 
 
 def refusals(projection: Projection) -> list[str]:
     """Why series are not projected."""
     return [f"series '{one.series}' is not projected: {one.refusal}" for one in projection.series if one.refusal]
-
-
-def projection_csv(projection: Projection) -> str:
-    """One line for each prediction, columns ``CSV_COLUMNS``, six digits."""
-    rows = [
-        {"series": one.series, "ranks": str(own.ranks), **_csv_figures(own.samples_per_s, hold=own.hold, ring=own.ring)}
-        for one in projection.series
-        for own in one.predictions
-    ]
-    return csv_bytes(CSV_COLUMNS, rows).decode()
-
-
-def what_if_csv(found: Sequence[WhatIf]) -> str:
-    """One line for each scenario and arm that something is known of, columns ``WHAT_IF_COLUMNS``, six digits."""
-    rows = [
-        {"scenario": one.scenario, "arm": arm.arm, "fastest": " ".join(one.fastest)}
-        | _csv_figures(arm.throughput_per_s, gain=arm.gain.value)
-        for one in found
-        for arm in one.arms
-        if arm.throughput_per_s and arm.gain
-    ]
-    return csv_bytes(WHAT_IF_COLUMNS, rows).decode()
-
-
-def _csv_figures(throughput: Estimate, **more: float) -> dict[str, str]:
-    low, high = throughput.bounds or (math.nan, math.nan)
-    figures = {"samples_per_s": throughput.value, "low": low, "high": high, **more}
-    return {name: _plain(value) for name, value in figures.items()}
-
-
-def _plain(value: float) -> str:
-    """Six digits, never in powers of ten."""
-    if not 0 < value < math.inf:
-        return NONE
-    return f"{value:.{max(0, 5 - math.floor(math.log10(value)))}f}"

@@ -50,7 +50,7 @@ CASES = {
     "tuning": "report tuning/confirm",
     "standalone-runs": "report standalone-runs -o made/standalone-runs",
     "named-runs": "report old=standalone-runs/ddp-1,standalone-runs/ddp-2 new=standalone-runs/ddp-3 -o made/named-runs",
-    "what-if": "project lab-two-hosts --what-if --link 100mbit --format csv",
+    "what-if": "project lab-two-hosts --what-if --link 100mbit --format json",
     "projection": "project study --to 4,16",
 }
 """What is asked of the records, by the words that a person types in their folder."""
