@@ -14,11 +14,14 @@ import selectors
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from measurement.addresses import split_port
-from measurement.agent.ringside_agent.channel import Channel, command_key, reply_key, seal, unseal
+from measurement.agent.ringside_agent.channel import command_key, join, reply_key, seal, unseal
+from measurement.agent.ringside_agent.place import Place
+from measurement.agent.ringside_agent.settings import Settings, read
 from measurement.agent.ringside_agent.supervision import rank_supervisor
 from measurement.agent.ringside_agent.supervision.frames import AT_ONCE, SAY, Frames, messages_in, pack, together
 from measurement.conditions.conditions import fingerprint
@@ -26,7 +29,7 @@ from measurement.records.record import CoreUse, RankReport, RankSteps, ThreadTim
 from measurement.world import RENDEZVOUS
 from runners.launchers.base import HERE, HostCommand, Launcher, LaunchJob
 from runners.protocol import messages
-from runners.protocol.messages import COMMANDS, FinishCommand, RankArguments
+from runners.protocol.messages import COMMANDS, FinishCommand
 
 RANKS_PER_HOST = 8
 RANKS_PER_PROCESS = 64
@@ -47,7 +50,7 @@ class IdleRanks(Launcher):
 
     def commands(self, job: LaunchJob) -> tuple[HostCommand, ...]:
         """One command, which makes the processes."""
-        argv = (job.python, "-P", str(Path(__file__).resolve()), str(job.world_size), *job.arguments)
+        argv = (job.python, "-P", str(Path(__file__).resolve()), str(job.world_size))
         return (HostCommand(host=HERE, argv=argv, environment=dict(job.environment) | {"PYTHONPATH": os.pathsep.join(sys.path)}),)
 
     def gives(self, transport: str | None) -> frozenset[str]:
@@ -55,9 +58,11 @@ class IdleRanks(Launcher):
         return frozenset({RENDEZVOUS})
 
 
-class Given(RankArguments):
+@dataclass(frozen=True, kw_only=True)
+class Given:
     """What a process of idle ranks is told, and what all its ranks reply alike."""
 
+    settings: Settings
     ranks: int
     fingerprint: dict[str, Any]
     gate: list[str]
@@ -75,8 +80,9 @@ class Rank:
     def __init__(self, given: Given, rank: int) -> None:
         self._given, self._rank = given, rank
 
-    def serve(self, channel: Channel) -> None:
-        """Answer commands until the last."""
+    def serve(self) -> None:
+        """Be a rank with a real supervisor, until the last command."""
+        channel = join(self._given.settings, Place(self._rank, self._given.ranks))
         done = False
         while not done:
             command = COMMANDS.validate_json(channel.receive())
@@ -85,7 +91,7 @@ class Rank:
 
     def place(self, number: int) -> str:
         """Where its reply to a command goes."""
-        return reply_key(self._given.arm, self._given.launch, number, self._rank)
+        return reply_key(self._given.settings.arm, self._given.settings.launch, number, self._rank)
 
     def answer(self, command: messages.Command) -> str:
         """Its reply to a command."""
@@ -154,11 +160,12 @@ class StandInHost:
 
     def __init__(self, given: Given, ranks: Sequence[int]) -> None:
         self._given, self._ranks = given, [Rank(given, rank) for rank in ranks]
-        self._key = Path(given.key_file).read_text(encoding="utf-8")
+        told = given.settings
+        self._key = Path(told.key_file).read_text(encoding="utf-8")
         self._frames, self._number = Frames(), 0
         pid = str(os.getpid())
-        who = [given.arm, str(given.launch), "0", str(ranks[0]), str(given.ranks), host_of(ranks[0]), pid]
-        self.connection = rank_supervisor.greet(split_port(given.supervisors), self._key, who)
+        who = [told.arm, str(told.launch), "0", str(ranks[0]), str(given.ranks), host_of(ranks[0]), pid]
+        self.connection = rank_supervisor.greet(split_port(told.driver), self._key, who)
         for rank in ranks[1:]:
             self.connection.sendall(pack(f"{rank_supervisor.JOINED} {rank} {given.ranks} {pid} {time.time()}"))
 
@@ -179,7 +186,7 @@ class StandInHost:
 
     def _reply(self, place: str, message: bytes) -> None:
         """Send the replies of all ranks, together."""
-        if place != command_key(self._given.arm, self._given.launch, self._number):
+        if place != command_key(self._given.settings.arm, self._given.settings.launch, self._number):
             return
         command = COMMANDS.validate_json(unseal(self._key, place, message))
         places = {rank.place(self._number): rank.answer(command) for rank in self._ranks}
@@ -204,19 +211,12 @@ def hold(given: Given, ranks: Sequence[int]) -> None:
             ready.data.hear()
 
 
-def hold_one(given: Given, rank: int) -> None:
-    """Be a rank with a real supervisor, until it is told to end."""
-    place = {"arm": given.arm, "launch": given.launch, "rank": rank}
-    supervisor = rank_supervisor.start(given.supervisors, given.key_file, **place, world_size=given.ranks)
-    Rank(given, rank).serve(Channel(supervisor, key=Path(given.key_file).read_text(encoding="utf-8"), **place))
-    os._exit(0)
-
-
 def main() -> None:
     """Make the processes, and wait for them."""
-    ranks, told = sys.argv[1:]
+    told = read()
+    assert told is not None
     gate = [gate_reply(is_first=False), gate_reply(is_first=True)]
-    given = Given(**vars(RankArguments.model_validate_json(told)), ranks=int(ranks), fingerprint=fingerprint(), gate=gate)
+    given = Given(settings=told, ranks=int(sys.argv[1]), fingerprint=fingerprint(), gate=gate)
     if others := set(range(os.cpu_count() or 1)) - os.sched_getaffinity(0):  # the driver has its core for itself
         os.sched_setaffinity(0, others)
     alone = [[rank] for rank in range(REAL)]
@@ -227,7 +227,8 @@ def main() -> None:
         pid = os.fork()
         if not pid:
             if len(ranks) == 1:
-                hold_one(given, ranks[0])
+                Rank(given, ranks[0]).serve()
+                os._exit(0)
             hold(given, ranks)
         children.append(pid)
     for pid in children:

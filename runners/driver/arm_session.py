@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol
 
 from measurement.agent.ringside_agent.settings import COMPARED_STEPS
+from measurement.agent.ringside_agent.settings import VARIABLE as AGENT
 from measurement.errors import LaunchError
 from measurement.records.host_use import HostCounters, HostUse
 from measurement.records.record import LaunchRecord, RankReport
@@ -296,12 +297,12 @@ class ArmSession:
         self._supervisors.release(self.name, self._launch)
 
     def commands_as_run(self) -> list[dict[str, Any]]:
-        """Host, argv and environment of each command, for the record, which has the length of the padding besides."""
+        """Host, argv and environment of each command, for the record, without what is Ringside's own."""
         return [
             {
                 "host": command.host,
                 "argv": list(command.argv),
-                "environment": {name: value for name, value in command.environment.items() if name != PADDING},
+                "environment": {name: value for name, value in command.environment.items() if name not in (PADDING, AGENT)},
             }
             for command in self.commands
         ]

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from backends import Backend
+from measurement.agent.ringside_agent.settings import VARIABLE as AGENT
+from measurement.agent.ringside_agent.settings import Settings, encode
 from measurement.conditions.disturbing_variables import Disturbance, Library, disturbances
 from measurement.environment import forwarded_by_name
 from measurement.plans.plan import Arm, Plan
@@ -22,8 +24,9 @@ from runners.planning.own_work import OwnWork
 from runners.processes import remote
 from runners.processes.local import base_environment
 from runners.processes.run_processes import RUN_ID
-from runners.protocol.messages import RankArguments
 
+MODULES = {"ddp": "runners.ddp", "horovod": "runners.hvd"}
+"""What ranks run, by their backend; the first for all others."""
 PADDING = "RINGSIDE_PADDING"
 """A variable that nothing reads, of a length that is drawn for each launch (Mytkowicz and others, "Producing wrong data without
 doing anything obviously wrong!", ASPLOS 2009)."""
@@ -47,7 +50,7 @@ class ArmStart:
     """``host:port`` of the store at which our own ranks' libraries meet."""
     key_file: Path
     """Where the comparison's key lies, on every host."""
-    state: Mapping[str, str]
+    state: Mapping[str, Any]
     """For a script's agent: ``state`` and ``state_file``, where arms are to start alike."""
     padding_bytes: int = 0
     """By which the environment is made longer: its size moves the stack, and speed with it."""
@@ -183,23 +186,21 @@ class ArmSetup(LaunchedArm):
         return self.launcher.commands(self._job(start))
 
     def _job(self, start: ArmStart) -> LaunchJob:
-        """The worker with its arguments and environment, equal on all hosts."""
+        """The module of its ranks with their environment, equal on all hosts."""
         plan, placement, own = self.plan, start.placement, self.own
         is_local = placement.is_local
         threads = placement.threads_per_rank if plan.threads is None else plan.threads
-        arguments = RankArguments(
-            store=start.store,
-            supervisors=start.supervisors,
+        told = Settings(
+            driver=start.supervisors,
             key_file=str(start.key_file),
             arm=self.name,
             launch=start.launch,
+            start=start.number,
+            store=start.store,
             launcher=self.launcher_reference,
             log_folder=str(start.log_folder.resolve()) if is_local else None,
             beside=str(own.beside) if own.beside else None,
             threads=threads,
-            device=plan.device,
-            affinity=plan.affinity,
-            freed_memory=plan.freed_memory,
         )
         forwarded = {} if is_local else remote.forwarded_environment() | {RUN_ID: start.run_id}
         named = forwarded_by_name(os.environ, plan.forward_environment)
@@ -211,9 +212,8 @@ class ArmSetup(LaunchedArm):
         return LaunchJob(
             world_size=plan.world_size,
             hosts=placement.hosts,
-            module="runners.rank.worker",
-            arguments=(arguments.model_dump_json(exclude_none=True),),
-            environment=forwarded | interface_environment(plan.network_interface) | chosen,
+            module=MODULES.get(self.arm.backend, MODULES["ddp"]),
+            environment=forwarded | interface_environment(plan.network_interface) | chosen | {AGENT: encode(told)},
             transport=self.transport,
             python=container[-1] if container else own.interpreter,
             container=tuple(container[:-1]) if container else (),

@@ -24,30 +24,6 @@ class Message(BaseModel):
     model_config = ConfigDict(extra="forbid", ser_json_inf_nan="constants")
 
 
-class RankArguments(Message):
-    """What ``python -m runners.rank.worker`` is given: who this rank's arm is, and where it finds the driver."""
-
-    store: str
-    """``host:port`` of the driver's ``TCPStore``, at which process groups meet."""
-    supervisors: str
-    """``host:port`` of the driver's supervisor server."""
-    key_file: str
-    """Holds the comparison's key, which only its user can read."""
-    arm: str
-    launch: int
-    launcher: str
-    """That started this rank; its class knows the variables to read."""
-    log_folder: str | None = None
-    """None: this host's own (``runners.processes.remote_results``), where timings are kept, too."""
-    beside: str | None = None
-    """Where to look for the workload's modules; None: the working directory."""
-    threads: int
-    device: str
-    affinity: str
-    freed_memory: str
-    """As the plan has these."""
-
-
 class Job(Message):
     """Everything that a rank must know to run as part of an arm. The same for all ranks of the arm."""
 
@@ -64,6 +40,8 @@ class Job(Message):
     """As asked for; a rank whose library counts another number refuses to run."""
     seed: int
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    affinity: str = "spread"
+    freed_memory: str = "return"
     precision: Precision = "fp32"
     max_gradient_norm: float | None = None
     speed: SpeedSettings = SpeedSettings()

@@ -1,4 +1,4 @@
-"""One rank of an arm under the driver: ``python -m runners.rank.worker JSON`` (``RankArguments``), started N times by a launcher.
+"""One rank of an arm under the driver: ``python -m runners.ddp`` (or ``hvd``) with the agent's variable in its environment.
 
 It starts its supervisor, which hands messages on, redirects its output to a log and answers commands until ``finish``.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import gc
 import os
 import signal
 import sys
@@ -24,7 +23,7 @@ from measurement.agent.ringside_agent import users_lines
 from measurement.agent.ringside_agent.agent import Agent, Handler
 from measurement.agent.ringside_agent.channel import join
 from measurement.agent.ringside_agent.place import Place
-from measurement.agent.ringside_agent.settings import Settings
+from measurement.agent.ringside_agent.settings import RANK_VARIABLE, Settings
 from measurement.environment import recorded_environment
 from measurement.errors import LaunchError, PlanError
 from measurement.probes.start_clock import StartClock
@@ -47,7 +46,6 @@ from runners.protocol.messages import (
     GateCommand,
     GateReply,
     Job,
-    RankArguments,
     StartCommand,
     StartedReply,
     TraceCommand,
@@ -62,36 +60,39 @@ if TYPE_CHECKING:
 FOREVER = timedelta(days=30)
 
 
-def main() -> None:
+def main(settings: Settings) -> NoReturn:
     """Answer the driver's commands. An exception is reported to the driver and ends the rank."""
     clock = StartClock()
     clock.mark("interpreter")
-    gc.disable()  # until the engine stands: importing torch leaves no garbage, and looking for it takes long
-    given = RankArguments.model_validate_json(sys.argv[1])
-    search_beside(Path(given.beside) if given.beside else Path.cwd())
+    search_beside(Path(settings.beside) if settings.beside else Path.cwd())
     os.environ.pop("PYTHONSAFEPATH", None)  # was for this process: programs that the workload starts shall find what lies beside
-    world = read_world(os.environ, make_launcher(given.launcher).rank_variables)
-    settings = Settings(driver=given.supervisors, key_file=given.key_file, arm=given.arm, launch=given.launch)
+    os.environ[RANK_VARIABLE] = str(os.getpid())
+    world = read_world(os.environ, make_launcher(settings.launcher).rank_variables)
     agent = Agent(channel := join(settings, Place(world.rank, world.world_size)))
-    folder = Path(given.log_folder) if given.log_folder else remote_results.make_folder(os.environ[RUN_ID])
+    folder = Path(settings.log_folder) if settings.log_folder else remote_results.make_folder(os.environ[RUN_ID])
     log = folder / remote_results.log_name(world.rank)
     redirect_output(log)
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)
-    take_resources(world, threads=given.threads, device=given.device, affinity=given.affinity, freed_memory=given.freed_memory)
+
+    def get_job() -> Job:
+        job = Job.model_validate_json(channel.job())
+        resources = {"device": job.device, "affinity": job.affinity, "freed_memory": job.freed_memory}
+        take_resources(world, threads=settings.threads, **resources)
+        return job
 
     def meet() -> Store:
         from torch.distributed import PrefixStore, TCPStore
 
-        host, port = split_port(given.store)
+        host, port = split_port(settings.store)
         store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=FOREVER)
-        return PrefixStore(f"{given.launch}/{given.arm}/rendezvous", store)
+        return PrefixStore(f"{settings.launch}/{settings.arm}/rendezvous", store)
 
     def keep(text: str) -> None:
-        if not given.log_folder and channel.outstanding is not None:
+        if not settings.log_folder and channel.outstanding is not None:
             remote_results.append(folder, world.rank, channel.outstanding, text)
 
-    rank = EngineRank(get_job=channel.job, meet=meet, world=world, log=log, keep=keep, clock=clock)
+    rank = EngineRank(get_job=get_job, meet=meet, world=world, log=log, keep=keep, clock=clock)
     serve(agent, rank.handlers)
     rank.disconnect()
     agent.leave(0)  # torn down in order; Gloo in torch 2.15 may still abort when the interpreter takes the rest apart
@@ -142,8 +143,8 @@ def _end_with(agent: Agent, error: Exception) -> NoReturn:
 class EngineRank:
     """What a rank of ours does at each command: handlers of the agent, by way of an engine."""
 
-    get_job: Callable[[], bytes]
-    """Waits for the arm's job."""
+    get_job: Callable[[], Job]
+    """Waits for the arm's job, and takes what it says of cores and memory."""
     meet: Callable[[], Store]
     """Opens the store at which process groups meet."""
     world: World
@@ -217,7 +218,7 @@ class EngineRank:
         from backends.base import WHILE_STOPPED_S
         from runners.rank.engine import start_engine
 
-        job = Job.model_validate_json(self.get_job())
+        job = self.get_job()
         store = self.meet()
         self.clock.mark("imports")
         timeout = timedelta(seconds=WHILE_STOPPED_S) if job.transport == "nccl" else None
@@ -225,7 +226,3 @@ class EngineRank:
         report = self._engine.report(recorded_environment(os.environ))
         self.clock.mark("model")
         return StartedReply(report=report, notes=list(self._engine.notes), start_s=self.clock.stages_s)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""Standalone runs: ranks that a person started measure by themselves, without a driver, and rank 0 writes the record."""
+"""Ranks of ours as they are started. A driver's serve it; those that a person started measure by themselves."""
 
 from __future__ import annotations
 
@@ -6,10 +6,20 @@ import gc
 from functools import partial
 from pathlib import Path
 
+from measurement.agent.ringside_agent.settings import read
+
 
 def serve(backend: str) -> None:
-    """Be ``python -m runners.ddp`` or ``hvd``, under whatever launcher; ends this process."""
+    """Be ``python -m runners.ddp`` or ``hvd``, under whatever launcher; ends this process.
+
+    A driver says by the agent's variable that it wants to be served.
+    """
     gc.disable()  # until the engine stands: importing torch leaves no garbage, and looking for it takes long
+    settings = read()
+    if settings and settings.store:
+        from runners.rank.worker import main
+
+        main(settings)
     from runners.processes.process_exit import run_command
 
     run_command(partial(_serve, backend))

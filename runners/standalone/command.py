@@ -18,7 +18,7 @@ from measurement.world import HOROVOD, MPI, World
 from runners.flags import Given, command, values_of
 from runners.launchers import horovodrun, mpirun, read_own_world
 from runners.planning.arms import choose_transport, require_given, require_gpu_here
-from runners.planning.launched_arms import libraries_of
+from runners.planning.launched_arms import MODULES, libraries_of
 from runners.planning.standalone_flags import FLAGS, RunOptions, plan_content, settings
 from runners.processes.readable_output import make_output_readable
 from runners.rank.resources import take_resources, threads_of
@@ -27,8 +27,6 @@ from workloads import REGISTRY
 
 MAY_BE_HOROVODRUN = (horovodrun.VARIABLES.name, mpirun.VARIABLES.name)
 """Over MPI its ranks are mpirun's."""
-MODULES = {"ddp": "runners.ddp", "horovod": "runners.hvd"}
-"""How people start a rank, by its backend."""
 
 
 def epilog(backend: str) -> str:

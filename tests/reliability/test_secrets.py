@@ -16,14 +16,16 @@ import psutil
 import pytest
 from torch.distributed import TCPStore
 
+from measurement.agent.ringside_agent import settings
 from measurement.records.results import ResultsFolder
 from runners.processes.key_file import PREFIX, shared_key
 from runners.processes.run_processes import RUN_ID
-from runners.protocol.messages import RankArguments
 from tests.conftest import REPOSITORY, drawn, needs_horovod, started_processes, wait_until, write_plan
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 SECRET = "hunter2-hunter2"
+MODULES = {"runners.ddp", "runners.hvd"}
+"""What ranks run."""
 LOOK_EVERY_S = 0.1
 """Launchers live for longer, and what is looked at needs the core."""
 OTHERS = [65534] if os.geteuid() == 0 else []
@@ -69,15 +71,16 @@ def test_no_process_shows_or_has_a_secret_of_the_drivers_environment(tmp_path, m
     process = compare(plan)
     seen, with_folder, keys, tried, read_by_others = set(), set(), {}, set(), set()
     for _, words, held in seen_while(process):
-        keys |= {name: Path(name).read_text() for name in words if name.endswith("/key") and Path(name).is_file()}
+        named = [*words, settings.decode(held[settings.VARIABLE]).key_file] if settings.VARIABLE in held else words
+        keys |= {name: Path(name).read_text() for name in named if name.endswith("/key") and Path(name).is_file()}
         for secret in (SECRET, *keys.values()):
             if secret in " ".join(words) or (RUN_ID in held and secret in held.values()):
                 seen.add(" ".join(words))
         for name in keys.keys() - tried:
             tried.add(name)
             read_by_others |= {name for user in OTHERS if reads(name, user=user)}
-        if held.get("SITE_FOLDER") and "runners.rank.worker" in words:
-            with_folder.add(RankArguments.model_validate_json(words[-1]).arm)
+        if held.get("SITE_FOLDER") and settings.VARIABLE in held and MODULES & {*words}:
+            with_folder.add(settings.decode(held[settings.VARIABLE]).arm)
     end_of(process)
     assert {record.status for record in ResultsFolder(tmp_path / "out").records()} == {"ok"}
     assert seen == set()
@@ -152,7 +155,7 @@ def is_let_in(user):
 
 @pytest.mark.costly
 def test_who_reaches_the_store_and_the_supervisors_has_nothing_imported_and_is_let_go(tmp_path):
-    """The port stands in the ranks' command lines, and they read their job seconds after they were started."""
+    """Everybody sees the port, and ranks read their job seconds after they were started."""
     (tmp_path / "evil.py").write_text(EVIL.format(mark=str(tmp_path / "imported")))
     plan = write_plan(tmp_path, arms=["ddp", "naive"], measurement={"rounds": 1, "local_every": 0})
     process = compare(plan)
@@ -169,12 +172,12 @@ def test_who_reaches_the_store_and_the_supervisors_has_nothing_imported_and_is_l
 
 
 def drivers_port():
-    """Of the store, as everybody sees it."""
+    """Of the store. Everybody sees which ports are listened at."""
     for one in started_processes():
         with contextlib.suppress(psutil.Error):
-            words = one.cmdline()
-            if "runners.rank.worker" in words:
-                return int(RankArguments.model_validate_json(words[-1]).store.rpartition(":")[2])
+            held = one.environ()
+            if settings.VARIABLE in held:
+                return int(settings.decode(held[settings.VARIABLE]).store.rpartition(":")[2])
     return None
 
 

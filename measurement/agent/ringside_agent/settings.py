@@ -38,23 +38,34 @@ class Settings(NamedTuple):
     """Those of ``recorded`` that differ from rank to rank anyway."""
     secret: str = ""
     """What the names of secrets look like, as a regular expression."""
+    store: str = ""
+    """For a rank of ours: ``host:port`` of the store at which process groups meet. Empty: it is a script's."""
+    launcher: str = ""
+    """That started it; its class knows the variables to read."""
+    log_folder: str | None = None
+    """None: this host's own (``runners.processes.remote_results``), where timings are kept, too."""
+    beside: str | None = None
+    """Where to look for the workload's modules; None: the working directory."""
+    threads: int = 1
 
 
 def read() -> Settings | None:
-    """Read them; None in a process that a rank has started.
+    """Read them; None where there are none, and in a process that a rank has started.
 
     Raises:
         ValueError: they cannot be read.
         TypeError: one is missing.
     """
-    if os.environ.get(RANK_VARIABLE, str(os.getpid())) != str(os.getpid()):
+    text = os.environ.get(VARIABLE)
+    if not text or os.environ.get(RANK_VARIABLE, str(os.getpid())) != str(os.getpid()):
         return None
-    return decode(os.environ[VARIABLE])
+    return decode(text)
 
 
 def encode(settings: Settings) -> str:
-    """Make one word of them, without any sign that a shell or a launcher would read."""
-    return base64.urlsafe_b64encode(json.dumps(settings._asdict()).encode()).decode()
+    """Make one word of those that are no defaults, without any sign that a shell or a launcher would read."""
+    told = {name: value for name, value in settings._asdict().items() if value != Settings._field_defaults.get(name)}
+    return base64.urlsafe_b64encode(json.dumps(told).encode()).decode()
 
 
 def decode(text: str) -> Settings:
