@@ -341,6 +341,8 @@ class ArmSummary(Stored):
     transport: str | None
     launcher: str | None
     options: dict[str, Any] = {}
+    command: str = ""
+    """The shell line that it stands for, of its first launch; for several hosts, one for each. Empty where it is not known."""
     causes: list[NamedCause] = []
     """Specific causes within its terms, those that are shown to take a hundredth of its step."""
     described: dict[str, Any] = {}

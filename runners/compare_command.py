@@ -33,6 +33,8 @@ class CompareOptions(SessionOptions):
     """A comparison plan (YAML), or the name of one of Ringside's own, such as local."""
     available: bool = False
     """Leave out arms that this machine cannot run."""
+    dry_run: bool = False
+    """Check arms and hosts, show the command that each arm stands for, and measure nothing. Each command runs by itself."""
     against: Path | None = None
     """Results of this plan at an earlier date: say what changed since."""
     allow_slower: str | None = None
@@ -46,6 +48,7 @@ FLAGS: Sequence[Flag] = (
     _own("plan", is_argument=True),
     *session_flags(CompareOptions, PLAN),
     _own("available"),
+    _own("dry_run"),
     _measurement("minutes", help=MINUTES),
     _measurement("max_minutes"),
     _measurement("rehearsal", help="Try every arm before the first launch: once, unless it passed before; always; or never."),
@@ -76,6 +79,9 @@ def compare_given(given: Given) -> None:
     chosen = arms_to_compare(chosen, folder, only_available=asked.available, has_next=has_next)
     if chosen.left_out:
         print(f"ringside: {left_out_line(chosen.left_out)}; compared: {', '.join(chosen.arms)}", file=sys.stderr)
+    if asked.dry_run:
+        print_commands(chosen)
+        return
     again = words_of("compare", given, folder.root)
     if chosen.points:
         for flag in (flag for flag, value in {"--against": earlier, "--timings": asked.timings}.items() if value):
@@ -88,6 +94,22 @@ def compare_given(given: Given) -> None:
 
 
 compare = command(compare_given, FLAGS, text="Run a plan: measure its arms interleaved, print the verdicts, write the reports.")
+
+
+def print_commands(plan: Plan) -> None:
+    """Print the command that each arm of a plan stands for, at each of its points, once all that needs no start is checked."""
+    from runners.driver.compared_arms import ComparedArms
+    from runners.driver.run_study import point_plans
+
+    say = partial(print, file=sys.stderr)
+    for point, chosen in point_plans(plan).items() if plan.points else [("", plan)]:
+        compared = ComparedArms(chosen, say=say)
+        for line in (*(f"note: {note}" for note in compared.check()), *(f"warning: {warning}" for warning in compared.warnings())):
+            say(printable(line))
+        for name in chosen.arms:
+            setup = compared.arms[name]
+            command = setup.command(setup.placement(compared.inspection.placement), setup.plan.seed)
+            print(f"{name}{f' at {point}' if point else ''}:", *command.splitlines(), sep="\n  ")
 
 
 def read_earlier(folder: Path | None, allow_slower: str | None, *, allowed: Sequence[str] = ()) -> Earlier | None:

@@ -385,6 +385,8 @@ class LaunchRecord(Written):
     complete: bool = True
     """False: the launch was interrupted; what was measured until then counts."""
     error: Failure | None = None
+    command: str = ""
+    """What the arm stands for, as typed in a shell: it runs by itself, with the same settings. Empty where nobody drove the run."""
     commands: list[dict[str, Any]] = []
     """Each host's argv as started."""
     exit_codes: list[int | None] = []

@@ -157,6 +157,7 @@ def _identity(evidence: Evidence, name: str, records: Sequence[LaunchRecord]) ->
         "transport": ran.transport,
         "launcher": ran.launcher,
         "options": asked.options,
+        "command": first.command if first else "",
         "described": ranks[0].backend if ranks else {},
         "world_size": first.world_size if first else plan.world_size,
         "complete": all(record.complete for record in records),

@@ -71,6 +71,9 @@ class Session(Protocol):
     def commands_as_run(self) -> list[dict[str, Any]]:
         """Host, argv and environment of each command, for the record."""
 
+    def command(self, seed: int) -> str:
+        """The shell line that the arm stands for with a seed, for the record; empty where it is not known."""
+
     def log_of(self, rank: int) -> Path:
         """Where a rank's log lies, or what is left of it."""
 
@@ -295,6 +298,10 @@ class ArmSession:
 
         self._processes.end(kill_ranks=kill_ranks)
         self._supervisors.release(self.name, self._launch)
+
+    def command(self, seed: int) -> str:
+        """See ``LaunchedArm.command``."""
+        return self._setup.command(self._setup.placement(self._endpoint.placement), seed)
 
     def commands_as_run(self) -> list[dict[str, Any]]:
         """Host, argv and environment of each command, for the record, without what is Ringside's own."""

@@ -144,6 +144,7 @@ class Launch:
             transport=setup.transport or "none",
             launcher=setup.launcher_reference,
             environment=dict(setup.arm.environment),
+            command=session.command(job.seed),
             commands=session.commands_as_run(),
             cases=list(self.cases),
             **{"sample_unit": self.workload.workload.sample_unit if self.workload else "samples"}

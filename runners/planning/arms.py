@@ -194,6 +194,7 @@ def job_of(plan: Plan, name: str, arm: Arm, *, transport: str | None, launch: in
     ranks, if ``plan`` is that of a single process beside them.
     """
     scaled_by = global_plan or plan
+    is_scaled = plan.training is not None and plan.training.learning_rate_scaling == "linear"
     of_plan = {field: getattr(plan, field) for field in Job.model_fields.keys() & Plan.model_fields.keys()}
     own: dict[str, Any] = {
         "arm": name,
@@ -202,7 +203,7 @@ def job_of(plan: Plan, name: str, arm: Arm, *, transport: str | None, launch: in
         "options": arm.options,
         "input": arm.input,
         "seed": seed_of(plan, launch),
-        "learning_rate_scale": scaled_by.world_size * scaled_by.micro_steps if plan.training else None,
+        "learning_rate_scale": scaled_by.world_size * scaled_by.micro_steps if is_scaled else None,
     }
     return Job(**of_plan | own)
 

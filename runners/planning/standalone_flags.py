@@ -1,15 +1,20 @@
-"""The flags of a standalone run in one table, and the plan that they ask for. A new flag is one line here."""
+"""The flags of a standalone run in one table: the plan that they ask for, and the flags that ask for a plan's arm.
+
+A new flag is one line here.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
+import yaml
+from pydantic import BaseModel, Field
 
+from measurement.environment import looks_secret
 from measurement.errors import PlanError, quoted
 from measurement.plans.plan import Arm, Measurement, Plan
 from measurement.plans.plan_file import overridden, parse_yaml
@@ -43,6 +48,9 @@ FLAGS: Sequence[Flag] = (
     Flag(MEASURING, Plan, "workload", default="digits"),
     WORKLOAD_OPTION,
     Flag(MEASURING, Plan, "local_batch_size"),
+    Flag(
+        MEASURING, Arm, "input", help="real: batches as the workload gives them. synthetic: its first eight, repeated from memory."
+    ),
     _measurement("rounds", ("--blocks",), default=10, help="Blocks to measure."),
     _measurement("block_steps", default=20, help="Timed steps in each block."),
     _measurement("warmup_steps", default=10, help="Untimed steps before the first block."),
@@ -60,6 +68,9 @@ SETTABLE = (
     *("speed.*", "training.*", "measurement.local_every"),
 )
 """Keys of a plan that ``--set`` may name: the launcher and the other flags say the others, or a standalone run has none."""
+MODULES = {"ddp": "runners.ddp", "horovod": "runners.hvd"}
+"""What ranks run, by their backend; the first for all others. By hand these take ``--backend``."""
+MASKED = "***"
 FIXED = {"mode": "separate", "launches": 1, "control": False}
 """Keys of a plan's ``measurement`` that standalone runs have no choice in."""
 
@@ -97,3 +108,47 @@ def plan_content(given: Given) -> dict[str, Any]:
         named = f"--set training.{next(iter(training))}"
         raise PlanError(f"{named} is for training to the end; say --epochs N with it, or leave it out to measure throughput")
     return content | {"training": None}
+
+
+def words_for(plan: Plan, arm: Arm) -> list[str]:
+    """Return the flags by which people start a rank of an arm. What is the default is left out, what looks secret is masked.
+
+    ``plan``: as the arm runs it (``runners.planning.arms.plan_of_arm``).
+    """
+    options = RunOptions(
+        backend=None if arm.backend in MODULES else arm.backend,
+        settings=tuple(f"{key}={_as_yaml(value)}" for key, value in _set_apart(plan)),
+    )
+    sections = (plan, plan.measurement, plan.training, arm, options)
+    values: dict[type[BaseModel], BaseModel] = {type(section): section for section in sections if section is not None}
+    words: list[str] = []
+    for flag in (flag for flag in FLAGS if flag.model in values):
+        value = getattr(values[flag.model], flag.field)
+        if value in (None, flag.default, flag.model.model_fields[flag.field].get_default(call_default_factory=True)):
+            continue
+        pairs = [f"{key}={_shown(key, one)}" for key, one in value.items()] if isinstance(value, Mapping) else None
+        words += [word for one in pairs or (value if isinstance(value, tuple) else [value]) for word in (flag.name, str(one))]
+    return words
+
+
+def _set_apart(plan: Plan) -> Iterator[tuple[str, Any]]:
+    """Keys of a plan that ``--set`` may name, with their values where these are not the defaults."""
+    for pattern in SETTABLE:
+        section, _, field = pattern.rpartition(".")
+        own = getattr(plan, section) if section else plan
+        if own is None or (plan.training and section == "measurement"):
+            continue
+        for name in [field] if field != "*" else type(own).model_fields.keys() - {"epochs"}:
+            value, default = getattr(own, name), type(own).model_fields[name].get_default(call_default_factory=True)
+            if value != default:
+                yield ".".join(filter(None, (section, name))), value
+
+
+def _shown(key: str, value: Any) -> str:
+    return MASKED if looks_secret(key) else _as_yaml(value)
+
+
+def _as_yaml(value: Any) -> str:
+    """A value as ``settings`` reads it, on one line."""
+    text = yaml.safe_dump(value, default_flow_style=True, width=1 << 20, allow_unicode=True)
+    return text.removesuffix("...\n").strip()

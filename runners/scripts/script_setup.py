@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Mapping
@@ -40,6 +41,7 @@ from runners.launchers.command_lines import (
 from runners.launchers.slurm_job import slurm_job
 from runners.planning.arms import require_no_secrets, seed_of
 from runners.planning.launched_arms import ArmStart, LaunchedArm
+from runners.planning.shell_lines import shell_line
 from runners.planning.worktrees import commit_of, kept_worktree, repository_of
 from runners.processes import remote
 from runners.processes.local import OUR_PYTHON
@@ -138,19 +140,28 @@ class ScriptSetup(LaunchedArm):
             for host, one in lines
         )
 
+    def command(self, placement: Placement, seed: int) -> str:
+        flag, asked = self.plan.scripts.seed_flag, self.arm.command or ""
+        line = shlex.join(seeded(self.line, flag, seed).words) if flag else asked
+        return shell_line(line, environment=self._chosen, path=self.inherited["PATH"], folder=self.folder)
+
+    @property
+    def _chosen(self) -> dict[str, str]:
+        """Variables that the plan asks for."""
+        threads = {} if self.plan.threads is None else {"OMP_NUM_THREADS": str(self.plan.threads)}
+        return threads | interface_environment(self.plan.network_interface) | self.plan.environment | self.arm.environment
+
     def _variables(self, start: ArmStart) -> dict[str, str]:
         """What a start adds to the environment."""
-        chosen = self.plan.environment | self.arm.environment
+        chosen = self._chosen
         freed = KEEP_FREED_MEMORY if self.plan.freed_memory == "keep" else {}
-        threads = {} if self.plan.threads is None else {"OMP_NUM_THREADS": str(self.plan.threads)}
         users_path = chosen.get(PYTHONPATH, self.inherited.get(PYTHONPATH, ""))
         path = os.pathsep.join([str(AGENT_FOLDER), *([users_path] if users_path else [])])
         root = dict.fromkeys(ALLOW_ROOT, "1") if os.geteuid() == 0 else {}
         steps = {SLURM_OVERLAP: "1"} if slurm_job(os.environ) else {}  # arms share the job's cores
         agent = {PYTHONPATH: path, AGENT: encode(self._told(start))}
-        interface = interface_environment(self.plan.network_interface)
         waits = {"HOROVOD_GLOO_TIMEOUT_SECONDS": str(WHILE_STOPPED_S)} | NCCL_WHILE_STOPPED
-        found = waits | freed | threads | interface | root | steps | self._mounts(start) | chosen | agent | start.padding
+        found = waits | freed | root | steps | self._mounts(start) | chosen | agent | start.padding
         return found | self._exported(found)
 
     def _told(self, start: ArmStart) -> Settings:

@@ -18,8 +18,8 @@ from measurement.world import HOROVOD, MPI, World
 from runners.flags import Given, command, values_of
 from runners.launchers import horovodrun, mpirun, read_own_world
 from runners.planning.arms import choose_transport, require_given, require_gpu_here
-from runners.planning.launched_arms import MODULES, libraries_of
-from runners.planning.standalone_flags import FLAGS, RunOptions, plan_content, settings
+from runners.planning.launched_arms import libraries_of
+from runners.planning.standalone_flags import FLAGS, MODULES, RunOptions, plan_content, settings
 from runners.processes.readable_output import make_output_readable
 from runners.rank.resources import take_resources, threads_of
 from runners.standalone.run import StandaloneRun
@@ -80,7 +80,7 @@ def resolve_plan(backend: str, content: Mapping[str, Any], arm: Mapping[str, Any
         PlanError: the launcher does not give what the backend needs, or the backend cannot do what is asked.
     """
     name, options = folder_name(backend), settings(arm.get("options"), "--option")
-    arms = {name: {"backend": backend, "transport": arm.get("transport"), "options": options}}
+    arms = {name: {**arm, "backend": backend, "options": options}}
     ranks = {"name": name, "world_size": world.world_size, "baseline": name, "arms": arms}
     plan = check_plan({**content, **ranks}, source="command line")
     own = plan.arms[name]

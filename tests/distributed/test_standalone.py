@@ -17,7 +17,7 @@ from measurement.probes.fingerprint import core_count
 from measurement.records.results import ResultsFolder
 from reports.schema import Comparison
 from runners.standalone.command import command_line
-from tests.conftest import needs_horovod, ringside_here, run_here
+from tests.conftest import needs_horovod, ringside_here, run_here, write_plan
 from tests.kit.commands import HOROVODRUN_HVD, MPIRUN, NO_LOCAL, SHORT, TORCHRUN_DDP, run, warm
 
 
@@ -229,3 +229,16 @@ def test_bad_input_ends_the_process_with_exit_code_2():
     done = run("python", "-m", "runners.ddp", *SHORT, "--set", "device=tpu")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "ringside: plan 'command line': device = 'tpu': Input should be 'auto', 'cpu' or 'cuda'\n"
+
+
+@pytest.mark.parametrize("backend", ["ddp", pytest.param("horovod", marks=needs_horovod)])
+def test_the_command_that_an_arm_stands_for_is_pasted_and_runs(tmp_path, backend):
+    options = {"ddp": {"bucket_cap_mb": 2.0}, "horovod": {"fusion_threshold_mb": 2.0}}[backend]
+    arm = {"backend": backend, "transport": "gloo", "options": options, "environment": {"MYLAB_A": "b c"}}
+    measurement = {"rounds": 2, "control": True, "local_every": 0}
+    plan = write_plan(tmp_path, arms={"own": arm | {"launcher": None}}, threads=1, measurement=measurement)
+    line = ringside_here("compare", plan, "--dry-run").stdout.splitlines()[1].strip()
+    done = run("bash", "-c", f"{line} -o pasted", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (record,) = ResultsFolder(tmp_path / "pasted").records()
+    assert (record.backend, record.options, record.world_size, len(record.blocks)) == (backend, options, 2, 2)
