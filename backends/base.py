@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from backends.search_space import Setting
+from measurement.agent.ringside_agent.place import World
 from measurement.communicator import Communicator
 from measurement.conditions.disturbing_variables import Library, refusal
 from measurement.errors import PlanError
 from measurement.plans.settings import PlanOptions
 from measurement.records.trace import Span
-from measurement.world import World
 
 INTERFACE = 1
 """The version of ``Backend`` and ``Prepared``. A change that an existing backend would have to follow raises it."""
@@ -220,7 +220,7 @@ class Backend(ABC):
         return refusal(environment, self.steered_by)
 
     def needs(self) -> frozenset[str]:
-        """What its ranks need of the launcher, see ``measurement.world``; a launcher that does not give all of it is refused."""
+        """What its ranks need of the launcher, see ``World.gives``; a launcher that does not give all of it is refused."""
         return frozenset()
 
     def imports(self) -> Mapping[str, str]:

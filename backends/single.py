@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from backends.base import Backend, BuildOptimizer, Prepared, Store
+from measurement.agent.ringside_agent.place import World
 from measurement.errors import PlanError
-from measurement.world import World
 
 
 class Single(Backend):

@@ -19,12 +19,12 @@ from torch import Tensor, nn
 from backends.base import WHILE_STOPPED_S, Backend, Prepared, Store, bytes_of, tensor_of
 from backends.carried_tensors import GLOO, require_sent
 from backends.communicator import TorchCommunicator
+from measurement.agent.ringside_agent.place import MPI, RENDEZVOUS, World
 from measurement.communicator import Communicator
 from measurement.errors import PlanError
 from measurement.plans.settings import PlanOptions
 from measurement.probes.nccl_library import nccl_of
 from measurement.records.trace import Span
-from measurement.world import MPI, RENDEZVOUS, World
 
 NCCL_WHILE_STOPPED = {"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": str(WHILE_STOPPED_S)}
 """PyTorch's process group over NCCL ends a rank whose watchdog made no progress between two looks, which a stopped one does not."""

@@ -33,7 +33,7 @@ import numpy as np
 import torch
 from scipy import stats
 
-from measurement.world import World
+from measurement.agent.ringside_agent.place import World
 from runners.launchers import read_own_world
 from runners.processes.local import search_path
 from runners.protocol.messages import Job

@@ -24,11 +24,11 @@ from backends.horovod.timeline import traced
 from backends.mpi.library import find_wheel
 from backends.remade_optimizer import constructor_needs, without_constructor
 from backends.search_space import Setting
+from measurement.agent.ringside_agent.place import HOROVOD, MPI, RENDEZVOUS, World
 from measurement.communicator import Communicator
 from measurement.errors import LaunchError, PlanError, shortened
 from measurement.probes.nccl_library import nccl_of, version_of
 from measurement.records.trace import Span
-from measurement.world import HOROVOD, MPI, RENDEZVOUS, World
 
 
 class Horovod(Backend):

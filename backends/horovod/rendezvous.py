@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from backends.base import Store
-from measurement.world import World
+from measurement.agent.ringside_agent.place import World
 
 KEY = "horovod/rendezvous"
 

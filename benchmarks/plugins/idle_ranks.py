@@ -20,13 +20,12 @@ from typing import Any
 
 from measurement.addresses import split_port
 from measurement.agent.ringside_agent.channel import command_key, join, reply_key, seal, unseal
-from measurement.agent.ringside_agent.place import Place
+from measurement.agent.ringside_agent.place import RENDEZVOUS, World
 from measurement.agent.ringside_agent.settings import Settings, read
 from measurement.agent.ringside_agent.supervision import rank_supervisor
 from measurement.agent.ringside_agent.supervision.frames import AT_ONCE, SAY, Frames, messages_in, pack, together
 from measurement.conditions.conditions import fingerprint
 from measurement.records.record import CoreUse, RankReport, RankSteps, ThreadTimes
-from measurement.world import RENDEZVOUS
 from runners.launchers.base import HERE, HostCommand, Launcher, LaunchJob
 from runners.protocol import messages
 from runners.protocol.messages import COMMANDS, FinishCommand
@@ -82,7 +81,7 @@ class Rank:
 
     def serve(self) -> None:
         """Be a rank with a real supervisor, until the last command."""
-        channel = join(self._given.settings, Place(self._rank, self._given.ranks))
+        channel = join(self._given.settings, World(self._rank, self._given.ranks))
         done = False
         while not done:
             command = COMMANDS.validate_json(channel.receive())

@@ -14,8 +14,8 @@ from measurement.agent.ringside_agent.machine.core_use import usable_cores
 from measurement.errors import LaunchError
 from measurement.probes.fingerprint import core_count
 from measurement.probes.installed_mpi import OPEN_MPI, installed_mpi
-from measurement.world import ALLOW_ROOT
 from runners.doctor.software import SETUP, Finding, finding, installed_version, probe, program_finding
+from runners.launchers.mpirun import ALLOW_ROOT
 from runners.launchers.slurm_job import slurm_job
 from runners.processes.busy_machine import BUSY_REMEDY, busy_warning
 from runners.processes.local import find_program

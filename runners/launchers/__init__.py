@@ -6,9 +6,9 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 
+from measurement.agent.ringside_agent.place import World
 from measurement.errors import PlanError
 from measurement.registry import Registry
-from measurement.world import World
 from runners.launchers.base import HERE, HostCommand, HostSlots, Launcher, LaunchJob
 from runners.launchers.rank_variables import RankVariables, read_world
 

@@ -111,14 +111,14 @@ class Launcher(ABC):
     """By which its ranks read their place; where there are several, the first that are set count."""
 
     remedies: ClassVar[Mapping[str, str]] = {}
-    """How people who call it themselves get what it gives on request only, by need; see ``measurement.world``."""
+    """How people who call it themselves get what it gives on request only, by need; see ``World.gives``."""
 
     @abstractmethod
     def commands(self, job: LaunchJob) -> tuple[HostCommand, ...]:
         """The commands that start the job, one per host that needs one. Pure."""
 
     def gives(self, transport: str | None) -> frozenset[str]:
-        """What a backend can count on in the ranks of a job over this transport; see ``measurement.world``. Pure."""
+        """What a backend can count on in the ranks of a job over this transport; see ``World.gives``. Pure."""
         return self.rank_variables[0].gives if self.rank_variables else frozenset()
 
     def mpi_program(self, transport: str | None) -> tuple[str, str] | None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from measurement.agent.ringside_agent.place import HOROVOD, MPI, RENDEZVOUS
 from measurement.probes.installed_mpi import MPICH, OPEN_MPI
-from measurement.world import ALLOW_ROOT, HOROVOD, MPI, RENDEZVOUS
 from runners.launchers.base import HERE, HostCommand, HostSlots, Launcher, LaunchJob
 from runners.launchers.rank_variables import RankVariables
 
+ALLOW_ROOT = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
+"""Variables that Open MPI wants to be 1 before it starts ranks for root."""
 GIVES = frozenset({RENDEZVOUS, MPI, HOROVOD})
 VARIABLES = RankVariables(
     name="openmpi",

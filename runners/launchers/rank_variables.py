@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from measurement.errors import LaunchError, cut, quoted
-from measurement.world import RENDEZVOUS, World
+from measurement.agent.ringside_agent.place import RENDEZVOUS, Family, World, read_family
+from measurement.errors import LaunchError, cut
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +22,7 @@ class RankVariables:
     local_world_size: str
     node_rank: str | None = None
     gives: frozenset[str] = frozenset()
-    """What a rank that finds these variables can count on (``measurement.world``)."""
+    """What a rank that finds these variables can count on (``World.gives``)."""
     others: tuple[str, ...] = ()
     """Beginnings of further variables that belong to a rank."""
 
@@ -30,33 +30,28 @@ class RankVariables:
         """Whether this process was started as such a rank."""
         return all(name in environment for name in (self.rank, self.world_size, self.local_rank))
 
+    @property
+    def family(self) -> Family:
+        """The names alone."""
+        return Family(self.name, self.rank, self.world_size, self.local_rank, self.local_world_size, self.node_rank)
+
     def read(self, environment: Mapping[str, str]) -> World:
         """The rank's place.
 
         Raises:
             LaunchError: a variable does not hold a number that fits.
         """
-        world_size, rank = _number(environment, self.world_size), _number(environment, self.rank)
-        local_world_size = _number(environment, self.local_world_size, default=world_size)
         try:
-            return World(
-                rank=rank,
-                world_size=world_size,
-                local_rank=_number(environment, self.local_rank),
-                local_world_size=local_world_size,
-                node_rank=_number(environment, self.node_rank or "", default=rank // max(local_world_size, 1)),
-                launcher=self.name,
-                gives=self.gives | ({RENDEZVOUS} if "MASTER_ADDR" in environment else set()),
-            )
+            world = read_family(environment, self.family)
         except ValueError as error:
             raise LaunchError(
                 f"the variables of {self.name} do not fit together: {cut(str(error))}; start with one launcher"
             ) from error
+        return replace(world, gives=self.gives | ({RENDEZVOUS} if "MASTER_ADDR" in environment else set()))
 
     def belong(self, name: str) -> bool:
         """Whether a variable is one of a rank's own."""
-        own = (self.rank, self.world_size, self.local_rank, self.local_world_size, self.node_rank)
-        return name in own or name.startswith(self.others or ("\0",))
+        return name in self.family[1:] or name.startswith(self.others or ("\0",))
 
     def meeting_place(self, environment: Mapping[str, str]) -> dict[str, str]:
         """MASTER_ADDR and MASTER_PORT, where they follow from this launcher's variables; nothing where it sets them, or cannot."""
@@ -118,15 +113,3 @@ def is_slurm_task(environment: Mapping[str, str]) -> bool:
     """Whether this process is a task of an ``srun``, not a batch script or a shell of ``salloc``."""
     step = environment.get("SLURM_STEP_ID", "")
     return re.fullmatch("[0-9]{1,10}", step) is not None and int(step) < FIRST_SPECIAL_STEP
-
-
-def _number(environment: Mapping[str, str], name: str, default: int | None = None) -> int:
-    text = environment.get(name)
-    if text is None and default is not None:
-        return default
-    try:
-        return int(text or "")
-    except ValueError:
-        raise LaunchError(
-            f"environment variable {name} is {quoted(text)}; a whole number is expected: start with one launcher"
-        ) from None

@@ -9,11 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
-from measurement.errors import LaunchError
-from measurement.world import HOROVOD, MPI, RENDEZVOUS, World
+from measurement.agent.ringside_agent.place import HOROVOD, MPI, RENDEZVOUS, World
 from runners.launchers.base import HERE, HostCommand, HostSlots, Launcher, LaunchJob
 from runners.launchers.rank_variables import RankVariables, is_slurm_task
-from runners.launchers.slurm_job import expand_counts, expand_nodes, slurm_job
+from runners.launchers.slurm_job import expand_nodes, slurm_job
 
 WITHOUT_MPI = frozenset({RENDEZVOUS, HOROVOD})
 """Horovod meets over Gloo at a server of rank 0's (``backends.horovod.rendezvous``)."""
@@ -29,18 +28,9 @@ class StepVariables(RankVariables):
         return super().are_set(environment) and is_slurm_task(environment)
 
     def read(self, environment: Mapping[str, str]) -> World:
-        given = {**environment, self.local_world_size: self._tasks_here(environment)}
+        world = super().read(environment)
         is_mpi = any(name in environment for name in ("PMIX_RANK", "PMI_RANK"))
-        world = super().read(given)
         return replace(world, gives=world.gives | {MPI}) if is_mpi else world
-
-    def _tasks_here(self, environment: Mapping[str, str]) -> str:
-        counts = expand_counts(environment.get(self.local_world_size, ""))
-        node = environment.get("SLURM_NODEID", "")
-        if not node.isdecimal() or int(node) >= len(counts):
-            listed = f"{self.local_world_size} tells of {len(counts)} nodes"
-            raise LaunchError(f"SLURM_NODEID is '{node}' and {listed}; start with one srun")
-        return str(counts[int(node)])
 
     def meeting_place(self, environment: Mapping[str, str]) -> dict[str, str]:
         """The first node of the step, and a port that follows from its number; MASTER_ADDR and MASTER_PORT may say others."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from measurement.addresses import LOOPBACK
-from measurement.world import RENDEZVOUS
+from measurement.agent.ringside_agent.place import RENDEZVOUS
 from runners.launchers.base import HERE, HostCommand, Launcher, LaunchJob
 from runners.launchers.rank_variables import RankVariables
 

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from backends import Backend
+from measurement.agent.ringside_agent.place import HOROVOD
 from measurement.conditions.disturbing_variables import Disturbance, told
 from measurement.errors import LaunchError, PlanError, UnavailableError, quoted, shortened
 from measurement.plans.plan import Plan
 from measurement.probes.installed_mpi import installed_mpi
-from measurement.world import HOROVOD
 from runners.hosts.host_facts import CARDS
 from runners.launchers import HERE, REGISTRY, make_launcher
 from runners.planning.arms import ON_GPUS_ONLY

@@ -7,10 +7,10 @@ from typing import Any
 
 from backends import Backend, backend_class, make_backend
 from backends.single import Single
+from measurement.agent.ringside_agent.place import HOROVOD, MPI, RENDEZVOUS
 from measurement.environment import looks_secret
 from measurement.errors import PlanError, UnavailableError, unknown_name
 from measurement.plans.plan import FLOOR, Arm, Plan
-from measurement.world import HOROVOD, MPI, RENDEZVOUS
 from runners.hosts.placement import planned_hosts
 from runners.launchers import HERE, REGISTRY, make_launcher
 from runners.planning.launched_arms import ArmSetup, computes_on_gpu

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from measurement.agent.ringside_agent.place import World
 from measurement.errors import PlanError
-from measurement.world import World
 from workloads import Workload
 from workloads.optimizers import OwnDraws
 from workloads.tensors import leaves_in

@@ -19,6 +19,7 @@ import torch
 from backends import Backend, make_backend
 from measurement.agent.ringside_agent.machine import core_use
 from measurement.agent.ringside_agent.machine.core_use import own_threads, usable_cores
+from measurement.agent.ringside_agent.place import World
 from measurement.conditions.conditions import fingerprint
 from measurement.conditions.sources import digests, sources_of
 from measurement.errors import PlanError, WorldSizeMismatchError
@@ -26,7 +27,6 @@ from measurement.plans.settings import SpeedSettings
 from measurement.probes.gpu_places import pci_address
 from measurement.probes.start_clock import StartClock
 from measurement.records.record import Case, CoreUse, RankReport, RankSteps
-from measurement.world import World
 from runners.planning.workload import WorkloadSetup, resolve_workload
 from runners.protocol.messages import BlockCommand, CheckReport, DriftReport, EpochCommand, EpochReport, Job, ParityReport
 from runners.rank.epochs import EpochRunner

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from backends import Backend
+from measurement.agent.ringside_agent.place import World
 from measurement.probes.step_timer import StepTimer
 from measurement.records.record import RankSteps
-from measurement.world import World
 from runners.protocol.messages import CheckReport
 from runners.rank.trainer import BACKWARD, synchronize_ranks
 from workloads import MicroBenchmark

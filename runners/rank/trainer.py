@@ -20,13 +20,13 @@ from backends import Backend
 from backends.base import BuildOptimizer, Prepared
 from backends.carried_tensors import trained_parameters
 from measurement.agent.ringside_agent.machine.core_use import own_threads, read_threads, threads_between
+from measurement.agent.ringside_agent.place import World
 from measurement.agent.ringside_agent.reading.values import hyperparameters, some_elements
 from measurement.plans.settings import Input, SpeedSettings
 from measurement.probes.gpu_places import gpu_number
 from measurement.probes.step_timer import StepTimer
 from measurement.records.block_steps import PHASES
 from measurement.records.record import RankSteps, ThreadTimes
-from measurement.world import World
 from runners.protocol.gate_verdict import LEARNING_RATE
 from runners.protocol.messages import DriftReport
 from runners.rank.batches import Batches

@@ -22,13 +22,12 @@ from measurement.addresses import split_port
 from measurement.agent.ringside_agent import users_lines
 from measurement.agent.ringside_agent.agent import Agent, Handler
 from measurement.agent.ringside_agent.channel import join
-from measurement.agent.ringside_agent.place import Place
+from measurement.agent.ringside_agent.place import World
 from measurement.agent.ringside_agent.settings import RANK_VARIABLE, Settings
 from measurement.environment import recorded_environment
 from measurement.errors import LaunchError, PlanError
 from measurement.probes.start_clock import StartClock
 from measurement.registry import search_beside
-from measurement.world import World
 from runners.launchers import make_launcher
 from runners.launchers.rank_variables import read_world
 from runners.processes import remote_results
@@ -68,7 +67,7 @@ def main(settings: Settings) -> NoReturn:
     os.environ.pop("PYTHONSAFEPATH", None)  # was for this process: programs that the workload starts shall find what lies beside
     os.environ[RANK_VARIABLE] = str(os.getpid())
     world = read_world(os.environ, make_launcher(settings.launcher).rank_variables)
-    agent = Agent(channel := join(settings, Place(world.rank, world.world_size)))
+    agent = Agent(channel := join(settings, world))
     folder = Path(settings.log_folder) if settings.log_folder else remote_results.make_folder(os.environ[RUN_ID])
     log = folder / remote_results.log_name(world.rank)
     redirect_output(log)

@@ -22,7 +22,6 @@ from measurement.environment import DISTURBING, PER_RANK, SECRET, STEERING
 from measurement.errors import PlanError, UnavailableError, about
 from measurement.plans.plan import Arm, Plan
 from measurement.probes.installed_mpi import OPEN_MPI, installed_mpi
-from measurement.world import ALLOW_ROOT
 from runners.hosts.placement import Placement
 from runners.launchers import HERE, HostCommand, known_rank_variables, without_rank_variables
 from runners.launchers.base import interface_environment
@@ -38,6 +37,7 @@ from runners.launchers.command_lines import (
     blocking_flag,
     read_command,
 )
+from runners.launchers.mpirun import ALLOW_ROOT
 from runners.launchers.slurm_job import slurm_job
 from runners.planning.arms import require_no_secrets, seed_of
 from runners.planning.launched_arms import ArmStart, LaunchedArm
@@ -207,7 +207,7 @@ class ScriptSetup(LaunchedArm):
 
 def lists_for_agent() -> dict[str, Any]:
     """What the agent must know alike: the rank variables of launchers, and which variables ranks report."""
-    families = [[f.name, f.rank, f.world_size, f.local_rank, f.local_world_size, f.node_rank] for f in known_rank_variables()]
+    families = [list(one.family) for one in known_rank_variables()]
     return {"families": families, "recorded": [*STEERING, *DISTURBING], "left_out": PER_RANK, "secret": SECRET.pattern}
 
 

@@ -9,12 +9,12 @@ from functools import partial
 from typing import Any
 
 from backends import backend_class, make_backend
+from measurement.agent.ringside_agent.place import HOROVOD, MPI, World
 from measurement.conditions.disturbing_variables import disturbances, told
 from measurement.errors import LaunchError, PlanError
 from measurement.plans.plan import Arm, Plan
 from measurement.plans.plan_file import check_plan
 from measurement.records.results import ResultsFolder, default_folder, folder_name
-from measurement.world import HOROVOD, MPI, World
 from runners.flags import Given, command, values_of
 from runners.launchers import horovodrun, mpirun, read_own_world
 from runners.planning.arms import choose_transport, require_given, require_gpu_here

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from backends.base import Store
+from measurement.agent.ringside_agent.place import World
 from measurement.agent.ringside_agent.reporting import leave
 from measurement.errors import RingsideError, printable
-from measurement.world import World
 
 FAILED = "failed-to-start"
 LOOK_S = 0.5

@@ -17,8 +17,8 @@ from backends import Backend, make_backend
 from backends.base import Store
 from backends.mpi.library import load_mpi, open_store
 from measurement.addresses import holder_of, with_port
+from measurement.agent.ringside_agent.place import MPI, RENDEZVOUS, World
 from measurement.errors import LaunchError
-from measurement.world import MPI, RENDEZVOUS, World
 from runners.hosts.names import hidden, look
 from runners.launchers import meeting_place
 from runners.launchers.base import GLOO_INTERFACE

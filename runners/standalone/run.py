@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from measurement.agent.ringside_agent.place import World
 from measurement.agent.ringside_agent.reporting import leave
 from measurement.environment import recorded_environment
 from measurement.errors import ParityError, RingsideError
 from measurement.plans.plan import Plan
 from measurement.records.record import LaunchRecord, RankReport
 from measurement.records.results import ResultsFolder
-from measurement.world import World
 from runners.planning.arms import job_of
 from runners.planning.standalone_flags import RunOptions
 from runners.processes.process_exit import say_once

@@ -13,8 +13,8 @@ import torch
 import backends
 from backends import backend_class
 from backends.single import DataParallel
+from measurement.agent.ringside_agent.place import World
 from measurement.errors import PlanError
-from measurement.world import World
 from tests.conftest import HAS_HOROVOD, REPOSITORY, needs_horovod
 from tests.distributed.ranks import contract
 from tests.kit.commands import seen_by_ranks, under_mpirun

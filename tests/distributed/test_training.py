@@ -9,8 +9,8 @@ from functools import partial
 
 import pytest
 
+from measurement.agent.ringside_agent.place import World
 from measurement.records.results import ResultsFolder
-from measurement.world import World
 from tests.conftest import HAS_HOROVOD, drawn
 from tests.distributed.ranks import training
 from tests.kit.commands import MPIRUN, forked, run, seen_by_ranks, warm

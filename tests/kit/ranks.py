@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch.distributed import PrefixStore
 
-from measurement.world import HOROVOD
+from measurement.agent.ringside_agent.place import HOROVOD
 from runners.launchers import read_own_world
 from runners.processes.process_exit import leave_in_order
 from runners.protocol.messages import Job

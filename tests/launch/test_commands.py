@@ -11,10 +11,10 @@ import sys
 import pytest
 
 from backends import make_backend
+from measurement.agent.ringside_agent.place import HOROVOD, MPI, RENDEZVOUS, World
 from measurement.errors import LaunchError, PlanError
 from measurement.plans.plan_file import check_plan
 from measurement.probes.installed_mpi import mpi_that_says
-from measurement.world import HOROVOD, MPI, RENDEZVOUS, World
 from runners.hosts.hostfile import parse_hosts
 from runners.launchers import (
     HERE,
@@ -334,7 +334,7 @@ def test_a_rank_of_an_unknown_launcher_is_not_a_world_of_one(environment, told):
 
 @pytest.mark.parametrize("rank", ["two", "", "9"])
 def test_variables_that_do_not_fit(rank):
-    with pytest.raises(LaunchError, match=r"RANK|outside"):
+    with pytest.raises(LaunchError, match=r"RANK|does not fit"):
         read_world({**TORCHRUN_RANK, "RANK": rank}, known_rank_variables())
 
 

@@ -168,7 +168,7 @@ def test_what_arrow_says_of_a_damaged_table_is_one_line(tmp_path):
         ({"SLURM_STEP_ID": "1" * 5000}, ""),
         ({"PALS_RANKID": "1", "PMI_SIZE": "2\n3"}, "(PMI_SIZE=2 3)"),
         ({"RANK": "9" * 4000, "WORLD_SIZE": "2", "LOCAL_RANK": "0"}, "the variables of torchrun do not fit together: rank 999"),
-        ({"RANK": "x" * 4000, "WORLD_SIZE": "2", "LOCAL_RANK": "0"}, "environment variable RANK is 'xxx"),
+        ({"RANK": "x" * 4000, "WORLD_SIZE": "2", "LOCAL_RANK": "0"}, "do not fit together: environment variable RANK is 'xxx"),
     ],
 )
 def test_variables_of_launchers_that_hold_anything(variables, message):

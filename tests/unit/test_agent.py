@@ -60,27 +60,27 @@ def test_its_fingerprint_is_that_of_ringside():
 @pytest.mark.parametrize(
     ("variables", "expected"),
     [
-        ({}, place.Place()),
+        ({}, place.World()),
         (
             {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1"},
-            place.Place(3, 4, 1, 2, 1, "torchrun"),
+            place.World(3, 4, 1, 2, 1, "torchrun"),
         ),
-        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, place.Place(1, 2, 1, 2, 0, "openmpi")),
+        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, place.World(1, 2, 1, 2, 0, "openmpi")),
         (
             {"SLURM_PROCID": "2", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "0", "SLURM_STEP_TASKS_PER_NODE": "2(x2)"},
-            place.Place(2, 4, 0, 2, 1, "srun"),
+            place.World(2, 4, 0, 2, 1, "srun"),
         ),
-        ({"SLURM_PROCID": "0"}, place.Place()),  # a batch script
+        ({"SLURM_PROCID": "0"}, place.World()),  # a batch script
     ],
 )
 def test_a_process_without_a_library_is_known_by_its_launchers_variables(variables, expected):
-    assert place.place_of_variables(variables, lists_for_agent()["families"]) == expected
+    assert place.world_of_variables(variables, lists_for_agent()["families"]) == expected
 
 
 def test_the_larger_world_of_two_libraries_counts(monkeypatch):
     monkeypatch.setattr(place, "_of_torch", lambda: (0, 1))
     monkeypatch.setattr(place, "_of_horovod", lambda: (1, 2, 1, 2))
-    assert place.find_place(settings.decode(told())) == place.Place(1, 2, 1, 2, 0, "none")
+    assert place.find_world(settings.decode(told())) == place.World(1, 2, 1, 2, 0, "none")
 
 
 def told(**changes):

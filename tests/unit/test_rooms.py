@@ -175,14 +175,11 @@ def test_no_module_is_named_after_a_dependency_or_after_nothing():
 
 
 def test_only_launchers_know_rank_variables():
-    """backends/horovod/rendezvous.py writes Horovod's in the place of its launcher, environment.py leaves them out of records.
-
-    The agent runs where none of our rooms are, so it has a list of its own (ringside_agent/place.py).
-    """
+    """backends/horovod/rendezvous.py writes Horovod's in the place of its launcher, environment.py leaves them out of records."""
     names = {"LOCAL_RANK", "WORLD_SIZE", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK"}
     for room in ROOMS:
         for path in (REPOSITORY / room).rglob("*.py"):
-            if {"launchers", "ringside_agent"} & set(path.parts) or path.name in ("rendezvous.py", "environment.py"):
+            if "launchers" in path.parts or path.name in ("rendezvous.py", "environment.py"):
                 continue
             text = {n.value for n in ast.walk(parsed(path)) if isinstance(n, ast.Constant)}
             assert not names & text, path

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from measurement.agent.ringside_agent.place import HOROVOD, MPI, RENDEZVOUS
 from measurement.conditions.same_environment import changes_since, told
 from measurement.errors import LaunchError
 from measurement.records.record import Manifest
-from measurement.world import HOROVOD, MPI, RENDEZVOUS
 from runners.launchers import known_rank_variables, meeting_place, without_rank_variables
 from runners.launchers.base import HostSlots, LaunchJob
 from runners.launchers.rank_variables import read_world

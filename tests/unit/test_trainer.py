@@ -16,10 +16,10 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from backends.base import Prepared
 from backends.horovod.optimizer import HorovodPrepared
+from measurement.agent.ringside_agent.place import World
 from measurement.errors import PlanError
 from measurement.plans.settings import SpeedSettings
 from measurement.probes.step_timer import StepTimer
-from measurement.world import World
 from runners.protocol.gate_verdict import judge_parity
 from runners.rank import resources
 from runners.rank.batches import Batches

@@ -12,7 +12,7 @@ import socket
 import sys
 import time
 
-from .place import Place
+from .place import World
 from .settings import Settings
 from .supervision import rank_supervisor
 from .supervision.frames import AT_ONCE, SAY, Frames, messages_in, say
@@ -114,7 +114,7 @@ class Channel:
                 self._read.update(messages_in(line, message))
 
 
-def join(settings: Settings, place: Place, *, python: str = sys.executable) -> Channel:
+def join(settings: Settings, place: World, *, python: str = sys.executable) -> Channel:
     """Start this rank's supervisor, which connects to the driver; returns the way there. ``python`` runs the supervisor."""
     connection = rank_supervisor.start(
         settings.driver,

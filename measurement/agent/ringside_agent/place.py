@@ -1,12 +1,22 @@
-"""Which rank this process is: by its library where that is initialised, else by the variables of its launcher."""
+"""Which rank this process is, by its library where that is initialised, else by its launcher; and what launchers give ranks."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import sys
+from dataclasses import dataclass
 from typing import Any, Mapping, NamedTuple, Sequence
 
 from .settings import Settings
+
+RENDEZVOUS = "rendezvous"
+"""A place to meet: an address in MASTER_ADDR and MASTER_PORT, or MPI, over which rank 0 tells the others its own."""
+MPI = "mpi"
+"""The ranks are those of one MPI world."""
+HOROVOD = "horovod"
+"""What Horovod finds its rank and the other ranks by: HOROVOD_* variables, or MPI's."""
 
 
 class Family(NamedTuple):
@@ -20,8 +30,9 @@ class Family(NamedTuple):
     node_rank: str | None = None
 
 
-class Place(NamedTuple):
-    """A rank's place among the others."""
+@dataclass(frozen=True)
+class World:
+    """One rank's place among the others. Raises a ``ValueError`` where its numbers do not fit."""
 
     rank: int = 0
     world_size: int = 1
@@ -29,46 +40,68 @@ class Place(NamedTuple):
     local_world_size: int = 1
     node_rank: int = 0
     launcher: str = "none"
+    """Names the family of variables it was read from, for the record."""
+    gives: frozenset[str] = frozenset()
+    """What the launcher gives its ranks: ``RENDEZVOUS``, ``MPI``, ``HOROVOD``."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.world_size:
+            raise ValueError(f"rank {self.rank} does not fit world size {self.world_size}")
+        if not 0 <= self.local_rank < self.local_world_size:
+            raise ValueError(f"local rank {self.local_rank} does not fit local world size {self.local_world_size}")
 
 
-def find_place(settings: Settings) -> Place:
+def find_world(settings: Settings) -> World:
     """This process's place, as its library counts it; the one with the larger world, where both are initialised."""
-    told = place_of_variables(os.environ, settings.families)
-    counted = max((one for one in (_of_torch(), _of_horovod()) if one is not None), key=lambda one: one[1], default=told[:2])
-    if counted[:2] == told[:2]:
+    told = world_of_variables(os.environ, settings.families)
+    counted = max((one for one in (_of_torch(), _of_horovod()) if one is not None), key=lambda one: one[1], default=None)
+    if counted is None or counted[:2] == (told.rank, told.world_size):
         return told
-    local = counted[2:] if len(counted) > 2 else (counted[0], counted[1])
-    nodes = counted[0] // max(local[1], 1)
-    return Place(counted[0], counted[1], local[0], local[1], nodes, told.launcher)
+    rank, world_size, *local = counted
+    local_rank, local_world_size = local or (rank, world_size)
+    return World(rank, world_size, local_rank, local_world_size, rank // max(local_world_size, 1), told.launcher)
 
 
-def place_of_variables(environment: Mapping[str, str], families: Sequence[Sequence[str | None]]) -> Place:
-    """The place by the first launcher whose variables are all there; rank 0 of 1 without."""
+def world_of_variables(environment: Mapping[str, str], families: Sequence[Sequence[str | None]]) -> World:
+    """The place by the first launcher whose variables are there and fit; rank 0 of 1 without."""
     for names in families:
         family = Family(*names)  # type: ignore[arg-type]  # a launcher has all names but the last
-        rank, world_size = (_number(environment, name) for name in (family.rank, family.world_size))
-        if rank is None or world_size is None:
-            continue
-        local_rank = _number(environment, family.local_rank)
-        local_world_size = _number(environment, family.local_world_size) or world_size
-        node_rank = _number(environment, family.node_rank) if family.node_rank else None
-        return Place(
-            rank,
-            world_size,
-            rank % local_world_size if local_rank is None else local_rank,
-            local_world_size,
-            rank // local_world_size if node_rank is None else node_rank,
-            family.launcher,
-        )
-    return Place()
+        if family.rank in environment and family.world_size in environment:
+            with contextlib.suppress(ValueError):
+                return read_family(environment, family)
+    return World()
 
 
-def _number(environment: Mapping[str, str], name: str) -> int | None:
-    """``2`` and Slurm's ``2(x3)`` are both 2."""
+def read_family(environment: Mapping[str, str], family: Family) -> World:
+    """The place by a launcher's variables, of which only rank and world size must be set.
+
+    Raises:
+        ValueError: one holds no number, or they do not fit together.
+    """
+    rank, world_size = _number(environment, family.rank), _number(environment, family.world_size)
+    node = _number(environment, family.node_rank) if family.node_rank and family.node_rank in environment else None
+    local_world_size = _count_on_node(environment, family, node or 0) if family.local_world_size in environment else world_size
+    local_rank = _number(environment, family.local_rank) if family.local_rank in environment else rank % max(local_world_size, 1)
+    node_rank = rank // max(local_world_size, 1) if node is None else node
+    return World(rank, world_size, local_rank, local_world_size, node_rank, family.launcher)
+
+
+def _number(environment: Mapping[str, str], name: str) -> int:
     try:
-        return int(environment.get(name, "").partition("(")[0].partition(",")[0])
+        return int(environment[name])
     except ValueError:
-        return None
+        raise ValueError(f"environment variable {name} is {environment[name]!r}; a whole number is expected") from None
+
+
+def _count_on_node(environment: Mapping[str, str], family: Family, node: int) -> int:
+    """Ranks on a node. Slurm lists those of all nodes: ``4(x2),1``."""
+    listed, left = environment[family.local_world_size].strip(), node
+    for part in listed.split(","):
+        read = re.fullmatch(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?", part)
+        left -= int(read[2] or 1) if read else 0
+        if read and (left < 0 or listed == read[1]):
+            return int(read[1])
+    raise ValueError(f"environment variable {family.local_world_size} is {listed!r}; ranks on node {node} are expected")
 
 
 def _of_torch() -> tuple[int, ...] | None:

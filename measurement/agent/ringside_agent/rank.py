@@ -14,7 +14,7 @@ from typing import Any, Mapping
 from . import blocks, endings
 from .agent import Agent
 from .channel import join
-from .place import Place, find_place
+from .place import World, find_world
 from .reading import reports
 from .reading.first_steps import FirstSteps
 from .recorder import Recorder
@@ -28,7 +28,7 @@ class Rank:
 
     def __init__(self, settings: Settings, recorder: Recorder) -> None:
         self.settings, self.recorder = settings, recorder
-        self.place = Place()
+        self.place = World()
         self.agent: Agent | None = None
         self.first = FirstSteps(settings, recorder)
         self._forwards_s: deque[float] = deque(maxlen=256)
@@ -59,7 +59,7 @@ class Rank:
         """Become a rank: start the supervisor, connect, and count the steps that are compared."""
         never_compile(*self.recorder.hot)
         endings.show_stack_on_signal()
-        settings, place = self.settings, find_place(self.settings)
+        settings, place = self.settings, find_world(self.settings)
         self.place, self.first.script.world_size = place, place.world_size
         os.environ[RANK_VARIABLE] = str(os.getpid())
         python = settings.python if os.access(settings.python, os.X_OK) else sys.executable

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from measurement.world import ALLOW_ROOT
+from runners.launchers.mpirun import ALLOW_ROOT
 from tests.kit.lab import host_init, namespaces, slurm, ssh
 from tests.kit.lab.links import connect, make_switch
 from tests.kit.lab.programs import program, require_programs, require_root, run

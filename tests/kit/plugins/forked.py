@@ -11,7 +11,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from measurement.world import HOROVOD
+from measurement.agent.ringside_agent.place import HOROVOD
 from runners.launchers.spawn import Spawn
 from runners.launchers.torchrun import VARIABLES
 

@@ -8,7 +8,7 @@ import time
 import weakref
 from typing import Any, Callable, Sequence
 
-from ..place import find_place
+from ..place import find_world
 from ..recorder import READ_AHEAD, Recorder
 from ..reporting import message_of, uncompiled
 from ..settings import Settings
@@ -230,7 +230,7 @@ def share_start(settings: Settings, script: Script) -> None:
         script.notes.append("each rank has a share of the parameters, so the baseline's start was not loaded")
     elif settings.state == "load":
         load_state(settings.state_file, script)
-    elif find_place(settings).rank == 0:
+    elif find_world(settings).rank == 0:
         save_state(settings.state_file, models.state_of(script.roots))
 
 

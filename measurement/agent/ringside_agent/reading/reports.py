@@ -10,7 +10,7 @@ from typing import Any
 
 from ..machine import host
 from ..machine.core_use import usable_cores
-from ..place import Place
+from ..place import World
 from . import libraries
 from .script import Script
 from .values import hyperparameters, plain, some_elements
@@ -19,7 +19,7 @@ DRIFT_ELEMENTS = 4
 DRIFT_PARAMETERS = 100
 
 
-def rank_report(script: Script, place: Place) -> dict[str, Any]:
+def rank_report(script: Script, place: World) -> dict[str, Any]:
     """This rank, its host, its optimizer, its library and its model."""
     torch: Any = sys.modules["torch"]
     loader = script.loader
