@@ -22,13 +22,12 @@ from measurement.agent.ringside_agent.place import World
 from measurement.communicator import Communicator
 from measurement.conditions.disturbing_variables import Library, refusal
 from measurement.errors import PlanError
+from measurement.judging.distances import EXACT
 from measurement.plans.settings import PlanOptions
 from measurement.records.trace import Span
 
 INTERFACE = 1
 """The version of ``Backend`` and ``Prepared``. A change that an existing backend would have to follow raises it."""
-EXACT = 1e-4
-"""``gradient_tolerance`` of a backend that rounds in float32 only."""
 BuildOptimizer = Callable[[nn.Module], Optimizer]
 """Makes the workload's optimizer for a model."""
 Store = Any

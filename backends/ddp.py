@@ -20,6 +20,7 @@ from backends.remade_optimizer import STATE_HOOKS, STEP_HOOKS, require_no_hooks,
 from backends.search_space import MIB, Setting
 from backends.torch_distributed import ProcessGroupOptions, TorchDistributed
 from measurement.errors import PlanError, shortened
+from measurement.judging.distances import arithmetic_of
 
 CommHook = Literal["none", "allreduce", "fp16", "bf16", "powersgd"]
 
@@ -266,8 +267,8 @@ class DDP(TorchDistributed):
 
     @property
     def gradient_tolerance(self) -> float:
-        """Half precision keeps 11 (fp16) or 8 (bf16) bits."""
-        return {"fp16": 2e-3, "bf16": 2e-2}.get(self.options.comm_hook, 1e-4)
+        """That of the dtype in which gradients are exchanged."""
+        return arithmetic_of({"fp16": "float16", "bf16": "bfloat16"}.get(self.options.comm_hook, "float32")).gradient
 
 
 def _buffer_arguments(synchronise: bool) -> dict[str, Any]:

@@ -22,9 +22,9 @@ from backends.base import BuildOptimizer, Prepared
 from backends.carried_tensors import state_tensors
 from backends.torch_distributed import ProcessGroupOptions, TorchDistributed
 from measurement.errors import PlanError, shortened
+from measurement.judging.distances import arithmetic_of
 
 Dtype = Literal["float32", "bfloat16", "float16"]
-TOLERANCES: dict[Dtype, float] = {"float32": 1e-4, "bfloat16": 2e-2, "float16": 2e-3}
 
 
 class FSDP2Options(ProcessGroupOptions):
@@ -138,8 +138,7 @@ class FSDP2(TorchDistributed):
     @property
     def gradient_tolerance(self) -> float:
         """That of the coarser of both dtypes."""
-        dtypes: list[Dtype] = [dtype for dtype in (self.options.param_dtype, self.options.reduce_dtype) if dtype is not None]
-        return max((TOLERANCES[dtype] for dtype in dtypes), default=TOLERANCES["float32"])
+        return max(arithmetic_of(dtype or "float32").gradient for dtype in (self.options.param_dtype, self.options.reduce_dtype))
 
 
 def _require_one_dtype(model: nn.Module, class_names: list[str] | None) -> None:

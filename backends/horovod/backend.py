@@ -27,6 +27,7 @@ from backends.search_space import Setting
 from measurement.agent.ringside_agent.place import HOROVOD, MPI, RENDEZVOUS, World
 from measurement.communicator import Communicator
 from measurement.errors import LaunchError, PlanError, shortened
+from measurement.judging.distances import arithmetic_of
 from measurement.probes.nccl_library import nccl_of, version_of
 from measurement.records.trace import Span
 
@@ -249,8 +250,8 @@ class Horovod(Backend):
 
     @property
     def gradient_tolerance(self) -> float:
-        """Half precision keeps 11 bits."""
-        return 2e-3 if self.options.compression == "fp16" else 1e-4
+        """That of the dtype in which gradients are exchanged."""
+        return arithmetic_of("float16" if self.options.compression == "fp16" else "float32").gradient
 
 
 def _require_transport(hvd: Any, transport: str | None) -> None:

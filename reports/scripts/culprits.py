@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from measurement.judging.distances import ARITHMETICS, Sketches
+from measurement.judging.ranks import BUFFER, named
+from measurement.judging.two_arms import gradient_factor
 from reports.parts_schema import Severity
-from reports.scripts.equality import gradient_factor
-from reports.scripts.rank_agreement import NOISE, apart_words, changed_parameters, usual_lengths
+from reports.scripts.equality import arithmetic, first_gradients
 from reports.scripts.script_arms import ScriptArm, shown
-from reports.scripts.sketches import Sketches, first_gradients, named, parameters_of
 
 NEAR = 0.02
 """A factor within this share of a number is that number."""
@@ -76,7 +77,7 @@ def _near(value: float, wanted: float) -> bool:
 
 def _ranks_apart(pair: Pair) -> Iterator[Culprit]:
     found = {arm.name: arm.agreement for arm in (pair.theirs, pair.ours) if arm.agreement is not None}
-    said = {name: apart_words(name, own) for name, own in found.items()}
+    said = {name: own.sentence(name) for name, own in found.items()}
     for arm, _ in pair.apart(lambda arm: bool(said.get(arm.name))):
         field = "gradients.by_rank" if found[arm.name].gradients else "parameters.by_rank"
         values = {name: "apart" if words else "alike" for name, words in said.items()}
@@ -111,13 +112,16 @@ def _left_out(arm: ScriptArm) -> list[str]:
     steps = arm.first.steps
     if without or not steps or not any(rate for step in steps for rate in step.learning_rates):
         return list(without)
-    changed = set(changed_parameters(arm.first))
-    gradients = Sketches.of(steps[0].gradients, list(steps[0].gradients))
-    usual = usual_lengths(gradients, arm.first)
-    lengths = zip(steps[0].gradients, gradients.norms, usual, strict=True)
-    seen = {name for name, length, least in lengths if length > NOISE * least}  # else nothing but rounding
-    known = parameters_of(arm.first.started)
-    return [name for name in known if name in seen and name not in changed and any(name in step.parameters for step in steps)]
+    negligible = Sketches.of(steps[0].gradients).negligible(arm.first.sizes, ARITHMETICS[arithmetic(arm.first.configuration)])
+    return [
+        name
+        for name, started in arm.first.started.items()
+        if not name.startswith(BUFFER)
+        and name in steps[0].gradients
+        and name not in negligible
+        and (ends := [step.parameters[name] for step in steps if name in step.parameters])
+        and all(end == started for end in ends)
+    ]
 
 
 def _not_optimized(pair: Pair) -> Iterator[Culprit]:

@@ -6,62 +6,28 @@ What rounding makes is allowed, and three times what the control shows: it is th
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import numpy as np
 import pandas as pd
 
+from measurement.judging.distances import ARITHMETICS, Arithmetic, Sketches, arithmetic_of, farthest
+from measurement.judging.ranks import ALIKE, BUFFER, common_names, named, ranks_apart
+from measurement.judging.two_arms import Apart, Moved, gradient_factor, gradients_apart, start_apart, steps_apart
 from measurement.plans.plan import Plan
 from measurement.records.record import LaunchRecord
 from measurement.records.script_report import ScriptReport
 from reports.parts_schema import Equality, GradientEquality, ParameterEquality, StartEquality
 from reports.scripts.losses import compare_losses, loss_unit
-from reports.scripts.rank_agreement import NOISE, beyond_noise, ranks_apart, usual_lengths
 from reports.scripts.script_arms import ScriptArm
-from reports.scripts.sketches import BUFFER, Sketches, common_names, farthest, first_gradients, named, share
-from reports.statistics.student import Array
 
-START = 1e-6
-"""Starts that differ by less, relative to the parameters, are equal up to rounding."""
-TOLERANCES: Mapping[str, tuple[float, float]] = {
-    "float32": (1e-4, 3e-3),
-    "TensorFloat-32": (1e-2, 5e-2),
-    "float16": (1e-2, 5e-2),
-    "bfloat16": (5e-2, 0.2),
-}
-"""By arithmetic: how far gradients may be apart, relative to them, and parameters, relative to what the steps changed."""
-EPSILON: Mapping[str, float] = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
-"""Rounding of a parameter, where it is kept in this type; of all others float32's."""
 SINGLE_TENSOR = 10.0
 """One tensor may be this many times as far off as all together."""
 TIMES_CONTROL = 3.0
 NOT_REPEATABLE = 0.3
 """Where the control is that far off, times ``TIMES_CONTROL``, nothing can be told."""
-PROPORTIONAL = 0.02
-"""Gradients that differ by a factor alone leave less than this share besides."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Apart:
-    """How far tensors are apart: all together, and each."""
-
-    distance: float
-    by_name: Mapping[str, float]
-    factor: float | None = None
-    """How many times as large gradients are, where they are the same up to this."""
-    rounding: float = 0.0
-    """What rounding the parameters themselves may make of the distance."""
-
-    @property
-    def worst(self) -> float:
-        return max(self.by_name.values(), default=0.0)
-
-    def is_beyond(self, tolerance: float, single: float) -> bool:
-        return not (self.distance <= tolerance + self.rounding and self.worst <= single)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,14 +36,15 @@ class _Pair:
 
     names: Sequence[str]
     """That both have."""
-    start: _Apart
-    """Relative to the parameters."""
+    start: Apart
     only_here: Sequence[str]
     missing_here: Sequence[str]
-    gradients: _Apart | None
-    """Those of the first step, relative to themselves."""
-    steps: Sequence[_Apart]
-    """Parameters after each step, relative to what the steps changed."""
+    gradients: Apart | None
+    """Those of the first step."""
+    factor: float | None
+    """How many times as large these are, where they are the same up to it."""
+    steps: Sequence[Apart]
+    """Parameters after each step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,9 +79,9 @@ def judge_equality(
     """
     firsts = {(one.launch, one.arm): ScriptArm.of(one).first for one in records if one.scripts}
     others = [arm for arm in plan.compared_arms() if arm != plan.baseline]
-    pairs = {arm: _worst(plan.baseline, arm, firsts) for arm in others}
-    control = pairs.get(plan.control_name) if plan.measurement.control else None
     arithmetics = {arm: _shared_arithmetic(plan.baseline, arm, firsts) for arm in others}
+    pairs = {arm: _worst(plan.baseline, arm, firsts, ARITHMETICS[arithmetics[arm]]) for arm in others}
+    control = pairs.get(plan.control_name) if plan.measurement.control else None
     judged = {arm: _judge(pair, arithmetics[arm], None if arm == plan.control_name else control) for arm, pair in pairs.items()}
     curves = compare_losses(plan, losses or {})
     batches = {arm: said for arm in others if (said := _batches(plan.baseline, arm, records)) is not None}
@@ -133,7 +100,7 @@ def judge_equality(
         loss_unit=loss_unit(losses or {}),
         batches=batches,
         ranks=dict(sorted({one.arm: said for one in records if (said := ranks_apart(one)) is not None}.items())),
-        arithmetic=max((arithmetics[arm] for arm in candidates), key=list(TOLERANCES).index, default="float32"),
+        arithmetic=max((arithmetics[arm] for arm in candidates), key=list(ARITHMETICS).index, default="float32"),
         repeatable=repeatable,
         unequal=[arm for arm, found in candidates.items() if not found.is_equal or arm in worse],
         first_difference_step=min(steps, default=None),
@@ -141,103 +108,71 @@ def judge_equality(
     )
 
 
-def _worst(baseline: str, arm: str, firsts: Mapping[tuple[int, str], ScriptReport]) -> _Pair | None:
+def _worst(baseline: str, arm: str, firsts: Mapping[tuple[int, str], ScriptReport], shared: Arithmetic) -> _Pair | None:
     """The launch in which two arms are farthest apart; None where no launch has both, or each rank has a share only."""
     launches = [launch for launch, name in firsts if name == arm and (launch, baseline) in firsts]
-    pairs = [_pair(firsts[launch, arm], firsts[launch, baseline]) for launch in sorted(launches)]
+    pairs = [_pair(firsts[launch, arm], firsts[launch, baseline], shared) for launch in sorted(launches)]
     known = [pair for pair in pairs if pair is not None and pair.names]
     return max(known, key=lambda one: (one.start.distance, max((step.distance for step in one.steps), default=0.0)), default=None)
 
 
-def _pair(ours: ScriptReport, theirs: ScriptReport) -> _Pair | None:
+def _pair(ours: ScriptReport, theirs: ScriptReport, shared: Arithmetic) -> _Pair | None:
     if ours.sharded or theirs.sharded:
         return None
     names = [name for name in common_names(ours.started, theirs.started) if ours.sizes.get(name) == theirs.sizes.get(name)]
-    mine, its = (Sketches.of(report.started, names) for report in (ours, theirs))
-    between = mine.less(its)
-    shares = between.shares(np.maximum(mine.norms, its.norms))
+    mine, its = first_gradients(ours, theirs)
+    has_gradients = bool(mine.norm or its.norm)
     return _Pair(
         names=names,
-        start=_Apart(distance=share(between.norm, max(its.norm, mine.norm)), by_name=shares),
+        start=start_apart(Sketches.of(ours.started, names), Sketches.of(theirs.started, names)),
         only_here=[name for name in ours.started if name not in names],
         missing_here=[name for name in theirs.started if name not in names],
-        gradients=_gradients(ours, theirs),
-        steps=_steps(ours, theirs, names),
+        gradients=gradients_apart(mine, its, theirs.sizes, shared) if has_gradients else None,
+        factor=gradient_factor(mine, its),
+        steps=_steps(ours, theirs, names, negligible=its.negligible(theirs.sizes, shared)),
     )
 
 
-def _gradients(ours: ScriptReport, theirs: ScriptReport) -> _Apart | None:
-    """None where one of the two has none."""
-    mine, its = first_gradients(ours, theirs)
-    if not (mine.norm or its.norm):
-        return None
-    between = mine.less(its)
-    lengths = beyond_noise(np.maximum(mine.norms, its.norms), usual_lengths(its, theirs))
-    distance = share(between.norm, its.norm)
-    return _Apart(distance=distance, by_name=between.shares(lengths), factor=gradient_factor(mine, its))
+def first_gradients(ours: ScriptReport, theirs: ScriptReport) -> tuple[Sketches, Sketches]:
+    """Those of the first step that both have; none where one of the two took no step."""
+    mine, its = (report.steps[0].gradients if report.steps else {} for report in (ours, theirs))
+    names = common_names(mine, its)
+    return Sketches.of(mine, names), Sketches.of(its, names)
 
 
-def gradient_factor(ours: Sketches, theirs: Sketches) -> float | None:
-    """How many times as large gradients are, where they are the same up to this factor; None where they are not."""
-    squares = theirs.dot(theirs)
-    if not squares or not math.isfinite(squares):
-        return None
-    factor = ours.dot(theirs) / squares
-    besides = share(ours.less(theirs.times(factor)).norm, ours.norm)
-    return factor if besides <= PROPORTIONAL else None
-
-
-def _steps(ours: ScriptReport, theirs: ScriptReport, names: Sequence[str]) -> list[_Apart]:
+def _steps(ours: ScriptReport, theirs: ScriptReport, names: Sequence[str], *, negligible: Sequence[str]) -> list[Apart]:
     """Parameters after each step that both have; without those whose gradients are nothing but rounding."""
-    noise, epsilon = _noise(theirs), max(_epsilon(report) for report in (ours, theirs))
-    kept = [name for name in names if not name.startswith(BUFFER) and name not in noise]
+    kept = [name for name in names if not name.startswith(BUFFER) and name not in negligible]
+    stored = max((_stored(report) for report in (ours, theirs)), key=lambda one: one.epsilon)
     found = []
     for number, (mine, its) in enumerate(zip(ours.steps, theirs.steps, strict=False), start=1):
         shared = [name for name in kept if name in mine.parameters and name in its.parameters]
         if not shared:
             break
-        now, before = Sketches.of(its.parameters, shared), Sketches.of(theirs.started, shared)
-        other, start = Sketches.of(mine.parameters, shared), Sketches.of(ours.started, shared)
-        between, moved = other.less(now), (now.less(before), other.less(start))
-        change = max(one.norm for one in moved)
-        sizes = np.array([theirs.sizes.get(name, 1) for name in shared], dtype=np.float64)
-        usual = change * np.sqrt(sizes / sizes.sum())
-        lengths = np.maximum(np.maximum(moved[0].norms, moved[1].norms), 0.1 * usual)
-        rounding = epsilon * math.sqrt(number)
-        by_name = _beyond_rounding(shared, between.norms, lengths, rounding * now.norms)
-        found.append(_Apart(distance=share(between.norm, change), by_name=by_name, rounding=share(rounding * now.norm, change)))
+        moved, wanted = (
+            Moved(start=Sketches.of(report.started, shared), end=Sketches.of(step.parameters, shared))
+            for report, step in ((ours, mine), (theirs, its))
+        )
+        found.append(steps_apart(moved, wanted, theirs.sizes, steps=number, stored=stored))
     return found
 
 
-def _beyond_rounding(names: Sequence[str], between: Array, lengths: Array, rounding: Array) -> dict[str, float]:
-    """Each tensor's distance relative to ``lengths``, without what rounding of the tensor itself may make."""
-    found = zip(names, between, lengths, rounding, strict=True)
-    return {name: share(max(d - r, 0.0) if math.isfinite(d) else d, n) for name, d, n, r in found}
-
-
-def _noise(report: ScriptReport) -> set[str]:
-    """Parameters whose gradients are so small beside the others that they may be rounding alone, which some optimizers scale up."""
-    gradients = report.steps[0].gradients if report.steps else {}
-    own = Sketches.of(gradients, gradients)
-    return {
-        name for name, length, usual in zip(own.names, own.norms, usual_lengths(own, report), strict=True) if length < NOISE * usual
-    }
-
-
-def _epsilon(report: ScriptReport) -> float:
+def _stored(report: ScriptReport) -> Arithmetic:
+    """The coarsest dtype in which parameters are kept."""
     dtypes = str(report.configuration.get("model.dtypes", ""))
-    return max((value for name, value in EPSILON.items() if name in dtypes), default=2.0**-23)
+    kept = [arithmetic_of(name) for name in ARITHMETICS if name in dtypes]
+    return max(kept, key=lambda one: one.epsilon, default=arithmetic_of("float32"))
 
 
 def _shared_arithmetic(baseline: str, arm: str, firsts: Mapping[tuple[int, str], ScriptReport]) -> str:
     """The coarsest arithmetic that both arms use; one alone is a difference and no excuse."""
     found = [next((report for (_, name), report in firsts.items() if name == one), None) for one in (baseline, arm)]
     known = [arithmetic(report.configuration) for report in found if report is not None]
-    return min(known, key=list(TOLERANCES).index, default="float32")
+    return min(known, key=list(ARITHMETICS).index, default="float32")
 
 
 def arithmetic(configuration: Mapping[str, Any]) -> str:
-    """The coarsest that a script computes or exchanges gradients in, a name of ``TOLERANCES``."""
+    """The coarsest that a script computes or exchanges gradients in, a name of ``ARITHMETICS``."""
     names = ("model.dtypes", "horovod.compression", "ddp.comm_hook")
     said = " ".join(str(configuration.get(name, "")) for name in names).lower()
     if configuration.get("autocast.enabled"):
@@ -257,35 +192,36 @@ def _judge(pair: _Pair | None, precision: str, control: _Pair | None) -> _Judged
     start = _start(pair)
     if start.verdict == "another start":
         return _Judged(start=start)
-    of_gradients, of_parameters = TOLERANCES[precision]
+    allowed = ARITHMETICS[precision]
     besides = [control.gradients] if control and control.gradients else []
     return _Judged(
         start=start,
-        gradients=_judge_gradients(pair.gradients, _tolerances(of_gradients, besides)),
-        parameters=_judge_parameters(pair.steps, _tolerances(of_parameters, control.steps if control else [])),
+        gradients=_judge_gradients(pair, _tolerances(allowed.recomputed, besides)),
+        parameters=_judge_parameters(pair.steps, _tolerances(allowed.stepped, control.steps if control else [])),
     )
 
 
-def _tolerances(least: float, control: Sequence[_Apart]) -> tuple[float, float]:
+def _tolerances(least: float, control: Sequence[Apart]) -> tuple[float, float]:
     """How far tensors may be apart, all together and one of them: by rounding, or by what the control shows."""
     tolerance = max([least, *(TIMES_CONTROL * one.distance for one in control)])
     return tolerance, max([SINGLE_TENSOR * tolerance, *(TIMES_CONTROL * one.worst for one in control)])
 
 
 def _start(pair: _Pair) -> StartEquality:
-    beyond = farthest(pair.start.by_name, beyond=START)
+    beyond = farthest(pair.start.excess, beyond=ALIKE)
     parameters = [name for name in beyond if not name.startswith(BUFFER)]
     told = {"distance": pair.start.distance, "only_here": pair.only_here, "missing_here": pair.missing_here}
     if beyond:
         return StartEquality.model_validate({"verdict": "another start", "names": parameters or beyond, **told})
-    return StartEquality.model_validate({"verdict": _near(max(pair.start.by_name.values(), default=0.0)), **told})
+    return StartEquality.model_validate({"verdict": _near(pair.start.worst), **told})
 
 
 def _near(distance: float) -> Literal["equal", "equal up to rounding"]:
     return "equal" if distance == 0 else "equal up to rounding"
 
 
-def _judge_gradients(found: _Apart | None, tolerances: tuple[float, float]) -> GradientEquality:
+def _judge_gradients(pair: _Pair, tolerances: tuple[float, float]) -> GradientEquality:
+    found = pair.gradients
     if found is None:
         return GradientEquality()
     tolerance, single = tolerances
@@ -294,11 +230,11 @@ def _judge_gradients(found: _Apart | None, tolerances: tuple[float, float]) -> G
         return told
     if not found.is_beyond(tolerance, single):
         return told.model_copy(update={"verdict": _near(found.distance)})
-    names = farthest(found.by_name, beyond=single if found.distance <= tolerance else tolerance)
-    return told.model_copy(update={"verdict": "apart", "factor": found.factor, "names": names})
+    names = farthest(found.excess, beyond=single if found.distance <= tolerance else tolerance)
+    return told.model_copy(update={"verdict": "apart", "factor": pair.factor, "names": names})
 
 
-def _judge_parameters(steps: Sequence[_Apart], tolerances: tuple[float, float]) -> ParameterEquality:
+def _judge_parameters(steps: Sequence[Apart], tolerances: tuple[float, float]) -> ParameterEquality:
     if not steps:
         return ParameterEquality()
     tolerance, single = tolerances
@@ -308,8 +244,8 @@ def _judge_parameters(steps: Sequence[_Apart], tolerances: tuple[float, float]) 
     number = next((number for number, step in enumerate(steps) if step.is_beyond(tolerance, single)), None)
     if number is None:
         return told.model_copy(update={"verdict": _near(max(told.distances))})
-    far = farthest(steps[number].by_name, beyond=tolerance)
-    names = far if len(far) < len(steps[number].by_name) else []
+    far = farthest(steps[number].excess, beyond=tolerance)
+    names = far if len(far) < len(steps[number].names) else []
     return told.model_copy(update={"verdict": "apart", "first_difference_step": number + 1, "names": names})
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from measurement.judging.ranks import RankAgreement, agreement
 from measurement.records.record import LaunchRecord
 from measurement.records.script_report import ScriptReport
 from reports.parts_schema import ConfigurationDifference
-from reports.scripts.rank_agreement import RankAgreement, agreement
 
 MOST_SHOWN = 40
 """Characters of a value that a sentence or a table shows."""

@@ -18,9 +18,8 @@ from measurement.plans.plan import Measurement
 from measurement.records.record import LaunchRecord
 from runners.driver.arm_session import ArmLaunch, Say
 from runners.driver.diagnosis import ArmFailed
-from runners.protocol.gate_verdict import NOT_REPEATABLE, drift_between, judge_gate
+from runners.protocol.gate_verdict import NOT_REPEATABLE, compare_calls, compare_state, drift_between, drops_step_hooks, judge_gate
 from runners.protocol.messages import DriftReport, GateCommand, GateReply, ParityReport
-from runners.protocol.same_work import compare_calls, compare_state, drops_step_hooks
 
 GATE_RUNS = 3
 """How many blocks' time the gate may take: its runs of a step each have a workload of their own, which loads its data anew."""

@@ -14,11 +14,11 @@ from functools import partial
 from pathlib import Path
 
 from measurement.errors import LaunchError, RecordError
+from measurement.judging.ranks import ranks_apart
 from measurement.plans.plan import Plan
 from measurement.plans.settings import EpochRecord
 from measurement.records.record import BlockRecord, Case, LaunchRecord
 from measurement.records.results import ResultsFolder
-from reports.scripts.rank_agreement import ranks_apart
 from runners.driver.arm_session import ArmLaunch, Session, merge_reports
 from runners.driver.diagnosis import ArmFailed
 from runners.driver.gates import compare_conditions, require_together, run_gates

@@ -1,20 +1,25 @@
-"""Judges all ranks' reports of the gate: whether an arm computes what it should, and whether its ranks drift apart. Pure."""
+"""Judges all ranks' reports of the gate: does an arm compute what it should, and two arms the same? Do ranks drift apart? Pure.
+
+``measurement.judging`` says how far tensors are apart, and what of it is rounding. Here is read what ranks found, and said what
+differs.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from backends.base import EXACT
 from measurement.errors import joined, shortened
+from measurement.judging.distances import EXACT, FLOAT32, ROUNDING, Sketches, Tensors, rounding_of
+from measurement.judging.ranks import APART, RankDistances, against_first, against_gradients
+from measurement.judging.two_arms import Moved, steps_apart
 from measurement.records.record import GATE_STEPS, ParityResult
-from runners.protocol.messages import CheckReport, DriftReport, ParityReport, Sketches
+from runners.protocol.messages import CheckReport, DriftReport, ParityReport
 
-TOLERANCE = 1e-3
-"""Relative; ranks that add up alike are apart by less than 1e-5, whatever the number of steps."""
 REMEDY = "every rank must take the same steps, so no schedule may follow a rank's own loss or batches"
 LEARNING_RATE = "lr"
 """The name that PyTorch's optimizers have for it."""
@@ -30,37 +35,19 @@ def drift_between(reports: Sequence[DriftReport | None]) -> str | None:
 def _hyperparameters(reports: Sequence[DriftReport]) -> Iterator[str]:
     for name, values in reports[0].hyperparameters.items():
         ranks = zip(*(report.hyperparameters.get(name, values) for report in reports), strict=False)
-        different = next((each for each in ranks if not np.allclose(each, each[0], rtol=TOLERANCE, atol=0, equal_nan=True)), None)
+        different = next((each for each in ranks if not np.allclose(each, each[0], rtol=APART, atol=0, equal_nan=True)), None)
         if different:
             what = "learning rates" if name == LEARNING_RATE else name
             yield f"{what} {', '.join(f'{one:g}' for one in dict.fromkeys(different))}"
 
 
 def _parameters(reports: Sequence[DriftReport]) -> Iterator[str]:
-    apart = {
-        name: max(_distance(report.parameters.get(name, values), values) for report in reports)
-        for name, values in reports[0].parameters.items()
-    }
-    names = [name for name, distance in apart.items() if not distance <= TOLERANCE]
-    if names:
-        yield f"parameters {shortened(names)}, by up to {max(apart[name] for name in names):.2g} of their size"
+    first = reports[0].parameters
+    found = against_first([{**first, **report.parameters} for report in reports[1:]], first, tolerance=APART)
+    if found.differing:
+        yield f"parameters {shortened(sorted(found.differing, key=list(first).index))}, by up to {found.worst:.2g} of their size"
 
 
-def _distance(values: Sequence[float], first: Sequence[float]) -> float:
-    """Relative; 0 where both are not finite alike, since a training that diverges does so on all ranks."""
-    if np.array_equal(values, first, equal_nan=True):
-        return 0.0
-    size, apart = float(np.linalg.norm(first)), float(np.linalg.norm(np.subtract(values, first)))
-    return apart / size if size > 0 and np.isfinite(apart) else float("inf")
-
-
-START_TOLERANCE = 1e-6
-SPREAD_TOLERANCE = 1e-4
-NOISE_SAFETY = 4.0
-"""× what rounding was found to make of a gradient is within its tolerance."""
-NEGLIGIBLE_SHARE = 1e-3
-"""An error up to this × tolerance × the size of a typical tensor is allowed, too: the gradient of a bias before a batch norm is
-pure rounding noise, so that its relative error means nothing."""
 MAX_FAILURES = 8
 NOT_REPEATABLE = "the workload's loss is not repeatable"
 """What is said of a step that is another one each time, which is nobody's failure but the workload's."""
@@ -68,6 +55,22 @@ REPEATABLE_SO = (
     "draw from the generators of torch, numpy and random, or from one that the workload's constructor makes from self.seed, and "
     "keep state in the workload or the model"
 )
+
+
+STEP_HOOKS = ("the optimizer's step pre-hooks", "the optimizer's step post-hooks")
+"""As in the counts of ``ParityReport.calls``."""
+MAX_TENSORS = 3
+"""Named in a message; of the others the number is told."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateComparison:
+    """What two arms' parameters, buffers and optimizer state after the gate's steps say."""
+
+    distance: float | None = None
+    """The largest of a tensor, relative to what the steps changed in it; None: not compared."""
+    failures: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 def judge_gate(reports: Sequence[ParityReport | CheckReport]) -> tuple[ParityResult, dict[str, str]]:
@@ -96,44 +99,34 @@ def judge_checks(reports: Sequence[CheckReport]) -> ParityResult:
 def judge_parity(reports: list[ParityReport]) -> ParityResult:
     """Judge the parity of an arm; reports by rank."""
     first = reports[0]
+    started = against_first([report.started for report in reports], first.wanted)
+    ended = against_first([report.ended for report in reports], first.ended, started=first.started)
     failures = _same_samples(reports)
-    start = _compare(
-        [report.started for report in reports],
-        first.wanted,
-        sizes=first.sizes,
-        tolerance=dict.fromkeys(first.wanted, START_TOLERANCE),
-    )
-    failures += [f"rank {r}: '{name}' differs from rank 0's by {e:.2g} (relative) after prepare()" for r, name, e in start[1]]
+    failures += [f"rank {r}: '{name}' differs from rank 0's by {e:.2g} (relative) after prepare()" for r, name, e in started.beyond]
     notes = [f"not compared, since it cannot be put in numbers: {joined(first.not_compared)}"] if first.not_compared else []
     if not first.samples:
         notes.append("samples not compared: the batches hold no tensors")
-    allowed = gradient_tolerances(first)
-    gradient_error: float | None = None
+    gradients: RankDistances | None = None
     if first.gradient_scale is None:
         notes.append("gradients not compared: this option does not compute the mean of the ranks' gradients")
     else:
-        gradient_error, wrong = _gradient_errors(reports, scale=first.gradient_scale)
-        failures += [
-            f"rank {r}: gradient of '{name}' is off by {e:.2g} (relative L2, tolerance {allowed[name]:g})"
-            if math.isfinite(e)
-            else f"rank {r}: gradient of '{name}' is not finite after the exchange, and each rank's own is"
-            for r, name, e in wrong
-        ]
+        gradients = _against_mean(reports, scale=first.gradient_scale)
+        failures += _gradient_failures(gradients, gradient_tolerances(first))
         if first.gradient_scale != 1.0:
             notes.append(f"gradients are {first.gradient_scale:g} x the mean, as the options ask")
-    spreads = {name: max(SPREAD_TOLERANCE, first.tolerances.get(name, 0.0)) for name in first.ended}
-    spread, apart = _compare([report.ended for report in reports], first.ended, sizes=first.sizes, tolerance=spreads)
     drifted = drift_between([report.drift for report in reports])
     if drifted:
         failures.insert(0, drifted)
     else:
-        failures += [f"rank {r}: '{name}' is {e:.2g} (relative) from rank 0's after {GATE_STEPS} steps" for r, name, e in apart]
+        failures += [
+            f"rank {r}: '{name}' is {e:.2g} (relative) from rank 0's after {GATE_STEPS} steps" for r, name, e in ended.beyond
+        ]
     return ParityResult(
         passed=not failures,
         failures=_shown(failures),
-        gradient_error=gradient_error,
-        parameter_spread=spread,
-        tolerance=max(allowed.values(), default=first.gradient_tolerance),
+        gradient_error=gradients.worst if gradients else None,
+        parameter_spread=ended.worst,
+        tolerance=max(gradient_tolerances(first).values(), default=first.gradient_tolerance),
         notes=notes,
         calls=[report.calls for report in reports],
         samples_digest=hashlib.sha256("".join(report.samples for report in reports).encode()).hexdigest()[:16],
@@ -150,19 +143,25 @@ def _same_samples(reports: list[ParityReport]) -> list[str]:
     return failures
 
 
-def _gradient_errors(reports: list[ParityReport], *, scale: float) -> tuple[float, list[tuple[int, str, float]]]:
-    """Largest relative error, and the tensors past the tolerance, of the synchronised gradients against the scaled mean."""
+def _against_mean(reports: list[ParityReport], *, scale: float) -> RankDistances:
+    """Hold every rank's synchronised gradients against the scaled mean of all ranks' own."""
     first, allowed = reports[0], gradient_tolerances(reports[0])
-    local = {name: np.array([report.local[name] for report in reports]) for name in first.local}
-    mean = {name: (scale * values.mean(axis=0)).tolist() for name, values in local.items()}
-    usual = {name: scale * float(np.mean(np.linalg.norm(values, axis=1))) for name, values in local.items()}
-    return _compare(
-        [report.synced for report in reports],
-        mean,
-        sizes=first.sizes,
-        tolerance=allowed,
-        usual={name: max(size, NOISE_SAFETY * scale * first.noise.get(name, 0.0) / allowed[name]) for name, size in usual.items()},
-    )
+    local = [Sketches.of(report.local, first.local) for report in reports]
+    mean = Sketches(names=local[0].names, table=scale * np.mean([own.table for own in local], axis=0))
+    tolerances = np.array([allowed[name] for name in mean.names])
+    usual = scale * np.mean([own.norms for own in local], axis=0)
+    rounding = scale * rounding_of(local[0], first.sizes, FLOAT32, tried=first.noise)
+    found = [report.synced for report in reports]
+    return against_gradients(found, mean, rounding=rounding, tolerances=tolerances, usual=usual)
+
+
+def _gradient_failures(found: RankDistances, allowed: dict[str, float]) -> list[str]:
+    return [
+        f"rank {rank}: gradient of '{name}' is off by {error:.2g} (relative L2, tolerance {allowed[name]:g})"
+        if math.isfinite(error)
+        else f"rank {rank}: gradient of '{name}' is not finite after the exchange, and each rank's own is"
+        for rank, name, error in found.beyond
+    ]
 
 
 def gradient_tolerances(report: ParityReport) -> dict[str, float]:
@@ -171,28 +170,92 @@ def gradient_tolerances(report: ParityReport) -> dict[str, float]:
     return {name: max(coarser, report.tolerances.get(name, EXACT)) for name in report.local}
 
 
-def _compare(
-    found: list[Sketches],
-    wanted: Sketches,
-    *,
-    sizes: dict[str, int],
-    tolerance: dict[str, float],
-    usual: dict[str, float] | None = None,
-) -> tuple[float, list[tuple[int, str, float]]]:
-    """Relative L2 error of every rank's tensors: the largest, and (rank, tensor, error) of those past the tolerance."""
-    norms = {name: float(np.linalg.norm(values)) for name, values in wanted.items()}
-    elements = sum(sizes.get(name, 0) for name in wanted)
-    rms = (sum(norm**2 for norm in norms.values()) / max(elements, 1)) ** 0.5
-    worst, wrong = 0.0, []
-    for name, values in wanted.items():  # of all ranks at once: one by one, a thousand took seconds
-        size = max(norms[name], (usual or {}).get(name, 0.0), NEGLIGIBLE_SHARE * rms * sizes.get(name, 0) ** 0.5)
-        distances = np.full(len(found), math.inf)
-        there = [rank for rank, sketches in enumerate(found) if name in sketches]
-        distances[there] = (
-            np.linalg.norm(np.array([found[rank][name] for rank in there]) - np.array(values), axis=1) if there else 0
+def compare_calls(first: Sequence[dict[str, int]], calls: Sequence[dict[str, int]], *, first_arm: str) -> list[str]:
+    """Compare how often two arms called what, by rank.
+
+    Returns:
+        A line for each kind of call that differs, of the first rank where it does. What one does not count is not compared.
+    """
+    failures: dict[str, str] = {}
+    for rank, (wanted, found) in enumerate(zip(first, calls, strict=True)):
+        for kind in sorted(wanted.keys() & found.keys()):
+            times, wanted_times = found[kind], wanted[kind]
+            if times != wanted_times:
+                it = "them" if kind.endswith("hooks") else "it"
+                line = f"rank {rank} runs {kind} {times} times in {GATE_STEPS} steps, {first_arm} runs {it} {wanted_times} times"
+                failures.setdefault(kind, line)
+    return list(failures.values())
+
+
+def drops_step_hooks(calls: Sequence[dict[str, int]]) -> bool:
+    """Whether hooks on the optimizer's step, which run once a step, never ran on some rank. ``calls``: by rank."""
+    return any(times == 0 for counts in calls for kind, times in counts.items() if kind in STEP_HOOKS)
+
+
+def compare_state(first: ParityReport, other: ParityReport, *, first_arm: str) -> StateComparison:
+    """Compare what two arms came to after the gate's steps, by the reports of their ranks 0."""
+    if first.in_some_steps and first.steps_zeros != other.steps_zeros:
+        names = shortened(first.in_some_steps)
+        reason = f"{names} take part in some steps only; one library steps zeros then, the other leaves them as they are"
+        return StateComparison(notes=[f"state not compared with {first_arm}'s: {reason}"])
+    firsts, others = _state(first), _state(other)
+    notes = [
+        f"{kind} not all compared with {first_arm}'s: one of both does not keep it, or not for all parameters"
+        for kind in sorted(firsts.keys() | others.keys())
+        if firsts.get(kind, {}).keys() != others.get(kind, {}).keys()
+    ]
+    missing = {*first.without_gradient, *other.without_gradient}
+    if missing:
+        notes.append(
+            f"{shortened(sorted(missing))} not compared with {first_arm}'s: no gradient, and libraries differ in such steps"
         )
-        errors = np.where(distances == 0, 0.0, distances / size if size > 0 else math.inf)
-        worst = max(worst, float(np.fmax.reduce(errors)))
-        wrong += [(int(rank), name, float(errors[rank])) for rank in np.flatnonzero(~(errors <= tolerance[name]))]
-    wrong.sort(key=lambda entry: entry[0])
-    return worst, sorted(wrong, key=lambda entry: -entry[2] if entry[2] == entry[2] else -float("inf"))
+    worst, beyond = 0.0, []
+    for kind in firsts.keys() & others.keys():
+        shared = [name for name in sorted(firsts[kind].keys() & others[kind].keys()) if name.rpartition(" of ")[2] not in missing]
+        apart = steps_apart(
+            _moved(other, others[kind], shared),
+            _moved(first, firsts[kind], shared),
+            first.sizes,
+            steps=GATE_STEPS,
+            stored=FLOAT32,
+            tried=first.rounding,
+        )
+        worst = max(worst, float(apart.distances.max(initial=0.0)))
+        for name, distance in apart.excess.items():
+            allowed, owner = _tolerance(first, other, name), name.partition(" of ")[2]
+            if not distance <= allowed:
+                what = f"{kind} of '{owner}'" if owner else f"{kind} '{name}'"
+                what += f" is {distance:.2g} from {first_arm}'s after {GATE_STEPS} steps"
+                line = f"{what}, relative to what they changed (tolerance {allowed:.2g})"
+                beyond.append((bool(owner), -distance / allowed, line))
+    if not (first.is_exact and other.is_exact):
+        reason = "not held against it: options of one ask for other gradients, or for less exact ones"
+        return StateComparison(distance=worst, notes=[f"after {GATE_STEPS} steps {worst:.2g} from {first_arm}'s state; {reason}"])
+    lines = [line for _, _, line in sorted(beyond)]
+    more = [f"and {len(lines) - MAX_TENSORS} more tensors"] if len(lines) > MAX_TENSORS else []
+    return StateComparison(distance=worst, failures=lines[:MAX_TENSORS] + more, notes=notes)
+
+
+def _tolerance(first: ParityReport, other: ParityReport, name: str) -> float:
+    """Of a tensor after the steps: their number × what a gradient's tolerance makes of one."""
+    gradients = [*gradient_tolerances(first).values(), *gradient_tolerances(other).values()]
+    coarsest = max(gradients, default=max(first.gradient_tolerance, other.gradient_tolerance))
+    return GATE_STEPS * max(coarsest, *(report.rounding.get(name, 0.0) / ROUNDING for report in (first, other)))
+
+
+def _state(report: ParityReport) -> dict[str, Tensors]:
+    """Sketches after the steps by kind and name: parameters, buffers, and each kind of optimizer state."""
+    found: dict[str, dict[str, Sequence[float]]] = {}
+    for kind, sketches in (("parameter", report.ended), ("buffer", report.buffers)):
+        if known := {name: sketches[name] for name in sketches if name in report.started}:
+            found[kind] = known
+    for name, sketch in report.optimizer_state.items():
+        found.setdefault(f"optimizer state '{name.partition(' of ')[0]}'", {})[name] = sketch
+    return dict(found)
+
+
+def _moved(report: ParityReport, ends: Tensors, names: Sequence[str]) -> Moved:
+    """Tensors before and after the steps; optimizer state begins at 0."""
+    end = Sketches.of(ends, names)
+    start = Sketches.of({name: report.started.get(name, [0.0]) for name in names})
+    return Moved(start=start, end=end)

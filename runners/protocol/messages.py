@@ -132,7 +132,7 @@ Command = StartCommand | GateCommand | BlockCommand | EpochCommand | TraceComman
 
 
 Sketches = dict[str, Sketch]
-"""By tensor name; see ``runners.protocol.sketches``."""
+"""By tensor name; see ``ringside_agent.reading.sketches``."""
 
 
 class DriftReport(Message):

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from backends.base import BuildOptimizer, Prepared
-from runners.protocol.same_work import STEP_HOOKS
+from runners.protocol.gate_verdict import STEP_HOOKS
 from workloads.optimizers import members_of
 from workloads.tensors import tensors_in
 

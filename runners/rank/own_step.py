@@ -13,30 +13,27 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from backends.base import EXACT, Prepared
+from backends.base import Prepared
+from measurement.agent.ringside_agent.reading.sketches import real_elements, sketch
 from measurement.errors import PlanError
+from measurement.judging.distances import ROUNDING, Sketches, Tensors, arithmetic_of
 from measurement.probes.flops import count_flops
 from measurement.records.record import GATE_STEPS, FlopCount
 from measurement.users_code import place_of_definition
 from runners.protocol.gate_verdict import NOT_REPEATABLE, REPEATABLE_SO
-from runners.protocol.messages import Sketches
-from runners.protocol.same_work import ROUNDING
-from runners.protocol.sketches import real_elements, sketch_tensors
 from runners.rank.batches import Batches
 from runners.rank.trainer import Trainer
 from workloads import Workload
 from workloads.optimizers import as_one, members_of, seed_generators, torch_states
 from workloads.tensors import is_finite, stored_values
 
+SKETCH_SIZE = 64
 SAMPLES = 1 << 14
 FLOP_SAMPLES = 2
 """A rank's in the pass whose FLOPs are counted: enough for batch norm. Formulas are linear in them."""
-TOLERANCES = {torch.float64: 1e-8, torch.float16: 2e-3, torch.bfloat16: 2e-2}
-"""Relative L2 error that a gradient of this dtype may have, where the backend exchanges it as it is; else ``EXACT``."""
 NUDGE = 0.01
 """× the tolerance, relative: 1e-6 in float32, some of its roundings, as two arms' parameters are apart after their first step."""
 REPEATABLE = 10.0
@@ -47,7 +44,7 @@ REPEATABLE = 10.0
 class OwnStep:
     """The first step of this rank alone."""
 
-    gradients: Sketches
+    gradients: dict[str, list[float]]
     missing: list[str]
     """Parameters to be trained that got no gradient."""
     draws: bool
@@ -67,7 +64,7 @@ class OwnRun:
     batches: Iterator[Any]
 
     @property
-    def gradients(self) -> Sketches:
+    def gradients(self) -> dict[str, list[float]]:
         """Those of the last step."""
         return sketch_tensors(self.prepared.full_gradients().items())
 
@@ -107,11 +104,11 @@ class OwnSteps:
             self._find_rounding(found, alone, steps=GATE_STEPS if self._trainer.world.world_size > 2 else 1)
         return found
 
-    def _repeated(self, gradients: Sketches) -> str | None:
+    def _repeated(self, gradients: Tensors) -> str | None:
         """Take the step again; what was seen if it came to something else."""
-        loss, size = self._loss, norm(gradients)
+        loss, first = self._loss, Sketches.of(gradients)
         again = self._with_gradients(self._parameters)
-        distance = norm(again.gradients, gradients)
+        size, distance = first.norm, (Sketches.of(again.gradients, first.names) - first).norm
         coarsest = max(map(tolerance_of, again.prepared.bare.parameters()))
         if distance <= REPEATABLE * max(coarsest, self._trainer.step_precision.gradient_error) * size:
             return None
@@ -126,9 +123,9 @@ class OwnSteps:
         generator = torch.Generator().manual_seed(0)
         nudged = {name: _nudged(self._parameters[name], NUDGE, generator) for name in sorted(trained)}
         other = self._with_gradients({**self._parameters, **nudged})
-        gradients = other.gradients
-        noise = {name: norm({name: gradients[name]}, found.gradients) for name in gradients}
-        found.noise = {name: value for name, value in noise.items() if math.isfinite(value)}
+        gradients = Sketches.of(found.gradients)
+        noise = (Sketches.of(other.gradients, gradients.names) - gradients).norms
+        found.noise = {name: float(value) for name, value in zip(gradients.names, noise, strict=True) if math.isfinite(value)}
         put_state(other.prepared.bare, self._parameters)
         for parameter in other.prepared.bare.parameters():
             if parameter.grad is not None:
@@ -223,6 +220,11 @@ def _count_flops(trainer: Trainer) -> FlopCount:
     return FlopCount(samples=workload.count_samples(batch), by_operation=found, dtype=dtype, without_formula=unseen)
 
 
+def sketch_tensors(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, list[float]]:
+    """Each tensor's sketch, which is linear and depends on nothing but its values and its size."""
+    return {name: sketch(tensor, SKETCH_SIZE) for name, tensor in tensors}
+
+
 @torch.no_grad()
 def put_state(model: nn.Module, state: Mapping[str, Any]) -> None:
     """Copy tensors into the model's of the same name and shape. Sparse ones and entries that are no tensors stay as they are."""
@@ -236,14 +238,8 @@ def put_state(model: nn.Module, state: Mapping[str, Any]) -> None:
 
 
 def tolerance_of(tensor: Tensor) -> float:
-    """See ``TOLERANCES``; a complex dtype has that of its parts."""
-    return TOLERANCES.get(tensor.dtype.to_real() if tensor.is_complex() else tensor.dtype, EXACT)
-
-
-def norm(sketches: Sketches, others: Sketches | None = None) -> float:
-    """L2 norm of these tensors together, or of their distance from ``others`` of the same names."""
-    parts = [np.subtract(values, others[name] if others else 0.0) for name, values in sketches.items()]
-    return math.sqrt(sum(float(part @ part) for part in parts))
+    """Relative L2 error that a gradient of its dtype may have, where it is exchanged as it is; a complex one as its parts."""
+    return arithmetic_of(str(tensor.dtype.to_real() if tensor.is_complex() else tensor.dtype)).gradient
 
 
 def _after_step(alone: Prepared) -> dict[str, Tensor]:

@@ -13,8 +13,7 @@ What must hold, each against a reference that the backend under test had no part
 Each run of a step, the arm's and the reference's (``own_step``), has a workload, a model and batches of its own. Draws of batches
 leave the process's generators alone, which are at the same seed when a step begins.
 
-Ranks do not exchange tensors for this but sketches of them (``protocol.sketches``). ``protocol.gate_verdict`` judges the reports of
-one arm, ``protocol.same_work`` those of two.
+Ranks do not exchange tensors for this but sketches of them. ``protocol.gate_verdict`` judges the reports, of one arm and of two.
 """
 
 from __future__ import annotations
@@ -28,16 +27,17 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from backends.base import EXACT, Prepared
+from backends.base import Prepared
+from measurement.agent.ringside_agent.reading.sketches import sketch
 from measurement.agent.ringside_agent.reading.values import hyperparameters
 from measurement.errors import PlanError
+from measurement.judging.distances import EXACT
 from measurement.probes.step_timer import StepTimer
 from measurement.records.record import GATE_STEPS
 from runners.protocol.messages import DriftReport, ParityReport, Sketches
-from runners.protocol.sketches import sketch_states, sketch_tensors
 from runners.rank.batches import Batches
 from runners.rank.call_counts import CallCounter, SkippedParameters
-from runners.rank.own_step import OwnSteps, optimizer_state, put_state, tolerance_of
+from runners.rank.own_step import SKETCH_SIZE, OwnSteps, optimizer_state, put_state, sketch_tensors, tolerance_of
 from runners.rank.trainer import Trainer
 from workloads.optimizers import as_one, seed_generators
 from workloads.tensors import digest_of, is_finite, leaves_in
@@ -106,6 +106,18 @@ def _take_steps(trainer: Trainer) -> ParityReport:
         gradient_tolerance=max(trainer.backend.gradient_tolerance, trainer.step_precision.gradient_error),
         tolerances={name: tolerance_of(tensor) for name, tensor in model.named_parameters() if tensor.requires_grad},
     )
+
+
+def sketch_states(state: Mapping[str, Any]) -> tuple[Sketches, list[str]]:
+    """Sketches of parameters and buffers by name, non-finite elements by their stand-ins; and what has none, with its kind."""
+    found: Sketches = {}
+    others = []
+    for name, value in state.items():
+        try:
+            found[name] = sketch(value, SKETCH_SIZE, is_state=True)
+        except (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError):
+            others.append(f"'{name}' ({type(value).__name__})")
+    return found, others
 
 
 def _steps(trainer: Trainer, batches: Iterator[Any], reader: _GradientReader, skipped: SkippedParameters) -> Sketches:

@@ -18,13 +18,12 @@ from torch import Tensor, nn
 
 from backends.base import Prepared
 from measurement.errors import PlanError
+from measurement.judging.distances import arithmetic_of
 from measurement.plans.settings import Precision
 
 DTYPES = {"amp-fp16": torch.float16, "amp-bf16": torch.bfloat16}
 INITIAL_SCALE = 2.0**16
 """The loss scale at which ``torch.amp.GradScaler`` begins."""
-GRADIENT_ERRORS = {"fp32": 0.0, "tf32": 0.0, "amp-fp16": 2e-3, "amp-bf16": 2e-2}
-"""Relative L2 error by which two computations of the same gradient may differ, rounded to 11 (fp16) or 8 (bf16) bits."""
 
 
 def check_precision(precision: Precision, device: torch.device) -> None:
@@ -70,8 +69,8 @@ class StepPrecision:
 
     @property
     def gradient_error(self) -> float:
-        """See ``GRADIENT_ERRORS``."""
-        return GRADIENT_ERRORS[self.precision]
+        """Relative L2 error by which autocast may set two computations of one gradient apart."""
+        return arithmetic_of(str(DTYPES[self.precision])).gradient if self.precision in DTYPES else 0.0
 
     def forward(self) -> AbstractContextManager[Any]:
         """The context of forward and loss."""

@@ -6,9 +6,8 @@ from functools import partial
 
 import pytest
 
-from runners.protocol.gate_verdict import drift_between, judge_parity
+from runners.protocol.gate_verdict import compare_calls, compare_state, drift_between, judge_parity
 from runners.protocol.messages import DriftReport, ParityReport
-from runners.protocol.same_work import compare_calls, compare_state
 from tests.conftest import HAS_HOROVOD, needs_horovod
 from tests.distributed.ranks import idioms
 from tests.kit.commands import forked, seen_by_ranks

@@ -6,9 +6,8 @@ from functools import partial
 
 import pytest
 
-from runners.protocol.gate_verdict import judge_parity
+from runners.protocol.gate_verdict import compare_state, judge_parity
 from runners.protocol.messages import ParityReport
-from runners.protocol.same_work import compare_state
 from tests.distributed.ranks import planted
 from tests.kit.commands import forked, seen_by_ranks
 

@@ -11,7 +11,7 @@ from runners.driver.arm_session import ArmLaunch, Exchange
 from runners.driver.gates import none_can_pass, run_gates
 from runners.protocol.gate_verdict import NOT_REPEATABLE
 from runners.protocol.messages import GateReply, ParityReport
-from runners.protocol.sketches import sketch_states
+from runners.rank.parity import sketch_states
 from tests.kit.results_factory import make_record
 from tests.unit.test_parity import tensors
 

@@ -10,10 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from measurement.agent.ringside_agent.reading.sketches import sketch
 from runners.protocol.gate_verdict import judge_parity
 from runners.protocol.messages import ParityReport
-from runners.protocol.sketches import sketch, sketch_states
 from runners.rank.own_step import put_state, samples, tolerance_of
+from runners.rank.parity import sketch_states
 from tests.kit.changed import changed
 from workloads.optimizers import OwnDraws, seed_generators
 
@@ -90,6 +91,20 @@ def test_wrong_gradients_are_caught(synced):
     found = judge_parity(sent)
     assert not found.passed
     assert "gradient of" in found.failures[0]
+
+
+def moved(by, *, rank_off=0.0):
+    """Parameters of float32 and bfloat16 that steps changed by a share of themselves; one rank's by a share of that more."""
+    return {name: sketch(value * (1 + by * (1 + rank_off))) for name, value in tensors(1).items()}
+
+
+@pytest.mark.parametrize("by", [1e-4, 0.1])
+@pytest.mark.parametrize(("rank_off", "passes"), [(1e-4, True), (0.05, False)])
+def test_ranks_are_held_against_each_other_by_what_the_steps_changed(by, rank_off, passes):
+    """Of a parameter that steps change little a rank might step by twice as much, and of bfloat16 ones by 2% of all."""
+    made = [changed(report, ended=moved(by), tolerances=dict.fromkeys(SHAPES, 2e-2)) for report in reports()]
+    found = judge_parity([*made[:2], changed(made[2], ended=moved(by, rank_off=rank_off))])
+    assert found.passed == passes, found.failures
 
 
 def test_a_sum_that_was_asked_for_passes_with_a_note():

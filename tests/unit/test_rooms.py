@@ -21,6 +21,7 @@ INNER_ROOMS = {
     "measurement/plans": set(),
     "measurement/records": {"plans"},
     "measurement/probes": {"agent", "records"},
+    "measurement/judging": {"records"},
     "measurement/conditions": {"agent", "plans", "probes", "records"},
     "workloads/data": set(),
     "backends/mpi": set(),

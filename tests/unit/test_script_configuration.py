@@ -8,9 +8,9 @@ import re
 import pytest
 from rich.console import Console
 
+from measurement.judging.ranks import ranks_apart
 from reports.formats.terminal import differences_table
 from reports.scripts.configuration import configuration_differences, unlike_work, work_note
-from reports.scripts.rank_agreement import ranks_apart
 from tests.kit.script_factory import HOROVOD, Script, one_launch, script_plan
 
 SOUND = Script()
@@ -218,7 +218,7 @@ def test_ranks_of_one_arm_agree_or_are_said_to_be_apart_with_the_step():
     assert said(SOUND) is None
     assert said(Script(sharded=True, starts_apart=True)) is None
     assert said(Script(own_buffers=True)) is None
-    assert said(Script(starts_apart=True)).startswith("the ranks of new start apart: conv.bias, fc.weight, conv.weight and 1 more")
+    assert said(Script(starts_apart=True)).startswith("the ranks of new start apart: conv.bias, conv.weight, fc.weight and 1 more")
     assert "gradients of fc.bias differ between the ranks of new after the exchange" in said(Script(not_exchanged=["fc.bias"]))
     records = one_launch(script_plan(), {"old": SOUND, "new": SOUND})
     for number, step in enumerate(records[-1].scripts[1].steps):

@@ -1,44 +1,75 @@
 """Count sketches of tensors in float64: linear, of few numbers, whose norm is about that of the tensor.
 
-A script's have at most 16, those of Ringside's own ranks 64 (``protocol.sketches``). Element i goes with a random sign into place
-i mod 16 (E|sketch|² = |x|² for any signs that are independent in pairs). The signs are those of Python's own generator, so that
-they are alike on every device and under every version of torch. Tensors of up to 16 elements are their own.
+They are those of Charikar, Chen and Farach-Colton (ICALP 2002). A script's have 16 places, those of Ringside's own ranks 64.
+Element i goes with a random sign into place i mod 16 (E|sketch|² = |x|² for any signs that are independent in pairs). The signs
+are those of Python's own generator, so that they are alike on every device and under every version of torch. A tensor with no more
+elements than places is its own sketch. A complex element counts as two.
 """
 
 from __future__ import annotations
 
 import random
 import sys
-from typing import Any, Callable
+from typing import Any
 
 SIZE = 16
 CHUNK = 1 << 16
 MOST_DENSE = 1 << 24
 """Elements of a sparse tensor that is sketched as a dense one."""
+STAND_INS = {"nan": 0.7548776662466927, "posinf": 1.3247179572447460, "neginf": -1.4655712318767680}
+"""What non-finite elements of a state count as: a mask of -inf is meant so, and is compared like any other."""
 _signs: dict[str, Any] = {}
 
 
-def sketch(tensor: Any) -> list[float]:
-    """float64 [up to SIZE]. On a device this waits for it.
+def sketch(tensor: Any, size: int = SIZE, *, is_state: bool = False) -> list[float]:
+    """float64 [up to size], a divisor of CHUNK, with E|sketch|² = |tensor|². On a device this waits for it.
 
-    Raises:
-        ValueError: it is sparse and large, or of a kind that has no numbers.
+    Args:
+        tensor: of any dtype that has numbers, and any layout. A large sparse matrix is known by its values and their places.
+        size: numbers of the sketch, at most.
+        is_state: whether non-finite elements are taken by their stand-ins.
     """
     torch: Any = sys.modules["torch"]
     with torch.no_grad():
-        flat = _elements(tensor)
-        values: list[float] = flat.double().tolist() if flat.numel() <= SIZE else folded(flat, SIZE)
-        return values
+        found = real_elements(tensor)
+        if found.layout is not torch.strided:
+            if found.sparse_dim() == 1 and found.numel() > size:
+                return _sketch_of_rows(found, size)
+            is_huge = found.numel() > MOST_DENSE
+            parts = [found.values(), found.indices()] if is_huge else [found.to_dense()]
+            found = torch.cat([part.reshape(-1).double() for part in parts])
+        flat = found.reshape(-1)
+        if flat.numel() <= size:
+            values: list[float] = _numbers(flat, is_state).tolist()
+            return values
+        return _folded(flat, size, is_state)
 
 
-def folded(flat: Any, size: int, as_numbers: Callable[[Any], Any] | None = None) -> list[float]:
-    """float64 [size], a divisor of CHUNK, of a flat tensor. ``as_numbers`` makes float64 of a part; None: as it is."""
+def real_elements(tensor: Any) -> Any:
+    """The tensor without its history, complex elements as two [..., 2]; a sparse one as coordinates and values."""
+    torch: Any = sys.modules["torch"]
+    found = tensor.detach()
+    if found.is_mkldnn:
+        found = found.to_dense()
+    if found.layout is torch.strided:
+        return torch.view_as_real(found.resolve_conj()) if found.is_complex() else found
+    found = found.to_sparse().coalesce()
+    if not found.is_complex():
+        return found
+    values = torch.view_as_real(found.values())
+    return torch.sparse_coo_tensor(found.indices(), values, (*found.shape, 2)).coalesce()
+
+
+def _numbers(elements: Any, is_state: bool) -> Any:
+    return elements.double().nan_to_num(**STAND_INS) if is_state else elements.double()
+
+
+def _folded(flat: Any, size: int, is_state: bool) -> list[float]:
     torch: Any = sys.modules["torch"]
     signs = signs_on(flat.device)
     total = torch.zeros(size, dtype=torch.float64, device=flat.device)
     for number, begin in enumerate(range(0, flat.numel(), CHUNK)):
-        part = flat[begin : begin + CHUNK]
-        part = part.double() if as_numbers is None else as_numbers(part)
+        part = _numbers(flat[begin : begin + CHUNK], is_state)
         shift, sign = shift_of(number)
         part = part * signs[shift : shift + part.numel()]
         missing = -part.numel() % size
@@ -49,16 +80,21 @@ def folded(flat: Any, size: int, as_numbers: Callable[[Any], Any] | None = None)
     return found
 
 
-def _elements(tensor: Any) -> Any:
+def _sketch_of_rows(tensor: Any, size: int) -> list[float]:
+    """Sketch a sparse gradient [rows, ...], coalesced, by its rows that are there; the whole may not fit into memory."""
     torch: Any = sys.modules["torch"]
-    found = tensor.detach()
-    if found.layout is not torch.strided:
-        if found.numel() > MOST_DENSE:
-            raise ValueError("it is sparse and large")
-        found = found.to_dense()
-    if found.is_complex():
-        found = torch.view_as_real(found.resolve_conj())
-    return found.reshape(-1)
+    row = tensor.shape[1:].numel()
+    places = (tensor.indices()[0][:, None] * row + torch.arange(row, device=tensor.device)).reshape(-1)
+    values = tensor.values().reshape(-1).double()
+    total = torch.zeros(size, dtype=torch.float64, device=tensor.device)
+    for number in torch.div(places, CHUNK, rounding_mode="floor").unique().tolist():
+        bounds = torch.tensor([number * CHUNK, (number + 1) * CHUNK], device=tensor.device)
+        first, last = torch.searchsorted(places, bounds).tolist()
+        inside, (shift, sign) = places[first:last] - number * CHUNK, shift_of(number)
+        signed = sign * signs_on(tensor.device)[shift + inside] * values[first:last]
+        total += torch.bincount(inside % size, weights=signed, minlength=size)
+    found: list[float] = total.tolist()
+    return found
 
 
 def shift_of(number: int) -> tuple[int, int]:

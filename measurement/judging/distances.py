@@ -1,0 +1,141 @@
+"""How far tensors are apart, by their sketches, and what of it rounding may make, by dtype. Pure.
+
+A sketch is linear and about as long as its tensor (``ringside_agent.reading.sketches``), whatever its number of places. The norm
+of one with 16 places is within about 35%, of one with 64 within about 20%: tolerances leave far more room than that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+Tensors = Mapping[str, Sequence[float]]
+"""Sketches by the tensor's name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arithmetic:
+    """How far what is computed in it may be apart. All are relative L2 distances."""
+
+    epsilon: float
+    """The spacing of its numbers: what a step's rounding of a parameter kept in it makes of the parameter at most."""
+    gradient: float
+    """One gradient, summed in another order or by another library."""
+    recomputed: float
+    """All gradients together, where other scripts computed them: kernels and casts may be others, too."""
+    stepped: float
+    """All parameters together, relative to what the first steps changed, where rounding was not tried out."""
+    negligible: float
+    """× a usual gradient of its size: a gradient that is smaller may be nothing but rounding, as of a bias before a batch norm, and
+    optimizers that divide by its size make whole steps of it."""
+
+
+ARITHMETICS: Mapping[str, Arithmetic] = {
+    "float64": Arithmetic(epsilon=2.0**-52, gradient=1e-8, recomputed=1e-4, stepped=3e-3, negligible=1e-5),
+    "float32": Arithmetic(epsilon=2.0**-23, gradient=1e-4, recomputed=1e-4, stepped=3e-3, negligible=1e-5),
+    "TensorFloat-32": Arithmetic(epsilon=2.0**-23, gradient=1e-4, recomputed=1e-2, stepped=5e-2, negligible=2e-3),
+    "float16": Arithmetic(epsilon=2.0**-10, gradient=2e-3, recomputed=1e-2, stepped=5e-2, negligible=2e-3),
+    "bfloat16": Arithmetic(epsilon=2.0**-7, gradient=2e-2, recomputed=5e-2, stepped=0.2, negligible=1e-2),
+}
+"""From the finest to the coarsest. A number of float16 or TensorFloat-32 has 11 bits, one of bfloat16 has 8. What was found
+beside these numbers: docs/decisions/0051."""
+FLOAT32 = ARITHMETICS["float32"]
+EXACT = FLOAT32.gradient
+"""A gradient's tolerance where nothing rounds more coarsely than float32."""
+ROUNDING = 0.1
+"""Part of a gradient's tolerance that sums in another order may use up: the gate tries out what steps make of so much."""
+
+
+def arithmetic_of(dtype: str) -> Arithmetic:
+    """That of a dtype by PyTorch's name, with or without ``torch.``; of those without a line of their own float32's."""
+    return ARITHMETICS.get(dtype.removeprefix("torch."), FLOAT32)
+
+
+NOISE_SAFETY = 4.0
+"""× what rounding makes of a gradient is no difference."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sketches:
+    """The sketches of several tensors."""
+
+    names: Sequence[str]
+    table: Array
+    """float64 [names, places]; sketches that are shorter end with zeros."""
+
+    @classmethod
+    def of(cls, tensors: Tensors, names: Iterable[str] | None = None) -> Self:
+        """Take those of these names, or all."""
+        kept = list(tensors if names is None else names)
+        table = np.zeros((len(kept), max((len(tensors[name]) for name in kept), default=0)))
+        for row, name in zip(table, kept, strict=True):
+            row[: len(tensors[name])] = tensors[name]
+        return cls(names=kept, table=table)
+
+    def __sub__(self, other: Sketches) -> Sketches:
+        """The difference, tensor by tensor; nothing where both hold the same, NaN and infinity too."""
+        is_same = (self.table == other.table) | (np.isnan(self.table) & np.isnan(other.table))
+        return Sketches(names=self.names, table=np.where(is_same, 0.0, self.table - np.where(is_same, 0.0, other.table)))
+
+    def __rmul__(self, factor: float) -> Sketches:
+        """Every tensor, scaled."""
+        return Sketches(names=self.names, table=factor * self.table)
+
+    def __matmul__(self, other: Sketches) -> float:
+        """The inner product over all tensors."""
+        return float((self.table * other.table).sum())
+
+    @property
+    def norms(self) -> Array:
+        """Length of each tensor."""
+        return np.asarray(np.linalg.norm(self.table, axis=1))
+
+    @property
+    def norm(self) -> float:
+        """Length of all together."""
+        return float(np.linalg.norm(self.table))
+
+    def usual(self, sizes: Mapping[str, int]) -> Array:
+        """How long each would be if its elements were as large as those of all together."""
+        elements = np.array([sizes.get(name, 1) for name in self.names], dtype=np.float64)
+        return np.asarray(self.norm * np.sqrt(elements / max(float(elements.sum()), 1.0)))
+
+    def negligible(self, sizes: Mapping[str, int], arithmetic: Arithmetic) -> list[str]:
+        """Gradients so small beside the others that they may be rounding alone."""
+        smallest = arithmetic.negligible * self.usual(sizes)
+        return [name for name, length, least in zip(self.names, self.norms, smallest, strict=True) if length < least]
+
+
+def rounding_of(
+    gradients: Sketches, sizes: Mapping[str, int], arithmetic: Arithmetic, *, tried: Mapping[str, float] | None = None
+) -> Array:
+    """What rounding alone may make of each gradient: what was found by trying, else what is negligible beside the others.
+
+    ``tried``: L2 norms by name.
+    """
+    untried = arithmetic.negligible * gradients.usual(sizes)
+    found = [(tried or {}).get(name, least) for name, least in zip(gradients.names, untried, strict=True)]
+    return NOISE_SAFETY * np.array(found)
+
+
+def share(part: float, whole: float) -> float:
+    """A length relative to another; 0 of nothing, infinite of something where the other is nothing, or where it is not finite."""
+    return float(shares(np.array(part), np.array(whole)))
+
+
+def shares(parts: Array, wholes: Array) -> Array:
+    """``share`` of many."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        is_share = (wholes > 0) & np.isfinite(parts) & np.isfinite(wholes)
+        return np.asarray(np.where(parts == 0, 0.0, np.where(is_share, parts / wholes, math.inf)))
+
+
+def farthest(distances: Mapping[str, float], *, beyond: float = 0.0) -> list[str]:
+    """The names whose distance is beyond this, the farthest first."""
+    return sorted((name for name, value in distances.items() if not value <= beyond), key=lambda name: -distances[name])

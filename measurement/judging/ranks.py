@@ -1,0 +1,206 @@
+"""Whether the ranks of one arm agree: at the start, after steps, and in their gradients after the exchange. Pure.
+
+Ranks copy their parameters, and sum the same numbers in the same order, so that they agree to the last bit. Those that sum in
+another order are apart by less than 1e-5, whatever the number of steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from measurement.judging.distances import FLOAT32, Array, Sketches, Tensors, rounding_of, shares
+from measurement.records.record import LaunchRecord
+from measurement.records.script_report import ScriptReport
+
+ALIKE = 1e-6
+"""Tensors that differ by less, relative to themselves, are equal up to rounding: copies of parameters, before any step."""
+APART = 1e-3
+"""Ranks may differ by this share: of what steps changed in a parameter, of an exchanged gradient, and of a parameter where it is
+not known with what it began."""
+BUFFER = "buffer:"
+"""How names of buffers begin in ``ScriptReport.started``."""
+MAX_NAMES = 3
+"""Tensors that a sentence names."""
+
+
+class RankDifference(NamedTuple):
+    """A rank's tensor that is not what it should be, and by how much, relative to its size."""
+
+    rank: int
+    name: str
+    distance: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankDistances:
+    """How far ranks' tensors are from what they should be."""
+
+    names: Sequence[str]
+    table: Array
+    """float64 [ranks, names], relative; infinite of a tensor that a rank lacks."""
+    tolerances: Array
+    """float64 [names]."""
+
+    @property
+    def worst(self) -> float:
+        """The largest; 0 where nothing was compared."""
+        return float(self.table.max(initial=0.0))
+
+    @property
+    def beyond(self) -> list[RankDifference]:
+        """What is past its tensor's tolerance, the farthest first."""
+        places = np.argwhere(~(self.table <= self.tolerances))
+        found = [RankDifference(int(rank), self.names[tensor], float(self.table[rank, tensor])) for rank, tensor in places]
+        return sorted(found, key=lambda one: -one.distance)
+
+    @property
+    def differing(self) -> list[str]:
+        """Names of the tensors in which some rank is past the tolerance, the farthest first."""
+        return list(dict.fromkeys(one.name for one in self.beyond))
+
+
+def against(found: Sequence[Tensors], wanted: Sketches, lengths: Array, tolerances: Array) -> RankDistances:
+    """Hold every rank's tensors against these, relative to ``lengths``."""
+    missing = [np.nan] * wanted.table.shape[1]
+    by_rank = [Sketches.of({name: tensors.get(name, missing) for name in wanted.names}) for tensors in found]
+    table = np.array([shares((own - wanted).norms, lengths) for own in by_rank]).reshape(len(found), len(wanted.names))
+    return RankDistances(names=wanted.names, table=table, tolerances=tolerances)
+
+
+def against_gradients(
+    found: Sequence[Tensors], wanted: Sketches, *, rounding: Array, tolerances: Array | float, usual: Array | float = 0.0
+) -> RankDistances:
+    """Hold every rank's exchanged gradients against what they should be.
+
+    Args:
+        found: by rank.
+        wanted: such as the mean of the ranks' own gradients.
+        rounding: what rounding alone may make of each, as ``rounding_of`` has it.
+        tolerances: relative to a gradient, or to ``usual``.
+        usual: the lengths of what is summed, where these are larger than that of the sum.
+    """
+    lengths = np.fmax(np.fmax(wanted.norms, usual), rounding)
+    return against(found, wanted, lengths, tolerances + shares(rounding, lengths))
+
+
+def against_first(
+    found: Sequence[Tensors], first: Tensors, *, tolerance: float = ALIKE, started: Tensors | None = None
+) -> RankDistances:
+    """Hold every rank's tensors against the first one's, relative to these.
+
+    Args:
+        found: by rank.
+        first: what they should be.
+        tolerance: relative to the tensor.
+        started: what the first one's were before the steps; then ``APART`` of what these changed is allowed, too.
+    """
+    wanted = Sketches.of(first)
+    lengths, tolerances = wanted.norms, np.full(len(first), tolerance)
+    if started is not None:
+        changes = (wanted - Sketches.of({**first, **started}, wanted.names)).norms
+        allowed = np.fmax(tolerance * lengths, APART * changes)
+        lengths = np.where(lengths > 0, lengths, changes)
+        tolerances = shares(allowed, lengths)
+    return against(found, wanted, lengths, tolerances)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankAgreement:
+    """In what the ranks of a script differ. All names: the farthest first."""
+
+    started: Sequence[str] = ()
+    """Parameters that differ before the first step."""
+    step: int | None = None
+    """The first step, from 1, after which parameters differ; None: they agree, or differed from the start on."""
+    moved: Sequence[str] = ()
+    """Parameters that differ after that step."""
+    gradients: Sequence[str] = ()
+    """Parameters whose gradients differ after the exchange."""
+    all_gradients: bool = False
+    """Whether there is none whose gradients agree."""
+    buffers: Sequence[str] = ()
+    """Buffers that differ after the compared steps."""
+    started_buffers: Sequence[str] = ()
+    """Buffers that differ before the first step."""
+
+    def sentence(self, arm: str) -> str | None:
+        """How an arm's ranks are apart, without a full stop; None where they agree."""
+        if self.gradients:
+            which = "all parameters" if self.all_gradients else named(self.gradients)
+            start = ". They start apart, too" if self.started else ""
+            return f"gradients of {which} differ between the ranks of {arm} after the exchange: they are not averaged{start}"
+        if self.started:
+            buffers = "; so do buffers" if self.started_buffers else ""
+            return f"the ranks of {arm} start apart: {named(self.started)} differ before the first step{buffers}"
+        if self.step is not None:
+            return f"the ranks of {arm} start alike and are apart from step {self.step} on: {named(self.moved)}"
+        return None
+
+
+def agreement(reports: Sequence[ScriptReport]) -> RankAgreement | None:
+    """What the ranks' reports say; None for a single rank, and where each rank has a share of the parameters."""
+    if len(reports) < 2 or any(report.sharded for report in reports):
+        return None
+    first, *others = sorted(reports, key=lambda report: report.rank)
+    apart = _differing([other.started for other in others], first.started)
+    started = [name for name in apart if not name.startswith(BUFFER)]
+    step, moved = (None, []) if started else _first_step(first, others)
+    gradients = _differing_gradients(first, others)
+    return RankAgreement(
+        started=started,
+        started_buffers=[name.removeprefix(BUFFER) for name in apart if name.startswith(BUFFER)],
+        step=step,
+        moved=moved,
+        gradients=gradients,
+        all_gradients=bool(gradients) and len(gradients) == len(first.steps[0].gradients),
+        buffers=[name.removeprefix(BUFFER) for name in _differing([other.buffers for other in others], first.buffers)],
+    )
+
+
+def ranks_apart(record: LaunchRecord) -> str | None:
+    """How the ranks of an arm are apart, with the step at which that began; None where they agree or cannot be compared."""
+    found = agreement(record.scripts)
+    return None if found is None else found.sentence(record.arm)
+
+
+def named(names: Sequence[str]) -> str:
+    """Such as ``conv1.weight, fc.bias and 3 more``."""
+    shown = ", ".join(names[:MAX_NAMES])
+    return f"{shown} and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else shown
+
+
+def common_names(ours: Tensors, theirs: Tensors) -> list[str]:
+    """Names of tensors that both have, with sketches of one length."""
+    return [name for name in theirs if name in ours and len(ours[name]) == len(theirs[name])]
+
+
+def _differing(found: Sequence[Tensors], first: Tensors, started: Tensors | None = None) -> list[str]:
+    """Names of tensors in which ranks differ from the first one, of those that all have."""
+    return against_first(found, _in_all(found, first), started=started).differing
+
+
+def _in_all(found: Sequence[Tensors], first: Tensors) -> Tensors:
+    return {name: first[name] for name in first if all(len(own.get(name, ())) == len(first[name]) for own in found)}
+
+
+def _first_step(first: ScriptReport, others: Sequence[ScriptReport]) -> tuple[int | None, list[str]]:
+    """The first step, from 1, after which the ranks' parameters are apart, and which are."""
+    for number, step in enumerate(first.steps):
+        found = [other.steps[number].parameters for other in others if len(other.steps) > number]
+        known = {name: step.parameters[name] for name in common_names(first.started, step.parameters)}
+        if moved := _differing(found, known, first.started):
+            return number + 1, moved
+    return None, []
+
+
+def _differing_gradients(first: ScriptReport, others: Sequence[ScriptReport]) -> list[str]:
+    """Parameters whose gradients differ after the exchange, of the first step."""
+    if not all(report.steps for report in (first, *others)):
+        return []
+    found = [other.steps[0].gradients for other in others]
+    wanted = Sketches.of(_in_all(found, first.steps[0].gradients))
+    return against_gradients(found, wanted, rounding=rounding_of(wanted, first.sizes, FLOAT32), tolerances=APART).differing
