@@ -91,6 +91,7 @@ def _point(plan: Plan, name: str, comparison: Comparison | None, manifest: Manif
         device="cpu" if comparison is None else comparison.device,
         headline=comparison.headline if comparison else None,
         elsewhere=comparison.elsewhere if comparison else [],
+        cases=comparison.cases if comparison else [],
         arms=[_arm(plan, name, arm, comparison, cause) for arm in plan.compared_arms()],
         results=[result.model_copy(update={"pair_table": {}}) for result in comparison.results] if comparison else [],
         fastest=comparison.fastest if comparison else [],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import Field
@@ -595,17 +595,24 @@ class Point(Stored):
     """Arms that were compared in one place: of a study at one of its points, else in all."""
 
     world_size: int
+    hosts: Sequence[str] | None
     local_batch_size: int
     global_batch_size: int
     """Samples per optimizer step, over all ranks and micro-steps."""
     device: str = "cpu"
     elsewhere: list[str] = []
     """A sentence on the launches of each other environment (``--resume-elsewhere``); among the warnings, too."""
+    cases: list[Case] = []
+    """The cases of a micro-benchmark, operation by operation; empty where the workload is trained."""
     arms: list[ArmSummary]
     """In the plan's order."""
     results: list[RatioSummary]
     fastest: list[str] = []
     """The arms than which none is shown to be faster; several are tied. None without a ratio, and of a micro-benchmark."""
+    training: TrainingSummary | None = None
+    """How arms converge, where the plan trains; null of a study's points, whose own reports have it."""
+    equality: Equality | None = None
+    """Whether scripts train alike; null of workloads."""
 
     def arm(self, name: str) -> ArmSummary:
         """The arm of this name."""
@@ -634,6 +641,8 @@ class Summary(Stored):
     sample_unit: str
     link: str | None = None
     """Where the whole report will be found, as the plan says."""
+    against: Against | None = None
+    """What changed since an earlier result (``--against``); null where none was named, and of a study."""
 
     @property
     def places(self) -> Mapping[str, Point]:
@@ -665,18 +674,10 @@ class Comparison(Summary, Point):
     """The plan's measurement section."""
     measured_minutes: float
     """Wall time of all blocks, all arms together."""
-    cases: list[Case] = []
-    """The cases of a micro-benchmark, operation by operation; empty where the workload is trained."""
-    training: TrainingSummary | None = None
-    """How arms converge, where the plan trains."""
     traces: TraceFigures | None = None
     """Null without ``--trace``."""
     configuration_differences: list[ConfigurationDifference] = []
     """What scripts do differently, most important first; empty of workloads."""
-    equality: Equality | None = None
-    """Whether scripts train alike; null of workloads."""
-    against: Against | None = None
-    """What changed since an earlier result (``--against``); null where none was named."""
     fairness: list[dict[str, Any]] = []
     environment: list[dict[str, Any]] = []
     """One fingerprint per host that ranks ran on."""

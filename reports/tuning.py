@@ -11,8 +11,8 @@ import numpy as np
 from reports.estimate import Stored
 from reports.formats.html import render_page
 from reports.schema import RatioSummary, Status
-from reports.tables.table import Table, table
-from reports.wording.formatting import NONE, apart, count, interval, ratio
+from reports.tables.table import Column, Table, number, table
+from reports.wording.formatting import apart, count, interval, ratio
 from reports.wording.reasons import withheld_words
 
 SCHEMA_VERSION = 2
@@ -153,13 +153,13 @@ def notes(tuning: Tuning) -> list[str]:
 
 def tried_table(tuning: Tuning) -> Table:
     """The most promising sets of settings, as the search saw them."""
-    titles = {"settings": "settings tried", "trials": "trials", "ratio": "search: throughput / defaults", "note": ""}
-    rows = []
-    for one in tried_sets(tuning.trials)[:MOST_SETS]:
-        note = "failed" if one.failed else "taken" if one.options == tuning.best else ""
-        shown = NONE if one.failed == one.trials else ratio(math.exp(one.log_ratio))
-        rows.append({"settings": options_text(one.options), "trials": str(one.trials), "ratio": shown, "note": note})
-    return table(titles, rows, numeric=["trials", "ratio"], wraps=["settings"])
+    columns = [
+        Column("settings tried", "options", options_text, wraps=True),
+        number("trials", "trials"),
+        number("search: throughput / defaults", lambda one: None if one.failed == one.trials else ratio(math.exp(one.log_ratio))),
+        Column("", lambda one: "failed" if one.failed else "taken" if one.options == tuning.best else ""),
+    ]
+    return table(columns, tried_sets(tuning.trials)[:MOST_SETS])
 
 
 def tuning_page(tuning: Tuning, *, has_confirmation: bool) -> bytes:

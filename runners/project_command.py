@@ -118,7 +118,7 @@ def _answer_what_if(source: Path, links: Links, *, form: str) -> None:
     from reports.formats.terminal import rich_table, shown
     from reports.formats.texts import caption
     from reports.schema import WhatIf
-    from reports.tables.terms_table import what_if_table
+    from reports.tables.step_tables import what_if_table
 
     folder = ResultsFolder(source)
     if points := folder.read_plan().points:
@@ -135,7 +135,7 @@ def _answer_what_if(source: Path, links: Links, *, form: str) -> None:
         print(TypeAdapter(list[WhatIf]).dump_json(found, indent=1).decode())
         return
     console = new_console()
-    console.print(rich_table(what_if_table(found), once_per_group="scenario"))
+    console.print(rich_table(what_if_table(found)))
     console.print(shown(caption("what_if", comparison)), soft_wrap=True)
 
 
@@ -171,9 +171,9 @@ def _show(found: Projection) -> None:
     from reports.projection.projection_tables import notes, projection_table, ratio_table
 
     console = new_console()
-    console.print(rich_table(projection_table(found), once_per_group="series"))
+    console.print(rich_table(projection_table(found)))
     if found.ratios:
         console.print()
-        console.print(rich_table(ratio_table(found), once_per_group="arms"))
+        console.print(rich_table(ratio_table(found)))
     for line in notes(found):
         console.print(shown(line), soft_wrap=True)

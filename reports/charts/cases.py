@@ -8,7 +8,7 @@ import math
 from measurement.records.record import Case
 from reports.charts.frame import Figure, arm_style, base_layout, legend_above, line, note
 from reports.schema import ArmSummary, Comparison
-from reports.tables.case_tables import case_figures
+from reports.tables.arm_tables import case_figures
 from reports.wording.formatting import size_text
 
 PANEL_PX = 250

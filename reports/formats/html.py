@@ -27,10 +27,8 @@ from reports.conclusions.study_conclusions import has_own_units
 from reports.formats.sections import sections, study_sections
 from reports.formats.texts import caption, method, templates
 from reports.schema import Comparison, Study
-from reports.tables.case_tables import case_table, outcome_table
-from reports.tables.study_tables import points_table, results_table
+from reports.tables.arm_tables import case_table, outcome_table, points_table, results_table, training_table, verdict_table
 from reports.tables.table import Table
-from reports.tables.verdict_table import training_table, verdict_table
 from reports.wording import formatting
 from reports.wording.first_screen import first_screen
 from reports.wording.study_sentences import bases, trained_to
@@ -101,7 +99,7 @@ def _answer(comparison: Comparison) -> dict[str, Table]:
     """The tables that the page shows in a way of their own, by name."""
     if comparison.cases:
         return {"outcomes": outcome_table(comparison), "cases": case_table(comparison)}
-    verdicts = {"verdicts": verdict_table(comparison).without("exposed", "note")}
+    verdicts = {"verdicts": verdict_table(comparison)}
     return verdicts | ({"training": training_table(comparison.training)} if comparison.training else {})
 
 

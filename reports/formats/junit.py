@@ -8,10 +8,8 @@ from xml.etree import ElementTree
 from measurement.errors import in_report
 from reports.base import Report
 from reports.parts_schema import Against, Change
-from reports.schema import ArmSummary, Comparison, RatioSummary, Study
-
-PROPERTIES = ("throughput_ratio", "ci_low", "ci_high", "confidence", "verdict", "launches")
-OF_CHANGES = ("before", "after", "verdict", "launches_before", "launches_after")
+from reports.schema import ArmSummary, Comparison, Study
+from reports.tables.figures import CHANGE, RATIO, ArmRow, arm_rows, columns
 
 
 class JunitReport(Report):
@@ -26,14 +24,19 @@ class JunitReport(Report):
     is_customary = False
 
     def render(self, summary: Comparison | Study) -> bytes:
-        if isinstance(summary, Study):
-            suites = [_suite(f"{summary.name}.{point.name}", point.arms, point.results) for point in summary.points]
-            return _document(summary.name, *suites)
-        suites = [_suite(summary.name, summary.arms, summary.results)]
+        suites = []
+        for place in summary.places:
+            name = f"{summary.name}.{place}" if place else summary.name
+            rows = [row for row in arm_rows(summary, by_case=True) if row.place == place]
+            suites.append(_suite(name, [_case(name, row) for row in rows if _is_shown(row.arm)]))
         if against := summary.against:
             name = f"{summary.name}.against"
-            suites.append(_counted(name, [_change(name, against, change) for change in against.changes]))
+            suites.append(_suite(name, [_change(name, against, change) for change in against.changes]))
         return _document(summary.name, *suites)
+
+
+def _is_shown(arm: ArmSummary) -> bool:
+    return arm.role == "candidate" or (arm.role in ("baseline", "other input") and arm.status != "ok")
 
 
 def _document(name: str, *suites: ElementTree.Element) -> bytes:
@@ -46,14 +49,7 @@ def _document(name: str, *suites: ElementTree.Element) -> bytes:
     return bytes(ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)) + b"\n"
 
 
-def _suite(name: str, arms: list[ArmSummary], results: list[RatioSummary]) -> ElementTree.Element:
-    shown = [arm for arm in arms if arm.role == "candidate" or (arm.role in ("baseline", "other input") and arm.status != "ok")]
-    by_arm: dict[str, list[RatioSummary | None]] = {arm.name: [None] for arm in shown}
-    by_arm |= {name: [result for result in results if result.candidate == name] for name in {one.candidate for one in results}}
-    return _counted(name, [_case(name, arm, result) for arm in shown for result in by_arm[arm.name]])
-
-
-def _counted(name: str, cases: list[ElementTree.Element]) -> ElementTree.Element:
+def _suite(name: str, cases: list[ElementTree.Element]) -> ElementTree.Element:
     suite = ElementTree.Element("testsuite", name=name, tests=str(len(cases)), errors="0")
     for attribute, kind in (("failures", "failure"), ("skipped", "skipped")):
         suite.set(attribute, str(sum(case.find(kind) is not None for case in cases)))
@@ -61,9 +57,10 @@ def _counted(name: str, cases: list[ElementTree.Element]) -> ElementTree.Element
     return suite
 
 
-def _case(suite: str, arm: ArmSummary, result: RatioSummary | None) -> ElementTree.Element:
-    name = f"{arm.name} {result.case}" if result is not None and result.case is not None else arm.name
-    case = _with_properties(suite, name, {field: getattr(result, field, None) for field in PROPERTIES})
+def _case(suite: str, row: ArmRow) -> ElementTree.Element:
+    arm = row.arm
+    name = f"{arm.name} {row.case.name}" if row.case else arm.name
+    case = _with_properties(suite, name, columns(RATIO, row))
     if arm.status in ("not measured", "not at this point"):
         ElementTree.SubElement(case, "skipped", message=arm.status)
     elif arm.status != "ok":
@@ -75,8 +72,7 @@ def _case(suite: str, arm: ArmSummary, result: RatioSummary | None) -> ElementTr
 
 def _change(suite: str, against: Against, change: Change) -> ElementTree.Element:
     name = " ".join([change.arm, *([change.case] if change.case else []), "ratio" if change.baseline else "throughput"])
-    estimate = {"change": change.change.value, "change_ci_low": change.change.ci_low, "change_ci_high": change.change.ci_high}
-    case = _with_properties(suite, name, {**{field: getattr(change, field) for field in OF_CHANGES}, **estimate})
+    case = _with_properties(suite, name, columns(CHANGE, change))
     if change.is_beyond:
         lost = f"{change.arm} lost {1 - change.change.value:.1%} since {against.created_at}; {against.allow_slower:.1%} is allowed"
         ElementTree.SubElement(case, "failure", type="regressed", message=lost).text = against.headline

@@ -10,9 +10,7 @@ from reports.base import Report
 from reports.formats.sections import sections, study_sections
 from reports.formats.texts import caption, method, render_text
 from reports.schema import Comparison, Study
-from reports.tables.case_tables import case_table, outcome_table
-from reports.tables.study_tables import points_table, results_table
-from reports.tables.verdict_table import training_table, verdict_table
+from reports.tables.arm_tables import case_table, outcome_table, points_table, results_table, training_table, verdict_table
 from reports.wording.first_screen import first_screen
 from reports.wording.study_sentences import bases
 
@@ -36,7 +34,7 @@ class MarkdownReport(Report):
         return render_text(
             "report.md.j2",
             sections=sections(summary),
-            verdicts=verdict_table(summary).without("exposed", "pairs", "note"),
+            verdicts=verdict_table(summary),
             training=training_table(summary.training) if summary.training else None,
             divide=caption("arms", summary),
             dumps=json.dumps,

@@ -6,22 +6,21 @@ from typing import NamedTuple
 
 from reports.formats.texts import caption
 from reports.schema import Comparison, Study
-from reports.tables.machine_tables import machine_table, resource_table
-from reports.tables.rank_tables import link_table, rank_table
-from reports.tables.script_tables import differences_table, equality_table, phases_table
-from reports.tables.study_tables import study_link_table
-from reports.tables.table import Table
-from reports.tables.terms_table import (
+from reports.tables.arm_tables import against_table, conditions_table
+from reports.tables.machine_tables import link_table, machine_table, rank_table, resource_table
+from reports.tables.script_tables import differences_table, equality_table
+from reports.tables.step_tables import (
     causes_table,
     exchange_table,
     nccl_table,
+    phases_table,
     steps_table,
     terms_table,
     threads_table,
     timing_table,
     what_if_table,
 )
-from reports.tables.verdict_table import against_table, conditions_table
+from reports.tables.table import Table
 
 
 class Section(NamedTuple):
@@ -53,7 +52,7 @@ def sections(c: Comparison) -> list[Section]:
             ("nccl", "What NCCL chose", nccl_table(c)),
             ("threads", "", threads_table(c)),
             ("ranks", "Ranks and hosts", rank_table(c)),
-            ("links", "Bytes per link", link_table(c.arms)),
+            ("links", "Bytes per link", link_table(c)),
             ("what_if", "Without one cause of lost time", what_if_table(c.what_if)),
         ]
     made += [
@@ -66,5 +65,5 @@ def sections(c: Comparison) -> list[Section]:
 
 def study_sections(s: Study) -> list[Section]:
     """Those of a study's arms at all points together, that have rows."""
-    made = [("links", "Bytes per link", study_link_table(s)), ("resources", "", resource_table(s))]
+    made = [("links", "Bytes per link", link_table(s)), ("resources", "", resource_table(s))]
     return [Section(name, title, table, caption(name, s)) for name, title, table in made if table.rows]

@@ -12,12 +12,11 @@ from rich.text import Text
 from measurement.errors import printable
 from reports.parts_schema import ConfigurationDifference
 from reports.schema import Comparison, Study
-from reports.tables.case_tables import case_table
+from reports.tables.arm_tables import against_table, case_table
 from reports.tables.machine_tables import asked_resources
 from reports.tables.script_tables import differences_table as script_differences_table
+from reports.tables.step_tables import timing_table
 from reports.tables.table import Entry, Kind, Row, Table
-from reports.tables.terms_table import timing_table
-from reports.tables.verdict_table import against_table
 from reports.wording.first_screen import MOST_LINES, FirstScreen, first_screen
 
 STYLES: dict[Kind, str] = {
@@ -54,15 +53,14 @@ def comparison_lines(comparison: Comparison, *, timings: bool = False) -> Group:
     With ``timings`` also where the seconds of launches went.
     """
     tables = [asked_resources(comparison), timing_table(comparison) if timings else None]
-    below = [part for table in tables if table for part in (Text(), rich_table(table, once_per_group="stage"))]
+    below = [part for table in tables if table for part in (Text(), rich_table(table))]
     screen = screen_lines(first_screen(comparison))
     shown_first = Group(screen, *below) if below else screen
     if not comparison.cases:
         return shown_first
-    controls = [arm.name for arm in comparison.arms if arm.role == "control"]
     reasons = dict.fromkeys(figures.not_offered for arm in comparison.arms for figures in arm.cases if figures.not_offered)
     first = "loaders" if comparison.are_loaders else "latency"
-    latencies = _by_operation(case_table(comparison).without(*controls), first)
+    latencies = _by_operation(case_table(comparison, control=False), first)
     return Group(shown_first, Text(), latencies, *(shown(f"–: {reason}") for reason in reasons))
 
 
@@ -101,7 +99,7 @@ def screen_lines(screen: FirstScreen) -> Group:
 
 def _by_operation(table: Table, title: str) -> RichTable:
     """Each operation's name above its sizes."""
-    first, *arms = table.columns
+    _, *arms = table.columns
     made = _frame()
     for name in (title, *(column.title for column in arms)):
         made.add_column(shown(name))
@@ -109,15 +107,13 @@ def _by_operation(table: Table, title: str) -> RichTable:
         made.add_section()
         made.add_row(shown(operation, style="bold"))
         for row in sizes.rows:
-            made.add_row(shown(f"  {row.entries[first.name].text}"), *(_text(row.entries[column.name]) for column in arms))
+            size, *entries = row.entries
+            made.add_row(shown(f"  {size.text}"), *map(_text, entries))
     return made
 
 
-def rich_table(table: Table, *, once_per_group: str | None = None) -> RichTable:
-    """A table in its shorter words, with a line between groups.
-
-    ``once_per_group``: a column whose entry is shown in the first row of each group only.
-    """
+def rich_table(table: Table) -> RichTable:
+    """A table in its shorter words, with a line between groups; the first column names them."""
     made = _frame()
     for column in table.columns:
         made.add_column(
@@ -131,9 +127,9 @@ def rich_table(table: Table, *, once_per_group: str | None = None) -> RichTable:
         continues = before is not None and before.group == row.group
         if before is not None and not continues:
             made.add_section()
-        hidden = once_per_group if continues else None
-        texts = (Text("") if column.name == hidden else _text(row.entries[column.name]) for column in table.columns)
-        made.add_row(*texts, style="bold" if row.is_total else None)
+        first, *entries = row.entries
+        told = row.group and continues  # a group's name stands in its first row alone
+        made.add_row(Text("") if told else _text(first), *map(_text, entries), style="bold" if row.is_total else None)
         before = row
     return made
 
@@ -160,7 +156,6 @@ def differences_table(differences: Sequence[ConfigurationDifference]) -> Group:
     lines = [shown(f"{'other work: ' if one.withholds else ''}{one.sentence}", style=STYLES["differs"]) for one in told]
     made: list[RichTable | Text] = [shown("What the scripts do differently:", style="bold"), *lines]
     if rest:
-        table = script_differences_table(rest)
-        made.append(rich_table(table.without("/sentence")))
+        made.append(rich_table(script_differences_table(rest, in_words=False)))
     more = len(differences) - len(told) - len(rest)
     return Group(*made, *([shown(f"and {more} more, in the report")] if more else []))

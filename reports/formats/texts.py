@@ -18,7 +18,7 @@ from reports.conclusions.verdict import LOAD_POWER
 from reports.schema import Comparison, Study
 from reports.statistics.budget import PILOTS
 from reports.statistics.intervals import TRIM
-from reports.tables import machine_tables, rank_tables
+from reports.tables import machine_tables
 from reports.wording import formatting
 from reports.wording.causes import trace_sentence
 from reports.wording.first_screen import MOST_LINES
@@ -71,7 +71,7 @@ def _texts() -> Environment:
     texts = templates(autoescape=False)
     texts.filters["md"] = escape
     texts.tests["is_far_off"] = lambda arm: any(map(is_far_off, arm.links))
-    texts.globals |= {"machine_tables": machine_tables, "rank_tables": rank_tables, "trace_sentence": trace_sentence}
+    texts.globals |= {"machine_tables": machine_tables, "trace_sentence": trace_sentence}
     return texts
 
 

@@ -17,8 +17,9 @@ from urllib.parse import urlsplit
 from measurement.errors import ReportError, cut
 from reports.base import Report
 from reports.formats.html import HtmlReport
-from reports.formats.openmetrics import ARM_OK, CREATED, VERDICT, figures
+from reports.formats.openmetrics import gauges
 from reports.schema import Comparison, Study
+from reports.tables.figures import CREATED, OK, VERDICT
 
 SETTINGS = {"name", "workload", "baseline", "device", "world_size", "hosts", "local_batch_size", "global_batch_size", "seed"}
 CREDENTIALS = re.compile(r"(?<=//)[^/@\s]+@")
@@ -92,17 +93,17 @@ class Tracker(Report):
 
 def tracked_run(summary: Comparison | Study, page: bytes) -> TrackedRun:
     """What trackers are told; ``page`` is report.html."""
-    known, found = f"{summary.comparison_id} {summary.created_at}", list(figures(summary))
-    verdicts = [labels for gauge, labels, _ in found if gauge == VERDICT]
+    known, found = f"{summary.comparison_id} {summary.created_at}", list(gauges(summary))
+    verdicts = [labels for figure, labels, _ in found if figure == VERDICT]
     return TrackedRun(
         identity=hashlib.sha256(known.encode(errors="replace")).hexdigest()[:16],
         name=summary.comparison_id,
         plan=summary.name,
         headline=summary.headline,
-        created_s=CREATED.read(summary),
-        is_ok=all(value for gauge, _, value in found if gauge == ARM_OK),
+        created_s=CREATED.value(summary),
+        is_ok=all(value for figure, _, value in found if figure == OK),
         settings=summary.model_dump(mode="json", include=SETTINGS),
-        figures={"/".join([*labels.values(), gauge.name]): value for gauge, labels, value in found if gauge != VERDICT},
+        figures={"/".join([*labels.values(), figure.gauge]): value for figure, labels, value in found if figure != VERDICT},
         verdicts={"/".join([*list(labels.values())[:-1], "verdict"]): labels["verdict"] for labels in verdicts},
         page=page.decode(),
     )

@@ -3,59 +3,43 @@
 from __future__ import annotations
 
 from reports.projection.project import Projection, SeriesProjection
-from reports.tables.table import Table, table
+from reports.tables.table import Column, Table, number, table
 from reports.wording.formatting import bounds_text, listed, rate, rate_interval, ratio
 
-TITLES = {
-    "series": "series",
-    "ranks": "ranks",
-    "hosts": "hosts",
-    "samples": "samples/s",
-    "interval": "90% interval",
-    "efficiency": "efficiency",
-    "hold": "hold",
-    "ring": "ring",
-    "measured": "measured",
-}
 EXPLANATION = (
     "interval: where one launch is expected; efficiency: a rank's throughput over that with {base}; yardsticks: hold, the last "
     "efficiency stays; ring, time grows by (hosts - 1) / hosts"
 )
 
 
+PROJECTION = (
+    Column("series", "series.series", wraps=True),
+    number("ranks", "at.ranks"),
+    number("hosts", "at.hosts"),
+    number("samples/s", "at.samples_per_s", rate),
+    number("90% interval", "at.samples_per_s", rate_interval),
+    number("efficiency", "at.efficiency.value", "{:.0%}".format),
+    number("hold", "at.hold", rate),
+    number("ring", "at.ring", rate),
+    number("measured", lambda row: row["at"].measured or None, rate, unless="empty"),
+)
+RATIOS = (
+    Column("ratio", lambda one: f"{one.candidate} / {one.baseline}"),
+    number("ranks", "ranks"),
+    number("throughput", "ratio.value", ratio),
+    number("90% interval", "ratio", lambda found: bounds_text(found.ci_low, found.ci_high)),
+)
+
+
 def projection_table(projection: Projection) -> Table:
     """Every prediction, in groups by series."""
-    rows = [
-        {
-            "series": one.series,
-            "ranks": str(prediction.ranks),
-            "hosts": str(prediction.hosts),
-            "samples": rate(prediction.samples_per_s),
-            "interval": rate_interval(prediction.samples_per_s),
-            "efficiency": f"{prediction.efficiency.value:.0%}",
-            "hold": rate(prediction.hold),
-            "ring": rate(prediction.ring),
-            "measured": rate(prediction.measured or None),
-        }
-        for one in projection.series
-        for prediction in one.predictions
-    ]
-    return table(TITLES, rows, numeric=TITLES.keys() - {"series"}, wraps=["series"], optional=["measured"], group="series")
+    rows = [{"series": one, "at": prediction} for one in projection.series for prediction in one.predictions]
+    return table(PROJECTION, rows, group="series.series")
 
 
 def ratio_table(projection: Projection) -> Table:
     """Every ratio of two arms; no rows where nothing is compared."""
-    titles = {"arms": "ratio", "ranks": "ranks", "ratio": "throughput", "interval": "90% interval"}
-    rows = [
-        {
-            "arms": f"{one.candidate} / {one.baseline}",
-            "ranks": str(one.ranks),
-            "ratio": ratio(one.ratio.value),
-            "interval": bounds_text(one.ratio.ci_low, one.ratio.ci_high),
-        }
-        for one in projection.ratios
-    ]
-    return table(titles, rows, numeric=["ranks", "ratio", "interval"], group="arms")
+    return table(RATIOS, projection.ratios, group=RATIOS[0].read)
 
 
 def notes(projection: Projection) -> list[str]:

@@ -1,25 +1,17 @@
-"""The tables of what each host did beside the ranks, and of what each arm makes of its devices, with their captions."""
+"""The tables of what each host did beside the ranks, of who was slow, and of what each arm makes of its devices and links."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from operator import itemgetter
 
-from reports.schema import PLANS_PEAK, ArmSummary, Comparison, Estimate, MachineFigures, ResourceFigures, Study, StudyPoint
-from reports.tables.table import Entries, Entry, Table, table
-from reports.wording.formatting import NONE, gibibytes, rate, ratio, share, significant, with_interval
+from reports.schema import PLANS_PEAK, ArmSummary, ByRank, Comparison, Estimate, MachineFigures, Summary
+from reports.tables.arm_tables import ARM, POINT
+from reports.tables.figures import RESOURCES, ArmRow, arm_rows
+from reports.tables.table import Column, Entry, Table, figure_column, number, table
+from reports.wording.formatting import gibibytes, milliseconds, rate, share, significant
 
-TITLES = {
-    "arm": "arm",
-    "host": "host",
-    "cores": "cores busy",
-    "busiest": "busiest core",
-    "memory": "memory GiB",
-    "network": "network, MB/s sent (packets/s)",
-    "power": "W",
-    "gpus": "GPUs",
-}
-WORDS = {"arm", "host", "network", "gpus"}
-"""Columns whose entries are no single number."""
 MOST_HOSTS = 16
 """That all have a row of their own; of more, those whose cores are busiest."""
 MOST_INTERFACES = 3
@@ -27,105 +19,138 @@ IDLE_BYTES_PER_S = 1e4
 """An interface that sends less is not spoken of."""
 
 
-def machine_table(comparison: Comparison) -> Table:
-    """A row for each arm and host; columns that nothing is known for are left out. No rows where nothing was read."""
-    rows = [
-        {
-            "arm": arm.name,
-            "host": host.host,
-            "cores": f"{significant(host.busy_cores)} of {len(host.core_shares)}",
-            "busiest": share(max(host.core_shares, default=None)),
-            "memory": f"{gibibytes(host.memory_used_bytes)} of {gibibytes(host.memory_bytes)}",
-            "network": _network(host),
-            "power": NONE if host.power_w is None else significant(host.power_w),
-            "gpus": _gpus(host),
-        }
-        for arm in comparison.arms
-        for host in _shown(arm)
-    ]
-    return table(TITLES, rows, numeric=TITLES.keys() - WORDS, optional=TITLES, group="arm")
-
-
-def _shown(arm: ArmSummary) -> list[MachineFigures]:
-    if len(arm.machine) <= MOST_HOSTS:
-        return arm.machine
-    busiest = sorted(arm.machine, key=lambda host: host.busy_cores, reverse=True)[:MOST_HOSTS]
-    return [host for host in arm.machine if host in busiest]
-
-
-def _network(host: MachineFigures) -> str:
+def _network(host: MachineFigures) -> str | None:
     """The interfaces over which most is sent."""
     used = {name: one for name, one in host.network.items() if one.sent_bytes_per_s >= IDLE_BYTES_PER_S}
     by_rate = sorted(used.items(), key=lambda entry: entry[1].sent_bytes_per_s, reverse=True)[:MOST_INTERFACES]
     said = [f"{name} {significant(one.sent_bytes_per_s / 1e6)} ({one.packets_per_s:,.0f})" for name, one in by_rate]
-    return ", ".join(said) or NONE
+    return ", ".join(said) or None
 
 
-def _gpus(host: MachineFigures) -> str:
+def _gpus(host: MachineFigures) -> str | None:
     busy = "" if host.gpu_utilisation is None else f"{share(host.gpu_utilisation)} busy"
     clock = "" if host.gpu_mhz is None else f"{host.gpu_mhz:.0f} MHz"
-    return ", ".join(filter(None, [busy, clock, *(f"slowed by {reason}" for reason in host.gpu_slowed_by)])) or NONE
+    return ", ".join(filter(None, [busy, clock, *(f"slowed by {reason}" for reason in host.gpu_slowed_by)])) or None
+
+
+MACHINE = (
+    Column("arm", "arm"),
+    Column("host", "host.host"),
+    number("cores busy", "host", lambda host: f"{significant(host.busy_cores)} of {len(host.core_shares)}"),
+    number("busiest core", "host", lambda host: share(max(host.core_shares, default=None)), unless="empty"),
+    number("memory GiB", "host", lambda host: f"{gibibytes(host.memory_used_bytes)} of {gibibytes(host.memory_bytes)}"),
+    Column("network, MB/s sent (packets/s)", lambda row: _network(row["host"]), unless="empty"),
+    number("W", "host.power_w", significant, unless="empty"),
+    Column("GPUs", lambda row: _gpus(row["host"]), unless="empty"),
+)
+
+
+def machine_table(comparison: Comparison) -> Table:
+    """A row for each arm and host; columns that nothing is known for are left out. No rows where nothing was read."""
+    return table(MACHINE, [{"arm": arm.name, "host": host} for arm in comparison.arms for host in _shown(arm)], group="arm")
+
+
+def _shown(arm: ArmSummary) -> list[MachineFigures]:
+    busiest = sorted(arm.machine, key=lambda host: host.busy_cores, reverse=True)[:MOST_HOSTS]
+    return [host for host in arm.machine if host in busiest]
 
 
 FLOP_UNITS = {"GPU": ("TFLOP/s", 1e12), "core": ("GFLOP/s", 1e9)}
 """By device."""
 
 
-Known = tuple[Comparison | StudyPoint, ArmSummary, ResourceFigures]
-"""An arm of which something is known, and where it ran."""
+def _flops(row: ArmRow) -> Estimate | None:
+    """In the unit that is usual for the device."""
+    found = row.arm.resources
+    if found is None or found.flops_per_s is None:
+        return None
+    _, size = FLOP_UNITS[found.device]
+    return found.flops_per_s.mapped(lambda value: value / size)
 
 
-def _known(shown: Comparison | Study) -> list[Known]:
-    points = shown.points if isinstance(shown, Study) else [shown]
-    return [(point, arm, arm.resources) for point in points for arm in point.arms if arm.resources]
+def _memory_ratio(row: ArmRow) -> Estimate | Entry | None:
+    if row.arm.name == row.summary.baseline:
+        return Entry(text="1")
+    return row.result.memory_ratio if row.result else None
 
 
-def resource_table(shown: Comparison | Study) -> Table:
-    """One row per arm, of a study at each point; columns that nothing is known for are left out. No rows where no arm started."""
-    unit, known = shown.sample_unit, _known(shown)
-    device = " or ".join(dict.fromkeys(one.device for _, _, one in known))
-    flops, _ = FLOP_UNITS[known[0][2].device if known else "GPU"]
-    titles = {
-        **({"point": "point"} if isinstance(shown, Study) else {}),
-        "arm": "arm",
-        "rate": f"{unit}/s per {device}",
-        "flops": f"{flops} per {device}",
-        "mfu": "MFU",
-        "memory": "peak GiB",
-        "memory_ratio": "memory ratio",
-        "energy": "J per sample",
-    }
-    rows: list[Entries] = []
-    for point, arm, own in known:
-        result = point.result(arm.name)
-        first = "1" if arm.name == shown.baseline else NONE
-        rows.append(
-            {
-                "point": point.name,
-                "arm": arm.name,
-                "rate": _entry(own.per_device_per_s, rate),
-                "flops": _flops(own),
-                "mfu": _entry(own.mfu, "{:.1%}".format),
-                "memory": _entry(own.memory_bytes, lambda value: gibibytes(round(value))),
-                "memory_ratio": _entry(result.memory_ratio, ratio) if result else first,
-                "energy": significant(arm.energy_per_sample_j) if arm.energy_per_sample_j else NONE,
-            }
-        )
-    figures = titles.keys() - {"point", "arm"}
-    return table(titles, rows, numeric=figures, optional=figures, group="point")
+READ = {"flops_per_device_per_s": _flops, "memory_ratio": _memory_ratio}
+"""What the table reads otherwise than other formats."""
 
 
-def _flops(own: ResourceFigures) -> Entry:
-    _, size = FLOP_UNITS[own.device]
-    return _entry(own.flops_per_s, lambda value: significant(value / size))
-
-
-def _entry(estimate: Estimate | None, words: Callable[[float], str]) -> Entry:
-    return Entry(text=with_interval(estimate, words), short=words(estimate.value) if estimate else None)
+def resource_table(summary: Summary, *, without: Collection[str] = ()) -> Table:
+    """One row per arm, of a study at each point; figures that nothing is known of are left out. No rows where no arm started."""
+    rows = [row for row in arm_rows(summary) if row.arm.resources]
+    devices = list(dict.fromkeys(row.arm.resources.device for row in rows if row.arm.resources))
+    flops, _ = FLOP_UNITS[devices[0] if devices else "GPU"]
+    names = {"unit": summary.sample_unit, "device": " or ".join(devices), "flops": flops}
+    shown = [figure for figure in RESOURCES if figure.title and figure.name not in without]
+    columns = [figure_column(figure, names, read=READ.get(figure.name, figure.read), unless="empty") for figure in shown]
+    return table([POINT, ARM, *columns], rows, group="place")
 
 
 def asked_resources(comparison: Comparison) -> Table | None:
     """The table for a terminal, without what stands elsewhere; None unless the plan gives a peak."""
     found = [arm.resources for arm in comparison.arms if arm.resources]
     is_asked = any(one.peak_source == PLANS_PEAK for one in found)
-    return resource_table(comparison).without("rate", "flops") if is_asked else None
+    return resource_table(comparison, without=("per_device_per_s", "flops_per_device_per_s")) if is_asked else None
+
+
+MOST_RANKS = 64
+"""That all have a row of their own."""
+SLOWEST_SHOWN = 8
+"""Ranks of each arm that have a row, where there are more."""
+
+
+def rank_table(comparison: Comparison) -> Table:
+    """Ranks down, then hosts, then skews; a column for each arm, named like it, after those of the place and the host.
+
+    Of very many ranks only the slowest of each arm have a row. No rows where no arm has figures by rank.
+    """
+    arms = {arm.name: arm.by_rank for arm in comparison.arms if arm.by_rank}
+    hosts = dict(sorted({rank.rank: rank.host for found in arms.values() for rank in found.ranks}.items()))
+    numbers = list(hosts) if len(hosts) <= MOST_RANKS else _slowest(list(arms.values()))
+    rows: list[tuple[str, str, Callable[[ByRank], str]]] = [
+        *((f"rank {number}", hosts[number], partial(_rank, number)) for number in numbers),
+        *(("sum", host, partial(_sum, host)) for host in dict.fromkeys(hosts.values())),
+        *([("skew", "", lambda own: f"step {own.step_skew:.2f}, own {own.own_skew:.2f}")] if arms else []),
+    ]
+    lines = [[place, host, *map(read, arms.values())] for place, host, read in rows]
+    return table([Column(title, itemgetter(at)) for at, title in enumerate(["", "host", *arms])], lines)
+
+
+def _slowest(arms: Sequence[ByRank]) -> list[int]:
+    """The ranks that take longest by themselves, of every arm ``SLOWEST_SHOWN``."""
+    ordered = [sorted(arm.ranks, key=lambda rank: rank.own_s, reverse=True) for arm in arms]
+    return sorted({rank.rank for ranks in ordered for rank in ranks[:SLOWEST_SHOWN]})
+
+
+def _rank(number: int, found: ByRank) -> str:
+    """Empty where the arm has no such rank."""
+    own = next((rank for rank in found.ranks if rank.rank == number), None)
+    return f"{rate(own.throughput_per_s)}/s; step {milliseconds(own.step_s)} ms, own {milliseconds(own.own_s)} ms" if own else ""
+
+
+def _sum(host: str, found: ByRank) -> str:
+    return "".join(f"{rate(own.throughput_per_s)}/s" for own in found.hosts if own.host == host)
+
+
+def _megabytes(size: float) -> str:
+    return significant(size / 1e6)
+
+
+LINKS = (
+    POINT,
+    Column("arm", "arm"),
+    Column("host", "link.host"),
+    Column("sent MB/step", "link.sent_bytes", _megabytes),
+    Column("received MB/step", "link.received_bytes", _megabytes),
+    Column("a ring needs", "link.needed_bytes", _megabytes),
+    Column("sent/needed", "link", lambda link: f"{link.sent_bytes / link.needed_bytes:.2f}" if link.needed_bytes else ""),
+)
+
+
+def link_table(summary: Summary) -> Table:
+    """Bytes over the link of each host, a row for each arm and host, of a study at each point; none where nothing was counted."""
+    rows = [{"place": row.place, "arm": row.arm.name, "link": link} for row in arm_rows(summary) for link in row.arm.links]
+    return table(LINKS, rows, group="place")

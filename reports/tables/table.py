@@ -1,14 +1,19 @@
-"""Tables as data: built once, shown by Markdown, HTML and terminal. What an entry is, not what it says, decides how it looks."""
+"""Tables as data: columns that read what rows are of. Markdown, HTML and terminal show them.
+
+What an entry is, not what it says, decides how it looks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
+from typing import Any, Literal
 
 from reports.parts_schema import Convergence
 from reports.schema import Status, Verdict
-from reports.wording.formatting import NONE
+from reports.tables.figures import Figure, figure_at
+from reports.wording.formatting import NONE, with_interval
 
 Kind = Status | Verdict | Convergence | Literal["plain", "baseline", "control", "control failed", "no timing", "reference"]
 
@@ -21,6 +26,8 @@ class Entry:
     kind: Kind = "plain"
     short: str | None = None
     """Instead of ``text`` where space is short; None: ``text`` is short."""
+    note: str = ""
+    """In small letters below it, on the page."""
 
     @property
     def narrow(self) -> str:
@@ -28,28 +35,57 @@ class Entry:
         return self.text if self.short is None else self.short
 
 
-Entries = Mapping[str, str | Entry]
-"""What a row has, by the column's name; a text is a plain entry."""
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Column:
-    """One column."""
+    """One column, and how its entries are read from what the rows are of."""
 
-    name: str
-    """The key of its entries."""
     title: str
+    read: str | Callable[[Any], Any]
+    """Where it lies (``figure_at``), or what reads it."""
+    words: Callable[[Any], str | Entry] = str
+    """How it is written; what is not there is ``NONE``."""
+    _: KW_ONLY
     numeric: bool = False
     wraps: bool = False
     """Its entries may be broken over several lines."""
+    is_short: bool = False
+    """The page shows its entries in their shorter words."""
+    unless: Literal["empty", "alike"] | None = None
+    """Left out where no row has a figure, but for the baseline's own ratio; or where all rows have the same."""
+
+    def entry(self, shown: Any) -> Entry:
+        """What stands in a row."""
+        found = figure_at(shown, self.read) if isinstance(self.read, str) else self.read(shown)
+        made = NONE if found is None else found if isinstance(found, Entry) else self.words(found)
+        return made if isinstance(made, Entry) else Entry(text=made)
+
+    def is_left_out(self, entries: Sequence[Entry]) -> bool:
+        """Whether these entries tell nothing."""
+        texts = {entry.text for entry in entries}
+        return (self.unless == "empty" and texts <= {"", "1", NONE}) or (self.unless == "alike" and len(texts) == 1)
+
+
+number = partial(Column, numeric=True)
+"""A column of numbers."""
+
+
+def figure_column(figure: Figure, names: Mapping[str, str] | None = None, **more: Any) -> Column:
+    """The column of a figure that may have an interval. ``names``: in its title; ``more``: of the column."""
+
+    def words(value: Any) -> Entry:
+        if not figure.bounded:
+            return Entry(text=figure.words(value))
+        return Entry(text=with_interval(value, figure.words), short=figure.words(value.value))
+
+    return number(figure.title.format(**names or {}), **{"read": figure.read, "words": words} | more)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """One row."""
 
-    entries: Mapping[str, Entry]
-    """By the column's name."""
+    entries: Sequence[Entry]
+    """Column by column."""
     group: str = ""
     """Rows of one group belong together and follow each other."""
     is_total: bool = False
@@ -62,17 +98,9 @@ class Table:
     columns: Sequence[Column]
     rows: Sequence[Row]
 
-    def without(self, *names: str) -> Table:
-        """The table without these columns."""
-        return replace(self, columns=[column for column in self.columns if column.name not in names])
-
     def with_total(self) -> Table:
         """The table whose last row, if there is one, sums up the others."""
         return replace(self, rows=[*self.rows[:-1], *(replace(row, is_total=True) for row in self.rows[-1:])])
-
-    def lines(self) -> list[list[Entry]]:
-        """The entries, row by row in the order of the columns."""
-        return [[row.entries[column.name] for column in self.columns] for row in self.rows]
 
     def groups(self) -> dict[str, Table]:
         """A table for each group of rows."""
@@ -80,30 +108,12 @@ class Table:
         return {name: replace(self, rows=[row for row in self.rows if row.group == name]) for name in names}
 
 
-def table(
-    titles: Mapping[str, str],
-    rows: Iterable[Entries],
-    *,
-    numeric: Collection[str] = (),
-    wraps: Collection[str] = (),
-    optional: Collection[str] = (),
-    group: str = "",
-) -> Table:
-    """A table of entries by column.
-
-    Args:
-        titles: of the columns, by name.
-        rows: entries by name; those without a column are not shown.
-        numeric: columns that hold numbers.
-        wraps: columns whose entries may be broken.
-        optional: columns that are left out where no row has a figure, but for the baseline's own ratio.
-        group: of rows with the same text in this entry.
-    """
-    made = [{name: Entry(text=entry) if isinstance(entry, str) else entry for name, entry in row.items()} for row in rows]
-    empty = {name for name in optional if all(row[name].text in ("1", NONE) for row in made)}
-    columns = [
-        Column(name=name, title=title, numeric=name in numeric, wraps=name in wraps)
-        for name, title in titles.items()
-        if name not in empty
-    ]
-    return Table(columns=columns, rows=[Row(entries=row, group=row[group].text if group else "") for row in made])
+def table(columns: Sequence[Column], shown: Iterable[Any], *, group: str | Callable[[Any], Any] = "") -> Table:
+    """A table with a row for each of ``shown``; rows for which ``group`` reads the same belong together."""
+    rows = list(shown)
+    filled = [(column, [column.entry(row) for row in rows]) for column in columns]
+    kept = [(column, entries) for column, entries in filled if not column.is_left_out(entries)]
+    lines = zip(*(entries for _, entries in kept), strict=True)
+    groups = [Column("", group).entry(row).text if group else "" for row in rows]
+    made = [Row(entries=line, group=name) for line, name in zip(lines, groups, strict=True)]
+    return Table(columns=[column for column, _ in kept], rows=made)

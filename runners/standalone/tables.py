@@ -11,7 +11,7 @@ from reports.conclusions.blocks import tabulate_blocks, throughput_per_s
 from reports.conclusions.step_terms import data_wait_share, step_shares, step_terms, terms_by_launch
 from reports.conclusions.steps import Steps
 from reports.conclusions.summaries import summarise_cases
-from reports.tables.case_tables import case_figures
+from reports.tables.arm_tables import case_figures
 from reports.wording.causes import limit_sentence
 from reports.wording.disturbances import oversubscription_warning
 from reports.wording.formatting import share, size_text

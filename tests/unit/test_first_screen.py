@@ -120,8 +120,8 @@ def test_the_machine_meanwhile_stays_in_its_launch_and_memory_stands_once(shown)
 @pytest.mark.parametrize(
     ("figures", "column", "text"),
     [
-        ({"busy_cores": 1, "core_shares": [1.0]}, "network", "lo 2.00 (10)"),
-        ({"busy_cores": math.nan, "core_shares": []}, "cores", "– of 0"),
+        ({"busy_cores": 1, "core_shares": [1.0]}, "network, MB/s sent (packets/s)", "lo 2.00 (10)"),
+        ({"busy_cores": math.nan, "core_shares": []}, "cores busy", "– of 0"),
     ],
     ids=["an idle interface", "two readings within one tick of the clock"],
 )
@@ -131,8 +131,9 @@ def test_what_a_host_did_not_do_or_is_not_known_has_no_figures(shown, figures, c
     rates["eth0"] = NetworkFigures(sent_bytes_per_s=8.97, received_bytes_per_s=8.97, packets_per_s=0.1)
     host = MachineFigures(host="a", memory_used_bytes=1, memory_bytes=2, network=rates, **figures)
     arms = [changed(arm, machine=[host]) for arm in found.arms]
-    rows = machine_table(changed(found, arms=arms)).rows
-    assert {row.entries[column].text for row in rows} == {text}
+    table = machine_table(changed(found, arms=arms))
+    place = [shown.title for shown in table.columns].index(column)
+    assert {row.entries[place].text for row in table.rows} == {text}
 
 
 @pytest.mark.parametrize(("device", "kind"), [("cpu", "CPU"), ("NVIDIA H100 80GB HBM3", "GPU")])

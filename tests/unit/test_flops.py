@@ -144,8 +144,8 @@ def test_memory_and_mfu_stand_beside_the_ratio(tmp_path):
     assert arm.resources.flops_per_s.value == pytest.approx(speed.value / 2 * 5e7)
     assert arm.resources.mfu.bounds == pytest.approx([bound / 2 * 5e7 / 0.5e12 for bound in speed.bounds])
     table = resource_table(found)
-    assert [row.entries["memory_ratio"].text for row in table.rows[:: len(table.rows) - 1]] == ["1", "1.250 (1.250 to 1.250)"]
-    assert [column.name for column in asked_resources(found).columns] == ["arm", "mfu", "memory", "memory_ratio"]
+    assert [row.entries[-1].text for row in table.rows[:: len(table.rows) - 1]] == ["1", "1.250 (1.250 to 1.250)"]
+    assert [column.title for column in asked_resources(found).columns] == ["arm", "MFU", "peak GiB", "memory ratio"]
     assert "(peak_tflops of the plan)" in caption("resources", found)
 
 

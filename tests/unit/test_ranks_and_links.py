@@ -9,7 +9,7 @@ from reports.conclusions.machine import ring_bytes, share_sent, summarise_links
 from reports.conclusions.ranks import summarise_ranks
 from reports.conclusions.steps import Steps
 from reports.formats.texts import caption
-from reports.tables.rank_tables import rank_table
+from reports.tables.machine_tables import rank_table
 from tests.kit.changed import changed
 from tests.kit.results_factory import Truth, concluded, make_plan, write_results
 
@@ -79,7 +79,7 @@ def test_a_straggler_shows_in_its_own_time_and_hosts_are_sums(tmp_path):
 def test_of_very_many_ranks_the_slowest_are_shown(tmp_path):
     plan = changed(make_plan([], launches=1, rounds=2, local_every=2, floor=False), world_size=100)
     comparison = concluded(tmp_path, plan=plan)
-    places = [line[0].text for line in rank_table(comparison).lines()]
+    places = [row.entries[0].text for row in rank_table(comparison).rows]
     assert 8 <= len([place for place in places if place.startswith("rank")]) <= 16
     assert places[-2:] == ["sum", "skew"]
     assert "Of 100 ranks the 8 that take longest" in caption("ranks", comparison)

@@ -11,7 +11,7 @@ from rich.console import Console
 from reports import conclude
 from reports.formats.html import HtmlReport
 from reports.formats.terminal import STYLES, comparison_lines, rich_table
-from reports.tables.table import Column, Entry, Row, Table
+from reports.tables.table import Column, Entry, table
 from tests.kit.results_factory import Truth, make_plan, write_results
 
 pytestmark = pytest.mark.slow  # results of whole comparisons are composed
@@ -43,8 +43,7 @@ def test_an_arm_called_like_a_verdict_has_no_verdicts_colour(misleading):
 
 
 def test_a_style_follows_from_the_kind_alone():
-    column = Column(name="a", title="a")
-    rows = [Row(entries={"a": Entry(text="anything", kind="faster")}), Row(entries={"a": Entry(text="faster")})]
-    lines = on_terminal(rich_table(Table(columns=[column], rows=rows))).splitlines()
+    entries = [Entry(text="anything", kind="faster"), Entry(text="faster")]
+    lines = on_terminal(rich_table(table([Column("a", lambda entry: entry)], entries))).splitlines()
     assert STYLES["faster"] == "bold green"
     assert [GREEN in line for line in lines if "anything" in line or "faster" in line] == [True, False]

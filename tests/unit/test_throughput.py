@@ -10,7 +10,7 @@ from rich.console import Console
 from reports import conclude
 from reports.conclusions.blocks import throughput_interval, throughput_per_s
 from reports.statistics.student import log_interval
-from reports.tables.verdict_table import verdict_table
+from reports.tables.arm_tables import verdict_table
 from reports.wording.formatting import rate
 from runners.standalone.tables import throughput_table
 from tests.kit.results_factory import write_results
@@ -86,5 +86,5 @@ def test_the_standing_alone_table_and_the_report_show_the_same_number_for_the_sa
     console.print(throughput_table(record, folder.steps(record)))
     total = next(line for line in console.export_text().splitlines() if line.strip(" │").startswith("all"))
     assert f"{arm.throughput_per_s.value:,.1f}" in total.split()
-    shown = {row.entries["arm"].text: row.entries["throughput"].narrow for row in verdict_table(conclude(folder)).rows}
+    shown = {row.entries[0].text: row.entries[3].narrow for row in verdict_table(conclude(folder)).rows}
     assert shown["ddp-gloo"] == rate(arm.throughput_per_s)

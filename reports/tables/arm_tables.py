@@ -1,0 +1,300 @@
+"""The tables of all arms: verdicts, of a study at each point, of a micro-benchmark in each case; and what the arms ran on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from measurement.records.record import Case
+from reports.conclusions.summaries import OUTCOMES, Outcome, count_verdicts
+from reports.parts_schema import Against, ArmTraining, Change, ChangeVerdict, TrainingSummary
+from reports.schema import ArmSummary, CaseFigures, Comparison, Estimate, RatioSummary, Study
+from reports.tables.figures import EFFICIENCY, SPEED_UP, TIME_TO_TRAIN, ArmRow, arm_rows
+from reports.tables.table import Column, Entry, Kind, Table, figure_column, number, table
+from reports.wording.against_sentences import figure_name
+from reports.wording.comparison_sentences import first_line
+from reports.wording.formatting import (
+    NONE,
+    accuracy_interval,
+    arm_kind,
+    bandwidth,
+    duration,
+    interval,
+    milliseconds,
+    minutes_words,
+    percent,
+    points,
+    rate,
+    rate_interval,
+    ratio,
+    seconds,
+    size_text,
+    with_interval,
+)
+from reports.wording.reasons import REASONS
+from reports.wording.study_sentences import cause_of, trained_to
+
+MPI_PARAMETERS = {"environment.OMPI_MCA_pml": "pml", "environment.OMPI_MCA_btl": "btl"}
+"""Which of Open MPI's ways to carry bytes a launcher chose: ``horovodrun --mpi`` does, ``mpirun`` does not."""
+POINT = Column("point", "place", unless="empty")
+ARM = Column("arm", "arm.name")
+RUNS_AS = Column("runs as", "arm", arm_kind)
+STATUS = Column("status", "arm.status", lambda status: Entry(text=status, kind=status))
+
+
+def verdict_table(comparison: Comparison) -> Table:
+    """One row per arm, in the plan's order."""
+    own = _verdicts(comparison.sample_unit, comparison.measurement["confidence"])
+    name = Column("arm", lambda row: Entry(text=row.arm.name, note=_note(row.arm, row.result)))
+    pairs = number(
+        "launches, pairs", lambda row: f"{row.result.launches}, {row.result.pairs}" if row.result and row.result.pairs else ""
+    )
+    return table([name, RUNS_AS, *own, pairs], arm_rows(comparison))
+
+
+def _pairs(row: ArmRow) -> str:
+    return f"{row.result.launches}, {row.result.pairs}" if row.result and row.result.pairs else ""
+
+
+def results_table(study: Study) -> Table:
+    """Every arm at every point, in groups by point. Without scaling where all points have as many ranks."""
+    status, speed, *verdicts = _verdicts(study.sample_unit, study.confidence)
+    scaling = [figure_column(figure, is_short=True, unless="empty") for figure in (SPEED_UP, EFFICIENCY)]
+    time = figure_column(TIME_TO_TRAIN, {"end": trained_to(study.target_accuracy)}, unless="empty")
+    exposed = number("exposed ms", _exposed)
+    cause = Column("cause", "arm", cause_of, wraps=True)
+    columns = [POINT, ARM, status, speed, *scaling, time, *verdicts, exposed, cause]
+    return table(columns, arm_rows(study), group="place")
+
+
+def _verdicts(unit: str, confidence: float) -> list[Column]:
+    """Status, figures and verdict of an arm."""
+    return [
+        STATUS,
+        number(f"{unit}/s", "arm.throughput_per_s", _speed, is_short=True),
+        number("ratio", _ratio),
+        number(f"{percent(confidence)} interval", lambda row: interval(row.result) if row.result else ""),
+        Column("verdict", _verdict),
+    ]
+
+
+def _speed(speed: Estimate) -> Entry:
+    bounds = f" ({rate_interval(speed)})" if speed.ci_low is not None else ""
+    return Entry(text=f"{rate(speed)}{bounds}", short=rate(speed))
+
+
+def _ratio(row: ArmRow) -> str:
+    if row.result is None:
+        return "1" if row.arm.role == "baseline" and row.arm.throughput_per_s else ""
+    return ratio(row.result.throughput_ratio)
+
+
+def _exposed(row: ArmRow) -> str:
+    return with_interval(row.arm.exposed_exchange_s, milliseconds) if row.arm.world_size > 1 else "not tested"
+
+
+def _verdict(row: ArmRow) -> Entry:
+    kind = verdict_kind(row.result) if row.result or row.arm.role == "baseline" else "plain"
+    return Entry(text=kind if kind != "plain" else row.arm.role if row.arm.role == "other input" else "", kind=kind)
+
+
+def _note(arm: ArmSummary, result: RatioSummary | None) -> str:
+    """What went wrong, else how much longer to measure, else what weakens the figure."""
+    if arm.errors:
+        return first_line(arm.errors[0].message)
+    if result and result.more_runs is not None:
+        return f"{result.more_runs} more of each"
+    if result and result.role == "candidate" and result.more_minutes is not None:
+        return f"{minutes_words(result.more_minutes)} more"
+    return (result and result.note) or ("" if arm.complete else "interrupted")
+
+
+def verdict_kind(result: RatioSummary | None) -> Kind:
+    """The verdict; for the control whether it comes out equal; for the baseline its role."""
+    if result is None:
+        return "baseline"
+    if result.throughput_ratio is None:
+        return "no timing"
+    if result.role == "control":
+        return "control failed" if result.control_failed else "control"
+    return result.verdict
+
+
+POINTS = (
+    Column("point", "name"),
+    Column("ranks", "world_size"),
+    Column("hosts", lambda point: point.hosts or "this machine"),
+    Column("batch per rank", "local_batch_size"),
+    Column("global batch", "global_batch_size"),
+    Column("its answer", lambda point: point.cause or point.headline or "not measured"),
+)
+
+
+def points_table(study: Study) -> Table:
+    """What the points are."""
+    return table(POINTS, study.points)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaseEntry(Entry):
+    """An arm in a case, with the parts that ``text`` is made of; its kind is that of the verdict."""
+
+    first: str
+    """Latency; of a loader, samples per second."""
+    below: str
+    """Bandwidths; of a loader, the time of a batch."""
+    ratio: str = ""
+    """Empty for the baseline and without timing, as are interval and verdict."""
+    interval: str = ""
+    verdict: str = ""
+
+
+def outcome_table(comparison: Comparison) -> Table:
+    """One row per arm: in how many cases it is faster, slower, ... than the baseline."""
+    counts = {arm.name: count_verdicts(arm, comparison.results) for arm in comparison.arms}
+    outcomes = [number(name, partial(_number_of, counts, name)) for name in OUTCOMES]
+    return table([ARM, RUNS_AS, STATUS, *outcomes], arm_rows(comparison))
+
+
+def _number_of(counts: Mapping[str, Mapping[Outcome, int]], name: Outcome, row: ArmRow) -> str:
+    return str(counts[row.arm.name][name] or "")
+
+
+def case_table(comparison: Comparison, *, control: bool = True) -> Table:
+    """One row per case, in groups by operation; after the size a column for each arm, with or without the ``control``."""
+    arms = [arm for arm in comparison.arms if control or arm.role != "control"]
+    columns = [Column(arm.name, partial(_case_entry, comparison, arm)) for arm in arms]
+    return table([Column("size", size_text), *columns], comparison.cases, group="operation")
+
+
+def case_figures(figures: CaseFigures) -> tuple[str, str, str]:
+    """An arm's two figures, and what stands below the first: latency and bandwidths; of a loader, samples and time of a batch."""
+    latency = duration(figures.latency_s)
+    if figures.samples_per_s is not None:
+        batch = f"a batch in {latency}"
+        return f"{rate(figures.samples_per_s)} samples/s", batch, batch
+    algbw, busbw = bandwidth(figures.algbw_bytes_per_s), bandwidth(figures.busbw_bytes_per_s)
+    return latency, busbw, f"alg {algbw}, bus {busbw}"
+
+
+def _case_entry(comparison: Comparison, arm: ArmSummary, case: Case) -> Entry:
+    """Latency and bandwidth, then ratio, interval and verdict where there are any; else why there is no figure."""
+    figures, result = arm.case(case.name), comparison.result(arm.name, case.name)
+    if figures.latency_s is None:
+        return Entry(text=figures.not_offered or NONE, short=NONE)
+    first, second, below = case_figures(figures)
+    text = f"{first}, {second}"
+    if result is None or result.throughput_ratio is None:
+        return CaseEntry(text=text, short=first, first=first, below=below)
+    kind, figure = verdict_kind(result), ratio(result.throughput_ratio)
+    bounds = f" ({interval(result)})" if result.ci_low is not None else ""
+    return CaseEntry(
+        text=f"{text}; {figure}{bounds} {kind}",
+        short=f"{first} {figure} {kind}",
+        kind=kind,
+        first=first,
+        below=below,
+        ratio=figure,
+        interval=interval(result),
+        verdict=kind,
+    )
+
+
+def conditions_table(comparison: Comparison) -> Table:
+    """What each rank of an arm ran on, and what the arm does that nobody asked for and that moves the answer, where they differ.
+
+    One row per arm but the control. The columns of what may differ are left out where no arm differs.
+    """
+    mpi = {entry["field"]: entry["values"] for entry in comparison.fairness if str(entry.get("field")) in MPI_PARAMETERS}
+    columns = [
+        Column("arm", "name"),
+        number("cores", "cores_per_rank"),
+        number("threads", "threads_per_rank"),
+        number("cores for other threads", "load.other_threads_share", "{:.2f}".format),  # the library's, and torch's own
+        Column(
+            "buffers broadcast in forward",
+            lambda arm: "yes" if arm.described.get("broadcast_buffers", False) else "no",
+            unless="alike",
+        ),
+        Column("gradients meet in", _exchange_unit, unless="alike"),
+        Column("MPI parameters", lambda arm: _mpi_parameters(arm.name, mpi), unless="alike"),
+        Column("NCCL", "described.nccl", unless="alike"),
+    ]
+    return table(columns, [arm for arm in comparison.arms if arm.role != "control"])
+
+
+def _exchange_unit(arm: ArmSummary) -> str:
+    """The size up to which gradients are put together before they are exchanged."""
+    if "fusion_threshold_bytes" in arm.described:
+        return f"fusion buffers up to {arm.described['fusion_threshold_bytes'] / 2**20:g} MiB"
+    if "bucket_cap_bytes" in arm.described:
+        return f"buckets up to {arm.described['bucket_cap_bytes'] / 2**20:g} MiB"
+    return NONE
+
+
+def _mpi_parameters(arm: str, values: Mapping[str, Mapping[str, object]]) -> str:
+    """What the launcher told Open MPI of how to carry bytes."""
+    told = [f"{MPI_PARAMETERS[field]} {by_arm[arm]}" for field, by_arm in values.items() if by_arm.get(arm) is not None]
+    return ", ".join(told) or NONE
+
+
+def training_table(training: TrainingSummary) -> Table:
+    """One row per arm, in the plan's order; with times to accuracy where the plan has a target."""
+    target = training.settings.target_accuracy
+    columns = [
+        Column("arm", lambda arm: Entry(text=arm.name, note=arm.note or "")),
+        Column("accuracy", "final_top1", accuracy_interval, wraps=True),
+        Column(f"points from {training.reference}", "difference", points, wraps=True),
+        Column("convergence", lambda arm: _convergence(arm, training), wraps=True),
+    ]
+    times = [
+        Column(f"{percent(target or 0)} after", "time_to_accuracy_s", seconds, wraps=True),
+        Column("reached", lambda arm: f"{arm.seeds_reached} of {arm.seeds}", wraps=True),
+        Column(
+            f"time / {training.baseline}'s",
+            lambda arm: "1" if arm.name == training.baseline else with_interval(arm.time_ratio, ratio),
+            wraps=True,
+        ),
+    ]
+    return table([*columns, *(times if target is not None else [])], training.arms)
+
+
+def _convergence(arm: ArmTraining, training: TrainingSummary) -> Entry:
+    if arm.name == training.reference:
+        return Entry(text="reference", kind="reference")
+    return Entry(text=arm.convergence, kind=arm.convergence) if arm.convergence else Entry(text=NONE)
+
+
+CHANGE_KINDS: Mapping[ChangeVerdict, Kind] = {"regressed": "slower", "improved": "faster", "no regression": "equivalent"}
+
+
+def against_table(comparison: Comparison) -> Table:
+    """A row for each throughput, then for each ratio; none without an earlier result."""
+    found = comparison.against
+    if found is None:
+        return table([], [])
+    unit = f", {comparison.sample_unit}/s"
+    columns = [
+        Column("figure", lambda change: figure_name(change) + ("" if change.baseline else unit)),
+        number("then", lambda change: _figure(change, change.before)),
+        number("now", lambda change: _figure(change, change.after)),
+        number("change", "change.value", _signed),
+        number(f"{percent(found.confidence)} interval", "change.bounds", lambda bounds: " to ".join(map(_signed, bounds))),
+        Column("verdict", lambda change: _change_verdict(change, found), wraps=True),
+    ]
+    return table(columns, found.changes)
+
+
+def _figure(change: Change, value: float) -> str:
+    return ratio(value) if change.baseline else rate(value)
+
+
+def _signed(value: float) -> str:
+    return f"{value - 1:+.1%}"
+
+
+def _change_verdict(change: Change, found: Against) -> Entry:
+    beyond = f" beyond {percent(found.allow_slower)}" if change.is_beyond or change.verdict == "no regression" else ""
+    text = f"undecided: {REASONS[change.withheld_by].brief}" if change.withheld_by else f"{change.verdict}{beyond}"
+    return Entry(text=text, kind=CHANGE_KINDS.get(change.verdict, "undecided"))

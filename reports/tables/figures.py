@@ -1,0 +1,265 @@
+"""The registry of figures: where each lies, and what it is called in CSV files, in tables and in gauges.
+
+A new figure of an arm, a ratio, a case or a change is one entry here. Tables, CSV, gauges, trackers and JUnit walk these lists.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from measurement.records.block_steps import PHASES
+from measurement.records.record import Case
+from reports.conclusions.step_terms import TERMS
+from reports.parts_schema import ArmTraining
+from reports.schema import ArmSummary, CaseFigures, Point, RatioSummary, Summary
+from reports.wording.causes import TERM_NAMES
+from reports.wording.formatting import gibibytes, milliseconds, rate, ratio, significant
+
+UNITS = ("bytes_per_second", "samples_per_second", "seconds", "bytes", "joules", "ratio")
+BOUNDS = ("ci_low", "ci_high")
+Words = Callable[[Any], str]
+
+
+class Figure(NamedTuple):
+    """One figure, wherever it is shown."""
+
+    name: str = ""
+    """Its column in CSV files, with its unit; ``{unit}`` is that of the samples. Empty: there it is not."""
+    path: str | Callable[[Any], Any] = ""
+    """Where it lies in a ``ArmRow`` (``figure_at``), or what reads it; empty: in the field of its name."""
+    title: str = ""
+    """Of its column in the table of its group; empty: it is not in it."""
+    words: Words = str
+    """How the table writes it."""
+    gauge: str = ""
+    """Its name in OpenMetrics and trackers, with its unit; empty: there it is not."""
+    meaning: str = ""
+    """Of the gauge."""
+    bounded: bool = False
+    """Whether it is an estimate."""
+
+    def read(self, found: Any) -> Any:
+        """The figure of a row, or of a change; None where there is none."""
+        return self.path(found) if callable(self.path) else figure_at(found, self.path or self.name)
+
+    def value(self, found: Any) -> float | None:
+        """As a number."""
+        read = self.read(found)
+        value: float | None = figure_at(read, "value") if self.bounded else read
+        return value
+
+    @property
+    def unit(self) -> str:
+        """Of the gauge; empty: it has none."""
+        return next((unit for unit in UNITS if self.gauge.endswith(unit)), "")
+
+
+def figure_at(found: Any, path: str) -> Any:
+    """What lies at a path of fields and keys, such as ``resources.mfu.value``; None where something on it is not there."""
+    for part in path.split("."):
+        if found is None:
+            break
+        found = found.get(part) if isinstance(found, Mapping) else getattr(found, part)
+    return found
+
+
+def columns(figures: Iterable[Figure], found: Any, *, unit: str = "") -> dict[str, Any]:
+    """Columns of CSV files; estimates have two more, for their bounds."""
+    made: dict[str, Any] = {}
+    for figure in figures:
+        name = figure.name.format(unit=unit)
+        made[name] = figure.value(found)
+        made |= {f"{name}_{end}": figure_at(figure.read(found), end) for end in BOUNDS if figure.bounded}
+    return made
+
+
+class ArmRow(NamedTuple):
+    """An arm in one place, beside the baseline; of a micro-benchmark, in one case."""
+
+    summary: Summary
+    place: str
+    """The point's name; empty where there is but one."""
+    point: Point
+    arm: ArmSummary
+    case: Case | None
+    result: RatioSummary | None
+
+    @property
+    def figures(self) -> CaseFigures | None:
+        """The arm's in the case."""
+        return self.arm.case(self.case.name) if self.case else None
+
+    @property
+    def training(self) -> ArmTraining | None:
+        """How the arm converges."""
+        return self.point.training.arm(self.arm.name) if self.point.training else None
+
+    @property
+    def equality(self) -> dict[str, Any]:
+        """Whether a script trains as the baseline does; empty for the baseline."""
+        known = {name: getattr(self.point.equality, name) for name in JUDGED} if self.point.equality else {}
+        return {name: by_arm.get(self.arm.name) for name, by_arm in known.items()}
+
+    @property
+    def hosts(self) -> str:
+        """Of the point, as they were asked for, or as they were used."""
+        hosts = self.point.hosts or ""
+        return hosts if isinstance(hosts, str) else " ".join(hosts)
+
+
+def arm_rows(summary: Summary, *, by_case: bool = False) -> list[ArmRow]:
+    """All arms, in the plan's order; of a study at each point."""
+    found = []
+    for place, point in summary.places.items():
+        cases: Sequence[Case | None] = point.cases if by_case and point.cases else [None]
+        for case, arm in itertools.product(cases, point.arms):
+            found.append(ArmRow(summary, place, point, arm, case, point.result(arm.name, case.name if case else None)))
+    return found
+
+
+def _of(place: str, *names: str) -> tuple[Figure, ...]:
+    """Figures that are called as their fields are."""
+    return tuple(Figure(name, f"{place}.{name}") for name in names)
+
+
+JUDGED = ("start", "gradients", "parameters", "loss")
+IDENTITY = (
+    *_of("summary", "comparison_id", "workload"),
+    Figure("arm", "arm.name"),
+    *_of("arm", "role", "status", "backend", "transport", "launcher", "world_size"),
+    Figure("hosts"),
+    *_of("point", "local_batch_size"),
+    Figure("options", lambda row: json.dumps(row.arm.options, sort_keys=True)),
+)
+RATIO = (
+    Figure("baseline", "result.baseline"),
+    Figure("throughput_ratio", "result.throughput_ratio", gauge="throughput_ratio", meaning="The throughput over the baseline's."),
+    Figure("ci_low", "result.ci_low", gauge="throughput_low_ratio", meaning="The lower end of that ratio's interval."),
+    Figure("ci_high", "result.ci_high", gauge="throughput_high_ratio", meaning="The upper end of that ratio's interval."),
+    *_of("result", "equivalence_low", "equivalence_high", "confidence", "verdict", "launches", "pairs", "more_minutes"),
+)
+TERM = tuple(
+    Figure(
+        f"{term}_s",
+        f"arm.step_terms_s.{term}",
+        TERM_NAMES[term],
+        milliseconds,
+        f"{term}_seconds",
+        f"What a step takes for {term.replace('_', ' ')}.",
+        bounded=True,
+    )
+    for term in TERMS
+)
+SPEED = (
+    Figure(
+        "throughput_{unit}_per_s",
+        "arm.throughput_per_s",
+        gauge="throughput_samples_per_second",
+        meaning="All samples over all seconds, stalls included.",
+        bounded=True,
+    ),
+    *(Figure(f"step_time_p{q}_s", f"arm.step_time_s.p{q}") for q in (5, 25)),
+    Figure(
+        "step_time_p50_s",
+        "arm.step_time_s.p50",
+        gauge="step_time_seconds",
+        meaning="The median step of the slowest rank.",
+    ),
+    *(Figure(f"step_time_p{q}_s", f"arm.step_time_s.p{q}") for q in (75, 95)),
+    *(Figure(f"phase_{phase}_s", f"arm.phases_s.{phase}") for phase in PHASES),
+)
+RESOURCES = (
+    Figure("peak_memory_bytes", "arm.peak_memory_bytes", gauge="peak_memory_bytes", meaning="The most memory of a rank."),
+    Figure("flops_per_sample", "arm.resources.flops_per_sample"),
+    Figure("per_device_per_s", "arm.resources.per_device_per_s", "{unit}/s per {device}", rate, bounded=True),
+    Figure("flops_per_device_per_s", "arm.resources.flops_per_s", "{flops} per {device}", significant, bounded=True),
+    Figure("mfu", "arm.resources.mfu", "MFU", "{:.1%}".format, bounded=True),
+    Figure("memory_bytes", "arm.resources.memory_bytes", "peak GiB", lambda size: gibibytes(round(size)), bounded=True),
+    Figure("memory_ratio", "result.memory_ratio", "memory ratio", ratio, bounded=True),
+    Figure(
+        "energy_per_sample_j",
+        "arm.energy_per_sample_j",
+        "J per sample",
+        significant,
+        "energy_per_sample_joules",
+        "Energy of all hosts for one sample.",
+    ),
+)
+SPEED_UP = Figure("speed_up", "arm.speed_up", "speed-up", "{:.2f}".format, bounded=True)
+EFFICIENCY = Figure(
+    "scaling_efficiency",
+    "arm.scaling_efficiency",
+    "efficiency",
+    "{:.0%}".format,
+    "scaling_efficiency_ratio",
+    "Speed-up over that of the compute units.",
+    bounded=True,
+)
+TIME_TO_TRAIN = Figure("time_to_train_s", "arm.time_to_train_s", "seconds to {end}", "{:.3g}".format, bounded=True)
+LINKS = (
+    Figure("link_sent_bytes_per_step", lambda row: max((link.sent_bytes for link in row.arm.links), default=None)),
+    Figure("link_needed_bytes_per_step", lambda row: max((link.needed_bytes for link in row.arm.links), default=None)),
+)
+ARM = (*SPEED, *TERM, *RESOURCES, SPEED_UP, EFFICIENCY, *_of("arm", "scaling_baseline"), TIME_TO_TRAIN, *LINKS)
+OUTCOME = (
+    Figure("parity_passed", "arm.parity.passed"),
+    Figure("gradient_error", "arm.parity.gradient_error"),
+    Figure("error", lambda row: " | ".join(error.message for error in row.arm.errors)),
+)
+TRAINING = (
+    *_of("training", "seeds"),
+    Figure("final_top1", "training.final_top1", bounded=True),
+    Figure("final_top1_difference", "training.difference", bounded=True),
+    *_of("training", "convergence", "time_to_accuracy_s", "seeds_reached"),
+    Figure("time_ratio", "training.time_ratio", bounded=True),
+)
+EQUALITY = (
+    *(Figure(name, f"equality.{name}.verdict") for name in JUDGED),
+    Figure("first_difference_step", "equality.parameters.first_difference_step"),
+    Figure("loss_difference", "equality.loss.difference", bounded=True),
+)
+CASE = (
+    Figure("case", "case.name"),
+    *_of("case", "operation", "message_bytes"),
+    *_of("figures", "not_offered"),
+    Figure("latency_s", "figures.latency_s", gauge="latency_seconds", meaning="The median time of one message.", bounded=True),
+    Figure("algbw_bytes_per_s", "figures.algbw_bytes_per_s", bounded=True),
+    Figure(
+        "busbw_bytes_per_s",
+        "figures.busbw_bytes_per_s",
+        gauge="busbw_bytes_per_second",
+        meaning="Bus bandwidth as in nccl-tests.",
+        bounded=True,
+    ),
+    Figure(
+        "samples_per_s",
+        "figures.samples_per_s",
+        gauge="loaded_samples_per_second",
+        meaning="All ranks' samples over time.",
+        bounded=True,
+    ),
+)
+CHANGE = (
+    *map(Figure, ("before", "after", "verdict", "launches_before", "launches_after")),
+    Figure("change", gauge="change_ratio", meaning="The figure over that of the earlier result.", bounded=True),
+    Figure("is_beyond", gauge="regressed", meaning="1 where the figure lost more than was allowed, else 0."),
+)
+OK = Figure(
+    path=lambda row: None if row.arm.status == "not at this point" else float(row.arm.status == "ok"),
+    gauge="arm_ok",
+    meaning="1 where the arm ran and computes as it must, else 0.",
+)
+VERDICT = Figure(
+    path=lambda row: 1.0 if row.result and row.result.throughput_ratio else None,
+    gauge="verdict",
+    meaning="1 where the label verdict says what came out.",
+)
+CREATED = Figure(
+    path=lambda summary: datetime.fromisoformat(summary.created_at).timestamp() if summary.created_at else None,
+    gauge="created_timestamp_seconds",
+    meaning="When measuring began, since 1970.",
+)
