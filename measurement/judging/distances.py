@@ -134,8 +134,3 @@ def shares(parts: Array, wholes: Array) -> Array:
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         is_share = (wholes > 0) & np.isfinite(parts) & np.isfinite(wholes)
         return np.asarray(np.where(parts == 0, 0.0, np.where(is_share, parts / wholes, math.inf)))
-
-
-def farthest(distances: Mapping[str, float], *, beyond: float = 0.0) -> list[str]:
-    """The names whose distance is beyond this, the farthest first."""
-    return sorted((name for name, value in distances.items() if not value <= beyond), key=lambda name: -distances[name])

@@ -66,8 +66,10 @@ class RankDistances:
 def against(found: Sequence[Tensors], wanted: Sketches, lengths: Array, tolerances: Array) -> RankDistances:
     """Hold every rank's tensors against these, relative to ``lengths``."""
     missing = [np.nan] * wanted.table.shape[1]
-    by_rank = [Sketches.of({name: tensors.get(name, missing) for name in wanted.names}) for tensors in found]
-    table = np.array([shares((own - wanted).norms, lengths) for own in by_rank]).reshape(len(found), len(wanted.names))
+    table = np.zeros((len(found), len(wanted.names)))
+    for row, tensors in zip(table, found, strict=True):
+        own = Sketches.of({name: tensors.get(name, missing) for name in wanted.names})
+        row[:] = shares((own - wanted).norms, lengths)
     return RankDistances(names=wanted.names, table=table, tolerances=tolerances)
 
 

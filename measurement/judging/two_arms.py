@@ -44,6 +44,11 @@ class Apart:
         """The largest excess."""
         return max(self.excess.values(), default=0.0)
 
+    def beyond(self, tolerance: float) -> list[str]:
+        """The tensors whose excess is larger, the farthest first."""
+        excess = self.excess
+        return sorted((name for name, value in excess.items() if not value <= tolerance), key=lambda name: -excess[name])
+
     def is_beyond(self, tolerance: float, single: float) -> bool:
         """Whether all together are farther apart than ``tolerance``, or one of them than ``single``."""
         return not (self.distance <= tolerance + self.rounding and self.worst <= single)

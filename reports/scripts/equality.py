@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from measurement.judging.distances import ARITHMETICS, Arithmetic, Sketches, arithmetic_of, farthest
+from measurement.judging.distances import ARITHMETICS, Arithmetic, Sketches, arithmetic_of
 from measurement.judging.ranks import ALIKE, BUFFER, common_names, named, ranks_apart
 from measurement.judging.two_arms import Apart, Moved, gradient_factor, gradients_apart, start_apart, steps_apart
 from measurement.plans.plan import Plan
@@ -208,7 +208,7 @@ def _tolerances(least: float, control: Sequence[Apart]) -> tuple[float, float]:
 
 
 def _start(pair: _Pair) -> StartEquality:
-    beyond = farthest(pair.start.excess, beyond=ALIKE)
+    beyond = pair.start.beyond(ALIKE)
     parameters = [name for name in beyond if not name.startswith(BUFFER)]
     told = {"distance": pair.start.distance, "only_here": pair.only_here, "missing_here": pair.missing_here}
     if beyond:
@@ -230,7 +230,7 @@ def _judge_gradients(pair: _Pair, tolerances: tuple[float, float]) -> GradientEq
         return told
     if not found.is_beyond(tolerance, single):
         return told.model_copy(update={"verdict": _near(found.distance)})
-    names = farthest(found.excess, beyond=single if found.distance <= tolerance else tolerance)
+    names = found.beyond(single if found.distance <= tolerance else tolerance)
     return told.model_copy(update={"verdict": "apart", "factor": pair.factor, "names": names})
 
 
@@ -244,7 +244,7 @@ def _judge_parameters(steps: Sequence[Apart], tolerances: tuple[float, float]) -
     number = next((number for number, step in enumerate(steps) if step.is_beyond(tolerance, single)), None)
     if number is None:
         return told.model_copy(update={"verdict": _near(max(told.distances))})
-    far = farthest(steps[number].excess, beyond=tolerance)
+    far = steps[number].beyond(tolerance)
     names = far if len(far) < len(steps[number].names) else []
     return told.model_copy(update={"verdict": "apart", "first_difference_step": number + 1, "names": names})
 

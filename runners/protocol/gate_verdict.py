@@ -111,7 +111,7 @@ def judge_parity(reports: list[ParityReport]) -> ParityResult:
         notes.append("gradients not compared: this option does not compute the mean of the ranks' gradients")
     else:
         gradients = _against_mean(reports, scale=first.gradient_scale)
-        failures += _gradient_failures(gradients, gradient_tolerances(first))
+        failures += _gradient_failures(gradients, first.tolerances)
         if first.gradient_scale != 1.0:
             notes.append(f"gradients are {first.gradient_scale:g} x the mean, as the options ask")
     drifted = drift_between([report.drift for report in reports])
@@ -126,7 +126,7 @@ def judge_parity(reports: list[ParityReport]) -> ParityResult:
         failures=_shown(failures),
         gradient_error=gradients.worst if gradients else None,
         parameter_spread=ended.worst,
-        tolerance=max(gradient_tolerances(first).values(), default=first.gradient_tolerance),
+        tolerance=max(first.tolerances.values(), default=EXACT),
         notes=notes,
         calls=[report.calls for report in reports],
         samples_digest=hashlib.sha256("".join(report.samples for report in reports).encode()).hexdigest()[:16],
@@ -145,29 +145,27 @@ def _same_samples(reports: list[ParityReport]) -> list[str]:
 
 def _against_mean(reports: list[ParityReport], *, scale: float) -> RankDistances:
     """Hold every rank's synchronised gradients against the scaled mean of all ranks' own."""
-    first, allowed = reports[0], gradient_tolerances(reports[0])
-    local = [Sketches.of(report.local, first.local) for report in reports]
-    mean = Sketches(names=local[0].names, table=scale * np.mean([own.table for own in local], axis=0))
-    tolerances = np.array([allowed[name] for name in mean.names])
-    usual = scale * np.mean([own.norms for own in local], axis=0)
-    rounding = scale * rounding_of(local[0], first.sizes, FLOAT32, tried=first.noise)
+    first = reports[0]
+    local = Sketches.of(first.local)
+    table, lengths = np.zeros_like(local.table), np.zeros(len(local.names))
+    for report in reports:  # one after another: a thousand at once take tens of megabytes
+        own = Sketches.of(report.local, local.names)
+        table += own.table
+        lengths += own.norms
+    mean, usual = Sketches(names=local.names, table=scale * table / len(reports)), scale * lengths / len(reports)
+    tolerances = np.array([first.tolerances.get(name, EXACT) for name in local.names])
+    rounding = scale * rounding_of(local, first.sizes, FLOAT32, tried=first.noise)
     found = [report.synced for report in reports]
     return against_gradients(found, mean, rounding=rounding, tolerances=tolerances, usual=usual)
 
 
 def _gradient_failures(found: RankDistances, allowed: dict[str, float]) -> list[str]:
     return [
-        f"rank {rank}: gradient of '{name}' is off by {error:.2g} (relative L2, tolerance {allowed[name]:g})"
+        f"rank {rank}: gradient of '{name}' is off by {error:.2g} (relative L2, tolerance {allowed.get(name, EXACT):g})"
         if math.isfinite(error)
         else f"rank {rank}: gradient of '{name}' is not finite after the exchange, and each rank's own is"
         for rank, name, error in found.beyond
     ]
-
-
-def gradient_tolerances(report: ParityReport) -> dict[str, float]:
-    """By gradient: what rounding in its dtype asks for, or the backend's and the precision's where they round more coarsely."""
-    coarser = report.gradient_tolerance if report.gradient_tolerance > EXACT else 0.0
-    return {name: max(coarser, report.tolerances.get(name, EXACT)) for name in report.local}
 
 
 def compare_calls(first: Sequence[dict[str, int]], calls: Sequence[dict[str, int]], *, first_arm: str) -> list[str]:
@@ -237,9 +235,8 @@ def compare_state(first: ParityReport, other: ParityReport, *, first_arm: str) -
 
 
 def _tolerance(first: ParityReport, other: ParityReport, name: str) -> float:
-    """Of a tensor after the steps: their number × what a gradient's tolerance makes of one."""
-    gradients = [*gradient_tolerances(first).values(), *gradient_tolerances(other).values()]
-    coarsest = max(gradients, default=max(first.gradient_tolerance, other.gradient_tolerance))
+    """A tensor's, after the steps: their number × what a gradient's tolerance makes of one."""
+    coarsest = max([*first.tolerances.values(), *other.tolerances.values()], default=EXACT)
     return GATE_STEPS * max(coarsest, *(report.rounding.get(name, 0.0) / ROUNDING for report in (first, other)))
 
 

@@ -163,10 +163,9 @@ class ParityReport(Message):
     samples: str
     """Digest of the batches this rank consumed; empty: they hold no tensors."""
     gradient_scale: float | None
-    gradient_tolerance: float
-    """The backend's or the precision's, whichever is coarser."""
     tolerances: dict[str, float] = {}
-    """What rounding in its own dtype asks for besides, by gradient. Empty: that of float32."""
+    """Relative L2 error that each gradient may have: by its dtype, or the backend's or the precision's where these round more
+    coarsely. One that is not named here is held to float32's."""
     noise: dict[str, float] = {}
     """L2 norm of what rounding makes of each of this rank's gradients; rank 0's alone."""
     not_compared: list[str] = []

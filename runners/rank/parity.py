@@ -103,9 +103,15 @@ def _take_steps(trainer: Trainer) -> ParityReport:
         sizes={name: value.numel() for name, value in {**parameters, **state}.items() if isinstance(value, Tensor)},
         samples=str(digest),
         gradient_scale=trainer.gradient_scale,
-        gradient_tolerance=max(trainer.backend.gradient_tolerance, trainer.step_precision.gradient_error),
-        tolerances={name: tolerance_of(tensor) for name, tensor in model.named_parameters() if tensor.requires_grad},
+        tolerances=_tolerances(trainer, model),
     )
+
+
+def _tolerances(trainer: Trainer, model: nn.Module) -> dict[str, float]:
+    coarsest = max(trainer.backend.gradient_tolerance, trainer.step_precision.gradient_error)
+    least = coarsest if coarsest > EXACT else 0.0  # a float64 gradient is exchanged as one
+    trained = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    return {name: max(least, tolerance_of(parameter)) for name, parameter in trained}
 
 
 def sketch_states(state: Mapping[str, Any]) -> tuple[Sketches, list[str]]:

@@ -20,7 +20,7 @@ def report(rank, **changes):
     state, _ = sketch_states(tensors(1))
     fields = {"started": state, "wanted": state, "local": state, "synced": state, "ended": state}
     sizes = {name: value.numel() for name, value in tensors(1).items()}
-    made = ParityReport(**fields, sizes=sizes, samples=f"of {rank}", gradient_scale=1.0, gradient_tolerance=1e-4)
+    made = ParityReport(**fields, sizes=sizes, samples=f"of {rank}", gradient_scale=1.0)
     return made.model_copy(update=changes)
 
 

@@ -45,7 +45,6 @@ def reports(world_size=3, synced=None, **changes):
             sizes={name: value.numel() for name, value in mean.items()},
             samples=f"digest of {rank}",
             gradient_scale=1.0,
-            gradient_tolerance=1e-4,
         )
         for rank in range(world_size)
     ]

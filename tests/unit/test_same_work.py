@@ -37,7 +37,6 @@ def report(*, parameters=None, momentum=None, **changes):
         sizes={name: value.numel() for name, value in {**started, **state}.items()},
         samples="",
         gradient_scale=1.0,
-        gradient_tolerance=1e-4,
     )
     return made.model_copy(update=changes)
 
