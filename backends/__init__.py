@@ -7,7 +7,7 @@ from typing import Any
 
 from backends.base import INTERFACE, Backend
 from measurement.errors import PlanError
-from measurement.plans.options import checked
+from measurement.plans.settings import checked
 from measurement.registry import Registry
 
 REGISTRY = Registry(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, ClassVar, TypeVar
 
@@ -17,7 +18,6 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from backends.search_space import Setting
 from measurement.agent.ringside_agent.place import World
 from measurement.communicator import Communicator
 from measurement.conditions.disturbing_variables import Library, refusal
@@ -343,3 +343,22 @@ def tensor_of(data: bytes) -> Tensor:
 def bytes_of(tensor: Tensor) -> bytes:
     """The reverse, from any device."""
     return tensor.cpu().numpy().tobytes()
+
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """An option that changes how fast steps are."""
+
+    option: str
+    """As in a plan."""
+    values: tuple[Any, ...]
+    """Worth trying, in order: neighbours are alike."""
+    variable: str | None = None
+    """Environment variable that sets it, too; a plan that sets this has fixed the option."""
+    only_with: Mapping[str, Any] = field(default_factory=dict)
+    """Values of other options without which it means nothing."""
+    is_lossy: bool = False
+    """Whether values other than the default send less than the gradients, so that training may come out otherwise."""

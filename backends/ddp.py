@@ -15,9 +15,8 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from backends.base import BuildOptimizer, Prepared
+from backends.base import MIB, BuildOptimizer, Prepared, Setting
 from backends.remade_optimizer import STATE_HOOKS, STEP_HOOKS, require_no_hooks, require_remade, share_attributes, share_hooks
-from backends.search_space import MIB, Setting
 from backends.torch_distributed import ProcessGroupOptions, TorchDistributed
 from measurement.errors import PlanError, shortened
 from measurement.judging.distances import arithmetic_of

@@ -23,7 +23,7 @@ from measurement.agent.ringside_agent.place import MPI, RENDEZVOUS, World
 from measurement.communicator import Communicator
 from measurement.errors import PlanError
 from measurement.plans.settings import PlanOptions
-from measurement.probes.nccl_library import nccl_of
+from measurement.probes.installed_libraries import nccl_of
 from measurement.records.trace import Span
 
 NCCL_WHILE_STOPPED = {"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": str(WHILE_STOPPED_S)}

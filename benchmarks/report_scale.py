@@ -22,8 +22,8 @@ from pyarrow.parquet import ParquetWriter
 
 from measurement.conditions.same_environment import plan_digest
 from measurement.plans.plan import Arm, Measurement, Plan
-from measurement.records.block_steps import PHASES
 from measurement.records.record import STEP_COLUMNS, BlockRecord, LaunchRecord, Manifest, ParityResult, RankReport
+from measurement.records.record_types import PHASES
 from measurement.records.results import ResultsFolder
 
 STEPS_PER_BLOCK = 12

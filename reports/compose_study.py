@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from measurement.errors import RecordError
 from measurement.plans.plan import Plan
-from measurement.plans.points import plan_at, world_size_at
+from measurement.plans.plan_file import plan_at, world_size_at
 from measurement.records.record import Manifest
 from measurement.records.results import ResultsFolder
 from reports import conclude, write_files, write_reports

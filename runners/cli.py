@@ -122,7 +122,7 @@ def print_scripts(plan: Plan) -> None:
 @app.command()
 def doctor() -> None:
     """Show what is installed, built and reachable here, with the remedy for what is not."""
-    from runners.doctor.command import diagnose, print_findings
+    from runners.doctor import diagnose, print_findings
 
     print_findings(diagnose())
 

@@ -101,8 +101,7 @@ class _Placed:
 
 
 def _place(given: Path, engine: Engine, *, nodes: int | None, settings: Sequence[str]) -> _Placed:
-    from measurement.plans.plan_file import read_content
-    from measurement.plans.points import world_size_at
+    from measurement.plans.plan_file import read_content, world_size_at
     from runners.hosts.batch_jobs import JOB_IDS, KUBERNETES
     from runners.hosts.placement import has_commands, hosts_of_commands, planned_hosts
     from runners.planning.plan_reading import find_plan, read_plan

@@ -11,8 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from measurement.communicator import Communicator
 from measurement.errors import PlanError
-from measurement.plans.options import checked
-from measurement.plans.settings import PlanOptions
+from measurement.plans.settings import PlanOptions, checked
 from measurement.records.record import Case
 from workloads import Workload, workload_class
 from workloads.micro_benchmark import MicroBenchmark, Repetition

@@ -13,22 +13,28 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from backends.base import Backend, BuildOptimizer, Prepared, Store, bytes_of, tensor_of
+from backends.base import Backend, BuildOptimizer, Prepared, Setting, Store, bytes_of, tensor_of
 from backends.carried_tensors import require_reduced, require_sent, state_tensors
 from backends.horovod.communicator import HorovodCommunicator
-from backends.horovod.optimizer import HorovodPrepared, carry_over, require_wrappable
+from backends.horovod.optimizer import (
+    REDUCED,
+    HorovodPrepared,
+    LayoutKept,
+    broadcast_state,
+    carry_over,
+    of_another_layout,
+    require_wrappable,
+)
 from backends.horovod.options import HorovodOptions, knobs_asked_for, knobs_in_force, space_of, users_code
 from backends.horovod.rendezvous import is_without_rendezvous, rendezvous_over_gloo
-from backends.horovod.tensors import REDUCED, LayoutKept, broadcast_state, of_another_layout
 from backends.horovod.timeline import traced
 from backends.mpi.library import find_wheel
 from backends.remade_optimizer import constructor_needs, without_constructor
-from backends.search_space import Setting
 from measurement.agent.ringside_agent.place import HOROVOD, MPI, RENDEZVOUS, World
 from measurement.communicator import Communicator
 from measurement.errors import LaunchError, PlanError, shortened
 from measurement.judging.distances import arithmetic_of
-from measurement.probes.nccl_library import nccl_of, version_of
+from measurement.probes.installed_libraries import nccl_of, version_of
 from measurement.records.trace import Span
 
 

@@ -8,8 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from backends.base import WHILE_STOPPED_S
-from backends.search_space import MIB, Setting
+from backends.base import MIB, WHILE_STOPPED_S, Setting
 from measurement.plans.settings import PlanOptions
 
 DEFAULTS = {

@@ -1,4 +1,7 @@
-"""Plans read from YAML and checked; all that is wrong with one is told in one message."""
+"""Plans read from YAML and checked, with the files that they name, and at a study's points.
+
+All that is wrong with one is told in one message.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,8 @@ from pydantic.config import ExtraValues
 
 from measurement.errors import PlanError, cut, quoted
 from measurement.files import read_text
-from measurement.plans.options import OptionsElsewhere, checked, fields_at
-from measurement.plans.plan import FIXED_LENGTH, Plan
+from measurement.plans.plan import FIXED_LENGTH, FOR_HOSTS, Plan
+from measurement.plans.settings import OptionsElsewhere, checked, fields_at
 
 
 def read_content(path: Path, *, overrides: Iterable[str] = ()) -> dict[str, Any]:
@@ -139,3 +142,85 @@ class _StrictLoader(yaml.SafeLoader):
             if isinstance(key, str):
                 seen.add(key)
         return super().construct_mapping(node, deep=deep)
+
+
+KINDS = ("workload", "backend", "launcher")
+"""Keys whose values are references, in the plan, in its arms and at its points."""
+
+
+def placed_beside(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """A plan's plain values with its files as they are found: beside the plan, in ``folder``, then in the working directory.
+
+    A plan in the working directory stays as it is. Otherwise a file beside the plan is named by its absolute path, which ranks on
+    other hosts find, too, where they find the working directory.
+
+    Raises:
+        PlanError: a file is in neither folder.
+    """
+    found = {key: _placed(value, key, folder) for key, value in content.items()}
+    for section in ("arms", "points"):
+        if isinstance(found.get(section), Mapping):
+            parts = found[section].items()
+            found[section] = {name: placed_beside(part, folder) if isinstance(part, Mapping) else part for name, part in parts}
+    if isinstance(found.get("reports"), list):
+        found["reports"] = [_placed(one, "report", folder, kinds=("report",)) for one in found["reports"]]
+    return found
+
+
+def _placed(value: Any, key: str, folder: Path, *, kinds: tuple[str, ...] = KINDS) -> Any:
+    if key not in kinds or not isinstance(value, str) or ":" not in value:
+        return value
+    module, _, name = value.rpartition(":")
+    path = Path(module if module.endswith(".py") else f"{module}.py")
+    if path.is_absolute() or folder.resolve() == Path.cwd():
+        return value
+    if (folder / path).is_file():
+        return f"{(folder / path).resolve()}:{name}"
+    if module.endswith(".py") and not path.is_file():
+        raise PlanError(
+            f"{key} file '{path}' does not exist, neither beside the plan ({folder.resolve()}) nor in the working directory "
+            f"({Path.cwd()}); give its path from one of them"
+        )
+    return value
+
+
+def plan_at(study: Plan, name: str, *, without: Collection[str] = ()) -> Plan:
+    """The comparison at one point of a study, without the arms that cannot run there.
+
+    Raises:
+        PlanError: what the point says makes no plan.
+    """
+    point = study.points[name]
+    if study.baseline in without:
+        raise PlanError(f"point '{name}': the baseline '{study.baseline}' cannot run there; choose one that runs at every point")
+    changes = point.model_dump(exclude_none=True)
+    if study.scaling == "strong":
+        changes["local_batch_size"] = shared_batch(study, name)
+    content = study.model_dump(exclude={"points", "scaling"}) | changes
+    content["name"] = f"{study.name}.{name}"
+    content["arms"] = {arm: value for arm, value in content["arms"].items() if arm not in without}
+    if content["hosts"] is None:
+        content |= {field: changes.get(field) for field in FOR_HOSTS}
+    return check_plan(content, source=f"point '{name}'")
+
+
+def world_size_at(study: Plan, name: str) -> int:
+    """Ranks at a point."""
+    return study.points[name].world_size or study.world_size
+
+
+def shared_batch(study: Plan, name: str) -> int:
+    """Samples of each rank and micro-step at a point, where all points share the first one's global batch.
+
+    Raises:
+        PlanError: it leaves a remainder.
+    """
+    first = next(iter(study.points))
+    samples = (study.points[first].local_batch_size or study.local_batch_size) * world_size_at(study, first)
+    ranks = world_size_at(study, name)
+    if samples % ranks:
+        raise PlanError(
+            f"point '{name}': scaling: strong shares the first point's {samples} samples among {ranks} ranks, which leaves a "
+            f"remainder; choose a local_batch_size with which '{first}' has a multiple of {ranks} samples"
+        )
+    return samples // ranks

@@ -1,15 +1,16 @@
-"""Training to the end, and what is written down of every epoch; speed alone needs none of it."""
+"""Sections of a plan and options of its arms, how they are checked, and what is written down of a training's epochs."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.config import ExtraValues
 
-from measurement.errors import PlanError
+from measurement.errors import PlanError, cut, joined, quoted, unknown_name
 
 Input = Literal["real", "synthetic"]
 """An arm's batches: as its workload gives them, or its first ones, repeated from memory."""
@@ -128,3 +129,52 @@ class SpeedSettings(Section):
                 "speed.sync_batchnorm: this run is on the CPU, and the synchronised batch norms of PyTorch and Horovod refuse that "
                 "('SyncBatchNorm expected input tensor to be on GPU'); leave it out"
             )
+
+
+Model = TypeVar("Model", bound=BaseModel)
+OptionsElsewhere = Callable[[], Mapping[str, str]]
+"""Gives names that are options in another place, with the place; asked only where something is unknown."""
+
+
+def checked(
+    model: type[Model],
+    content: Mapping[str, Any],
+    *,
+    source: str,
+    elsewhere: OptionsElsewhere = dict,
+    extra: ExtraValues | None = None,
+) -> Model:
+    """``model`` made from ``content``, or one PlanError that tells every unknown key (with the closest known) and bad value.
+
+    ``extra``: "ignore" leaves unknown keys out.
+    """
+    try:
+        return model.model_validate(content, extra=extra)
+    except UnicodeError as error:
+        raise PlanError(f"{source}: a text holds half of a character (\\ud800 to \\udfff), which is none; write it out") from error
+    except ValidationError as error:
+        places = elsewhere()
+        raise PlanError(f"{source}: {joined([_explain(model, issue, places) for issue in error.errors()])}") from error
+
+
+def _explain(model: type[BaseModel], issue: Any, elsewhere: Mapping[str, str]) -> str:
+    place = cut(".".join(str(part) for part in issue["loc"]))
+    if issue["type"] == "extra_forbidden":
+        *section, name = issue["loc"]
+        where = f" in '{cut('.'.join(map(str, section)))}'" if section else ""
+        return unknown_name("option", str(name), fields_at(model, section), elsewhere=elsewhere) + where
+    if issue["type"] == "missing":
+        return f"'{place}' is missing"
+    message = issue["msg"].removeprefix("Value error, ")
+    return f"{place} = {quoted(issue['input'])}: {cut(message)}" if place else cut(message)
+
+
+def fields_at(model: type[BaseModel], path: Iterable[str | int]) -> list[str]:
+    """The field names of the section that ``path`` leads to."""
+    section: Any = model
+    for part in path:
+        if isinstance(section, type) and issubclass(section, BaseModel) and part in section.model_fields:
+            section = section.model_fields[str(part)].annotation
+        arguments = getattr(section, "__args__", ())
+        section = next((a for a in arguments if isinstance(a, type) and issubclass(a, BaseModel)), section)
+    return list(section.model_fields) if isinstance(section, type) and issubclass(section, BaseModel) else []

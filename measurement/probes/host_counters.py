@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import time
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import psutil
-
-from measurement.probes.nvml import nvml as load_nvml
 
 POWERCAP = Path("/sys/class/powercap")
 IDLE = ("idle", "iowait", "steal", "guest", "guest_nice")
@@ -66,25 +65,37 @@ def _energy() -> dict[str, tuple[int, int]]:
 
 def _gpus() -> dict[int, dict[str, Any]]:
     """Return the counters of each GPU of this host."""
-    nvml = load_nvml()
-    if nvml is None:
+    library = nvml()
+    if library is None:
         return {}
     found = {}
-    for number in range(nvml.nvmlDeviceGetCount()):
-        device = nvml.nvmlDeviceGetHandleByIndex(number)
+    for number in range(library.nvmlDeviceGetCount()):
+        device = library.nvmlDeviceGetHandleByIndex(number)
 
         def read(name: str, *arguments: Any, device: Any = device) -> Any:
             try:
-                return getattr(nvml, name)(device, *arguments)
-            except nvml.NVMLError:  # this model does not tell
+                return getattr(library, name)(device, *arguments)
+            except library.NVMLError:  # this model does not tell
                 return None
 
         rates, memory = read("nvmlDeviceGetUtilizationRates"), read("nvmlDeviceGetMemoryInfo")
         found[number] = {
             "energy_mj": read("nvmlDeviceGetTotalEnergyConsumption"),
             "utilisation": None if rates is None else rates.gpu / 100,
-            "sm_mhz": read("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
+            "sm_mhz": read("nvmlDeviceGetClockInfo", library.NVML_CLOCK_SM),
             "memory_used_bytes": None if memory is None else memory.used,
             "slowed_by": read("nvmlDeviceGetCurrentClocksThrottleReasons"),
         }
     return found
+
+
+@cache
+def nvml() -> Any:
+    """The library, initialised; None where it is missing or finds no driver."""
+    try:
+        import pynvml  # type: ignore[import-untyped]
+
+        pynvml.nvmlInit()
+    except Exception:  # noqa: BLE001 - not installed, or no driver: whatever it says, there is none
+        return None
+    return pynvml

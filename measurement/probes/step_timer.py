@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from measurement.records.block_steps import PHASES
+from measurement.records.record_types import PHASES
 
 if TYPE_CHECKING:
     import torch

@@ -15,11 +15,9 @@ from typing import Any, Literal
 from pydantic import Field, PrivateAttr
 
 from measurement.plans.settings import EpochRecord, Input
-from measurement.records.block_steps import BlockSteps
 from measurement.records.host_use import HostUse
-from measurement.records.packed_floats import Phases
+from measurement.records.record_types import BlockSteps, Phases, Written
 from measurement.records.script_report import ScriptReport
-from measurement.records.written import Written
 
 SCHEMA_VERSION = 1
 """Version of records and manifests. A change that older files do not fit gets the next number, and an entry in ``MIGRATIONS``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from measurement.records.written import Written
+from measurement.records.record_types import Written
 
 Sketch = list[float]
 """float64 [up to 16]: a count sketch, whose norm is about that of the tensor. Linear, so differences can be told from sketches."""

@@ -14,9 +14,9 @@ import pandas as pd
 import pyarrow as pa
 from pyarrow.parquet import ParquetFile, ParquetWriter
 
-from measurement.records.block_steps import PHASES
 from measurement.records.host_use import HOST_COLUMNS
 from measurement.records.record import LOSS_COLUMNS, STEP_COLUMNS, BlockRecord, LaunchRecord
+from measurement.records.record_types import PHASES
 
 HOST_USE_TYPES: dict[str, Any] = {"launch": "int64", "arm": "string", **HOST_COLUMNS}
 ROWS_AT_ONCE = 1 << 20

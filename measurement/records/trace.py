@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from measurement.records.written import Written
+from measurement.records.record_types import Written
 
 Row = Literal["step", "phase", "exchange", "library", "gradient"]
 """A whole step; a phase of the training thread; a collective; the library's own work; on CPUs, a parameter's gradient, once it is

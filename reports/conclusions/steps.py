@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from measurement.records.block_steps import PHASES
 from measurement.records.record import LaunchRecord
+from measurement.records.record_types import PHASES
 from measurement.records.results import ResultsFolder
 from measurement.records.step_tables import ROWS_AT_ONCE, joined
 

@@ -15,8 +15,8 @@ import numpy as np
 import pandas as pd
 
 from measurement.probes.flops import peak_of
-from measurement.records.block_steps import PHASES
 from measurement.records.record import Case, Failure, LaunchRecord, RankReport
+from measurement.records.record_types import PHASES
 from reports.conclusions.blocks import throughput_interval
 from reports.conclusions.disturbances import summarise_gaps, summarise_load, summarise_page_faults, summarise_stalls
 from reports.conclusions.evidence import Evidence, cases_of

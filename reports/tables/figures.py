@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from measurement.records.block_steps import PHASES
 from measurement.records.record import Case
+from measurement.records.record_types import PHASES
 from reports.conclusions.step_terms import TERMS
 from reports.parts_schema import ArmTraining
 from reports.schema import ArmSummary, CaseFigures, Point, RatioSummary, Summary

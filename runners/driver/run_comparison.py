@@ -23,6 +23,7 @@ from measurement.conditions.sources import digests
 from measurement.environment import steering_environment
 from measurement.errors import PlanError
 from measurement.plans.plan import Plan
+from measurement.probes.fingerprint import BUSY_REMEDY, busy_warning
 from measurement.records.record import LaunchRecord, LengthChoice
 from measurement.records.results import ResultsFolder
 from reports import conclude, make_reports, write_reports
@@ -53,7 +54,6 @@ from runners.hosts.batch_jobs import job_id
 from runners.hosts.ssh_probe import probe_hosts
 from runners.planning.arms import seed_of
 from runners.planning.available import left_out_line
-from runners.processes.busy_machine import BUSY_REMEDY, busy_warning
 from runners.scripts.first_state import FIRST_STATE, FirstState
 
 

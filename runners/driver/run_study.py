@@ -9,7 +9,7 @@ from backends import backend_class
 from backends.single import Single
 from measurement.errors import PlanError, RingsideError, about
 from measurement.plans.plan import Plan
-from measurement.plans.points import plan_at, world_size_at
+from measurement.plans.plan_file import plan_at, world_size_at
 from measurement.records.results import ResultsFolder
 from reports.compose_study import write_study
 from reports.schema import Study

@@ -14,9 +14,8 @@ from rich.table import Table
 from measurement.addresses import bracketed
 from measurement.errors import HostfileError
 from runners.hosts.batch_jobs import job_hosts, job_system
-from runners.hosts.host_facts import NAMES
+from runners.hosts.host_facts import NAMES, doubts, hidden, lost, twice
 from runners.hosts.hostfile import parse_hosts, place_ranks, read_hostfile
-from runners.hosts.names import doubts, hidden, lost, twice
 from runners.hosts.preflight import gather_facts, places_here, route_to_others, unreached
 from runners.hosts.ssh_probe import HostStatus, probe_hosts
 from runners.launchers.base import HostSlots

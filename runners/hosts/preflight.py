@@ -20,8 +20,7 @@ from measurement.errors import LaunchError, PlanError
 from measurement.plans.plan import Plan
 from measurement.probes.fingerprint import cards, core_count
 from runners.hosts.batch_jobs import unused_nodes
-from runners.hosts.host_facts import CARDS, NAMES
-from runners.hosts.names import doubts, hidden, lost, twice
+from runners.hosts.host_facts import CARDS, NAMES, doubts, hidden, lost, twice
 from runners.hosts.placement import Placement, planned_hosts, spare_hosts
 from runners.hosts.ssh_probe import HostStatus, is_here, probe_hosts, require_reachable
 from runners.launchers.base import HERE
@@ -40,7 +39,7 @@ class Preflight:
     """``runners.hosts.host_facts`` by host; empty where all ranks are here."""
     warnings: Sequence[str] = ()
     hidden: Mapping[str, str] = field(default_factory=dict)
-    """Hosts that Gloo's ranks would tell the others wrong addresses of, see ``runners.hosts.names``."""
+    """Hosts that Gloo's ranks would tell the others wrong addresses of, see ``runners.hosts.host_facts``."""
 
 
 def inspect(plan: Plan) -> Preflight:

@@ -122,7 +122,7 @@ class Launcher(ABC):
         return self.rank_variables[0].gives if self.rank_variables else frozenset()
 
     def mpi_program(self, transport: str | None) -> tuple[str, str] | None:
-        """The program that must be of one MPI, and that MPI's name (``measurement.probes.installed_mpi``); None: there is none."""
+        """The program that must be of one MPI, and that MPI's name (``probes.installed_libraries``); None: there is none."""
         return None
 
     def refuses(self, hosts: Sequence[HostSlots]) -> str | None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from measurement.agent.ringside_agent.place import HOROVOD, MPI, RENDEZVOUS
-from measurement.probes.installed_mpi import MPICH, OPEN_MPI
+from measurement.probes.installed_libraries import MPICH, OPEN_MPI
 from runners.launchers.base import HERE, HostCommand, HostSlots, Launcher, LaunchJob
 from runners.launchers.rank_variables import RankVariables
 

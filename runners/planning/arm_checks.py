@@ -14,7 +14,7 @@ from measurement.agent.ringside_agent.place import HOROVOD
 from measurement.conditions.disturbing_variables import Disturbance, told
 from measurement.errors import LaunchError, PlanError, UnavailableError, quoted, shortened
 from measurement.plans.plan import Plan
-from measurement.probes.installed_mpi import installed_mpi
+from measurement.probes.installed_libraries import installed_mpi
 from runners.hosts.host_facts import CARDS
 from runners.launchers import HERE, REGISTRY, make_launcher
 from runners.planning.arms import ON_GPUS_ONLY
@@ -26,7 +26,7 @@ def require_findable(hidden: Mapping[str, str], backend: Backend, *, network_int
     """Refuse hosts whose ranks would tell each other wrong addresses over Gloo.
 
     Args:
-        hidden: hosts to the reason, see ``runners.hosts.names``.
+        hidden: hosts to the reason, see ``runners.hosts.host_facts``.
         backend: over the transport that it will use. Horovod 0.28.1 meets over Gloo under NCCL, too, and heeds no interface there.
         network_interface: where other backends' Gloo takes the address from instead.
 

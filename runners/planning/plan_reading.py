@@ -15,8 +15,7 @@ from typing import Any, get_args, get_origin
 from backends import backend_class
 from measurement.errors import TWO_SCRIPTS, PlanError, about, closest, quoted
 from measurement.plans.plan import Plan
-from measurement.plans.plan_file import check_plan, read_content
-from measurement.plans.references import placed_beside
+from measurement.plans.plan_file import check_plan, placed_beside, read_content
 from runners.hosts.placement import with_hosts
 from workloads import workload_class
 

@@ -9,8 +9,7 @@ from pydantic import BaseModel
 
 from backends import Backend
 from measurement.errors import PlanError
-from measurement.plans.options import checked
-from measurement.plans.settings import TrainingSettings
+from measurement.plans.settings import TrainingSettings, checked
 from measurement.records.record import Case
 from workloads import REGISTRY, MicroBenchmark, Workload, workload_class
 from workloads.optimizers import seed_generators

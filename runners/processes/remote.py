@@ -59,7 +59,7 @@ def start(command: HostCommand, *, run_id: str, log: Path) -> subprocess.Popen[b
     inherited = forwarded_environment() if command.inherited is None else dict(command.inherited)
     environment = inherited | dict(command.environment) | {RUN_ID: run_id}
     folder = command.folder or Path.cwd()
-    line = command_line(python("runners.processes.ssh_guard", *command.argv), folder=folder, environment=environment)
+    line = command_line(python("runners.processes.run_processes", *command.argv), folder=folder, environment=environment)
     with log.open("ab") as output:
         argv, own = _reached(command.host, line)
         return subprocess.Popen(

@@ -1,5 +1,10 @@
 """Finds and ends the processes of a run on this host, by a variable that all of them inherit.
 
+``python -m runners.processes.run_processes COMMAND ARGUMENTS`` is the far end of a launcher started over ssh.
+
+Killing ssh does not end the process on the other host, and a killed launcher may leave its ranks behind. So the driver holds this
+process's standard input open: when it closes, whatever the reason, all processes of the run on this host are killed.
+
 Removes what Open MPI's launchers leave on this host when they are killed: their session folder, and ranks' shared memory.
 
 ``mpirun`` and its daemons (Open MPI 4.1 and 5.0) remove both themselves, unless they end by SIGKILL. Shared memory that no process
@@ -10,14 +15,20 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import shutil
+import signal
 import socket
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import psutil
+
+from measurement.agent.ringside_agent.supervision.rank_supervisor import open_pidfd
 
 END_S = 2.0
 RUN_ID = "RINGSIDE_RUN"
@@ -102,3 +113,39 @@ def _mapped_files() -> str:
         with contextlib.suppress(OSError):
             found.append(Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8", errors="replace"))
     return "".join(found)
+
+
+CANNOT_START = 127
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the command until it or the driver ends, then end the run here. Returns its exit code as a shell does."""
+    signal.signal(signal.SIGTERM, lambda *_: os.close(sys.stdin.fileno()))
+    try:
+        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, start_new_session=True)
+    except OSError as error:
+        print(f"ringside: '{argv[0]}' cannot be started on {socket.gethostname()}: {error}", file=sys.stderr)
+        return CANNOT_START
+    try:
+        wait(process)
+    finally:
+        end_run(os.environ[RUN_ID])
+    code = process.wait()
+    return code if code >= 0 else 128 - code
+
+
+def wait(process: subprocess.Popen[bytes]) -> None:
+    """Wait until the process has ended or standard input is closed; nothing is sent over it."""
+    ended = open_pidfd(process.pid)
+    while process.poll() is None:
+        try:
+            listening = [sys.stdin.fileno(), *([] if ended is None else [ended])]
+            ready, _, _ = select.select(listening, [], [], 0.5 if ended is None else None)
+            if sys.stdin.fileno() in ready and not os.read(sys.stdin.fileno(), 1):
+                return
+        except OSError:
+            return
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from measurement.plans.settings import EpochRecord, Input, Precision, SpeedSettings, TrainingSettings
-from measurement.records.packed_floats import Sketch
 from measurement.records.record import BlockKind, BlockRecord, FlopCount, LaunchRecord, RankReport, RankSteps, ranks_of
+from measurement.records.record_types import Sketch
 from measurement.records.script_report import ScriptReport
 from measurement.records.trace import NcclChoices, Span
 

@@ -25,8 +25,8 @@ from measurement.agent.ringside_agent.reading.values import hyperparameters, som
 from measurement.plans.settings import Input, SpeedSettings
 from measurement.probes.gpu_places import gpu_number
 from measurement.probes.step_timer import StepTimer
-from measurement.records.block_steps import PHASES
 from measurement.records.record import RankSteps, ThreadTimes
+from measurement.records.record_types import PHASES
 from runners.protocol.gate_verdict import LEARNING_RATE
 from runners.protocol.messages import DriftReport
 from runners.rank.batches import Batches

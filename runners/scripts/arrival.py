@@ -16,7 +16,7 @@ from runners.processes.supervised_arm import SupervisedRank
 from runners.scripts.script_setup import AGENT
 
 LIBRARIES = ("libtorch", "libtorch_cpu", "libtorch_python")
-LAUNCHER_FILES = ("torchrun", "torch.distributed.run", "horovodrun", "mpirun", "ssh_guard", "multiprocessing")
+LAUNCHER_FILES = ("torchrun", "torch.distributed.run", "horovodrun", "mpirun", "run_processes", "multiprocessing")
 LAUNCHERS_PREFIX = re.compile(r"(\[[\d,]+\](<std(out|err)>:| ?)|\d+: )?")
 """What horovodrun, mpirun --tag-output and srun --label put before each line."""
 HINTS = (

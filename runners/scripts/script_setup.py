@@ -21,7 +21,7 @@ from measurement.conditions.disturbing_variables import KEEP_FREED_MEMORY
 from measurement.environment import DISTURBING, PER_RANK, SECRET, STEERING
 from measurement.errors import PlanError, UnavailableError, about
 from measurement.plans.plan import Arm, Plan
-from measurement.probes.installed_mpi import OPEN_MPI, installed_mpi
+from measurement.probes.installed_libraries import OPEN_MPI, installed_mpi
 from runners.hosts.placement import Placement
 from runners.launchers import HERE, HostCommand, known_rank_variables, without_rank_variables
 from runners.launchers.base import interface_environment

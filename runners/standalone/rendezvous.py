@@ -19,7 +19,7 @@ from backends.mpi.library import load_mpi, open_store
 from measurement.addresses import holder_of, with_port
 from measurement.agent.ringside_agent.place import MPI, RENDEZVOUS, World
 from measurement.errors import LaunchError
-from runners.hosts.names import hidden, look
+from runners.hosts.host_facts import hidden, look
 from runners.launchers import meeting_place
 from runners.launchers.base import GLOO_INTERFACE
 from runners.planning.arm_checks import require_findable

@@ -19,7 +19,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from backends.base import Backend, Prepared
 from measurement.probes.step_timer import StepTimer
-from measurement.records.block_steps import PHASES
+from measurement.records.record_types import PHASES
 from measurement.records.trace import COMPRESSION, Row, Span
 from runners.protocol.messages import TraceReply
 from runners.traces.trace_file import TRAINING

@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from backends import Backend
-from backends.search_space import Setting
+from backends.base import Setting
 from measurement.errors import LaunchError, PlanError, unknown_name
 from measurement.plans.plan import Arm, Plan
 from measurement.plans.plan_file import check_plan

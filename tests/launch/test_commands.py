@@ -14,7 +14,7 @@ from backends import make_backend
 from measurement.agent.ringside_agent.place import HOROVOD, MPI, RENDEZVOUS, World
 from measurement.errors import LaunchError, PlanError
 from measurement.plans.plan_file import check_plan
-from measurement.probes.installed_mpi import mpi_that_says
+from measurement.probes.installed_libraries import mpi_that_says
 from runners.hosts.hostfile import parse_hosts
 from runners.launchers import (
     HERE,

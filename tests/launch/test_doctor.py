@@ -9,8 +9,8 @@ import pytest
 from rich.console import Console
 
 from install import cache
-from runners.doctor import machine, software
-from runners.doctor.command import Finding, diagnose, print_findings
+from runners import doctor
+from runners.doctor import Finding, diagnose, print_findings
 from runners.processes import local
 
 
@@ -57,14 +57,14 @@ def test_launchers_are_found_beside_the_interpreter(found):
 
 
 def test_root_is_told_what_mpirun_wants_of_it(monkeypatch):
-    for name in machine.ALLOW_ROOT:
+    for name in doctor.ALLOW_ROOT:
         monkeypatch.delenv(name, raising=False)
-    finding = machine.as_root_finding()
+    finding = doctor.as_root_finding()
     assert finding.status == "warning"
     assert finding.remedy.endswith("export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
-    for name in machine.ALLOW_ROOT:
+    for name in doctor.ALLOW_ROOT:
         monkeypatch.setenv(name, "1")
-    assert (machine.as_root_finding().status, machine.as_root_finding().remedy) == ("ok", "")
+    assert (doctor.as_root_finding().status, doctor.as_root_finding().remedy) == ("ok", "")
 
 
 def test_horovod_tells_its_controllers_or_why_it_is_missing(found):
@@ -80,16 +80,16 @@ def test_a_build_that_failed_is_told_with_its_reason_and_log(monkeypatch, tmp_pa
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     state = cache.BuildState(status="missing", key="k", reason="no C++ compiler\nmore", log="kept/build.log")
     cache.write_state(state)
-    finding = software.missing_horovod("ModuleNotFoundError: No module named 'horovod'")
+    finding = doctor.missing_horovod("ModuleNotFoundError: No module named 'horovod'")
     assert finding.status == "missing"
     assert finding.detail == "not built: no C++ compiler; build log: kept/build.log"
     assert finding.remedy.endswith("then: make setup")
 
 
 def test_a_broken_installation_is_a_finding_and_no_crash():
-    assert software.probe("raise ImportError('libmpi.so.40: cannot open')") == "ImportError: libmpi.so.40: cannot open"
-    assert software.probe("import os; os._exit(3)") == "exit code 3"
-    assert software.probe("print('hello'); print('{\"a\": 1}')") == {"a": 1}
+    assert doctor.probe("raise ImportError('libmpi.so.40: cannot open')") == "ImportError: libmpi.so.40: cannot open"
+    assert doctor.probe("import os; os._exit(3)") == "exit code 3"
+    assert doctor.probe("print('hello'); print('{\"a\": 1}')") == {"a": 1}
 
 
 def test_programs_are_found_without_an_activated_environment(monkeypatch):
@@ -99,7 +99,7 @@ def test_programs_are_found_without_an_activated_environment(monkeypatch):
 
 
 def test_importing_the_doctor_does_not_import_torch():
-    script = "import sys, runners.doctor.command; sys.exit('torch' in sys.modules or 'horovod' in sys.modules)"
+    script = "import sys, runners.doctor; sys.exit('torch' in sys.modules or 'horovod' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
@@ -134,10 +134,10 @@ JOB = {"SLURM_JOB_ID": "5", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NOD
 def test_what_a_job_lacks_is_told_with_its_remedy(changes, answers, name):
     """What Slurm's programs print, as ``tests/cluster/test_slurm.py`` has it from them."""
     usual = {"scontrol": "JobId=5 OverSubscribe=NO", "sh": "none\npmix_v4\npmix\n"}
-    found = machine.slurm_findings(JOB | changes, lambda argv: (usual | answers)[argv[0]])
+    found = doctor.slurm_findings(JOB | changes, lambda argv: (usual | answers)[argv[0]])
     assert [finding.name for finding in found if finding.status != "ok"] == [name]
     assert all(finding.remedy for finding in found if finding.status != "ok")
 
 
 def test_outside_of_a_job_nothing_is_told_of_slurm():
-    assert machine.slurm_findings({}, lambda argv: None) == []
+    assert doctor.slurm_findings({}, lambda argv: None) == []

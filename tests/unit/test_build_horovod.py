@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from install import build_horovod, cache, edits, progress, toolchain, wheel
+from install import build_horovod, cache, edits, toolchain, wheel
 
 KEY = cache.BuildKey(
     horovod="0.28.1",
@@ -216,7 +216,7 @@ def test_a_wheel_that_cannot_be_imported_leaves_the_cache(monkeypatch, tmp_path,
 
 def test_the_build_ignores_the_callers_horovod_settings(monkeypatch, tmp_path):
     monkeypatch.setenv("HOROVOD_WITHOUT_GLOO", "1")
-    environment = wheel.build_environment("cpu", tmp_path, targets=(), progress=progress.BuildProgress("Horovod"))
+    environment = wheel.build_environment("cpu", tmp_path, targets=(), progress=wheel.BuildProgress("Horovod"))
     assert "HOROVOD_WITHOUT_GLOO" not in environment
     assert environment["HOROVOD_WITH_MPI"] == "1"
     assert environment["CXXFLAGS"].endswith("-include cstdint -include string")  # GCC 13 and later refuse the sources without
@@ -245,14 +245,14 @@ def test_the_cpu_class_names_what_is_compiled_in(cpuinfo, expected):
 
 def test_cmakes_progress_is_read():
     line = "  [ 26%] Building CXX object third_party/gloo/gloo/CMakeFiles/gloo.dir/rendezvous/file_store.cc.o"
-    assert progress.parse_step(line) == (26, "third_party/gloo/gloo/rendezvous/file_store.cc")
-    assert progress.parse_step("[100%] Linking CXX shared library mpi_lib_v2.so") == (100, "mpi_lib_v2.so")
-    assert progress.parse_step("warning: 50% of this") is None
+    assert wheel.parse_step(line) == (26, "third_party/gloo/gloo/rendezvous/file_store.cc")
+    assert wheel.parse_step("[100%] Linking CXX shared library mpi_lib_v2.so") == (100, "mpi_lib_v2.so")
+    assert wheel.parse_step("warning: 50% of this") is None
 
 
 def test_progress_elsewhere_than_on_a_terminal_is_a_plain_line_now_and_then():
     stream, now = io.StringIO(), [0.0]
-    shown = progress.BuildProgress("Horovod", stream=stream, clock=lambda: now[0])
+    shown = wheel.BuildProgress("Horovod", stream=stream, clock=lambda: now[0])
     for second in range(60):
         now[0] = float(second)
         shown.feed(f"[ {second}%] Building CXX object a.dir/{second}.cc.o")

@@ -14,9 +14,8 @@ import pytest
 
 from measurement.agent.ringside_agent.machine import core_use
 from measurement.agent.ringside_agent.machine.core_use import usable_cores
-from measurement.probes.fingerprint import crowded_warning, shared_gpus_warning
+from measurement.probes.fingerprint import busy_warning, crowded_warning, shared_gpus_warning
 from measurement.records.record import BlockRecord, CoreUse, RankSteps, load_of
-from runners.processes.busy_machine import busy_warning
 
 SPIN = "import time\nuntil = time.perf_counter() + {}\nwhile time.perf_counter() < until: pass"
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from benchmarks.gpu_proof import DELAY_MS, DELAYS, IDENTIFIERS, Device, checks
-from runners.doctor.machine import gpu_findings
+from runners.doctor import gpu_findings
 from tests.conftest import REPOSITORY
 from tests.kit.commands import run
 

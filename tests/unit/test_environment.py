@@ -7,7 +7,7 @@ import pytest
 
 from measurement.environment import MOST_TMPDIR, NO_HOME, own_identity, temporary_folder
 from measurement.errors import PlanError
-from runners.doctor.machine import user_finding
+from runners.doctor import user_finding
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 
 from backends import make_backend
 from measurement.errors import LaunchError
-from runners.hosts import names
+from runners.hosts import host_facts as names
 from runners.planning.arm_checks import require_findable
 
 

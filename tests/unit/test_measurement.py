@@ -16,8 +16,8 @@ from measurement.files import write_whole
 from measurement.plans.plan_file import check_plan, read_content
 from measurement.probes.step_timer import StepTimer
 from measurement.records import results
-from measurement.records.block_steps import PHASES
 from measurement.records.record import SCHEMA_VERSION, STEP_COLUMNS, BlockRecord, RankSteps
+from measurement.records.record_types import PHASES
 from measurement.records.results import ResultsFolder
 from tests.conftest import TINY
 from tests.kit.changed import changed

@@ -10,8 +10,7 @@ import yaml
 import measurement.plans.plan
 from measurement.conditions.same_environment import plan_digest
 from measurement.errors import PlanError
-from measurement.plans.plan_file import check_plan
-from measurement.plans.references import placed_beside
+from measurement.plans.plan_file import check_plan, placed_beside
 from runners.planning.arms import resolve_arms
 from runners.planning.plan_reading import read_plan
 from runners.planning.workload import require_epochs, resolve_cases, resolve_workload

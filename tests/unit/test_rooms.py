@@ -35,7 +35,6 @@ INNER_ROOMS = {
     "runners/rank": {"launchers", "planning", "processes", "protocol", "traces"},
     "runners/driver": {"hosts", "launchers", "planning", "processes", "protocol", "scripts", "traces"},
     "runners/standalone": {"hosts", "launchers", "planning", "processes", "protocol", "rank"},
-    "runners/doctor": {"launchers", "processes"},
     "runners/scripts": {"hosts", "launchers", "planning", "processes"},
     "runners/tuning": {"hosts", "planning"},
     "reports/statistics": set(),

@@ -10,8 +10,7 @@ import yaml
 
 from measurement.conditions.same_environment import plan_digest
 from measurement.errors import HostfileError, PlanError
-from measurement.plans.plan_file import check_plan
-from measurement.plans.points import plan_at
+from measurement.plans.plan_file import check_plan, plan_at
 from measurement.records.results import ResultsFolder
 from reports.charts.study_charts import study_charts
 from reports.compose_study import conclude_study, write_study

@@ -1,0 +1,345 @@
+"""What is installed, built and reachable on this machine, and the remedy for what is not.
+
+Importable without torch and without Horovod: these and MPI are asked in processes of their own, so that a broken installation is a
+finding and not a crash. Looks at this host only; ``ringside hosts`` looks at the others.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import pwd
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from install import cache, toolchain
+from measurement.agent.ringside_agent.machine.core_use import usable_cores
+from measurement.errors import LaunchError
+from measurement.own_packages import clashes, on_python_path
+from measurement.probes.fingerprint import BUSY_REMEDY, busy_warning, core_count
+from measurement.probes.installed_libraries import OPEN_MPI, installed_mpi
+from runners.launchers.mpirun import ALLOW_ROOT
+from runners.launchers.slurm_job import slurm_job
+from runners.processes.local import find_program
+from runners.processes.remote import last_line
+
+Status = Literal["ok", "missing", "warning"]
+
+SETUP = "make setup"
+PROBE_TIMEOUT_S = 120.0
+
+TORCH_PROBE = """
+import json, warnings
+warnings.simplefilter("ignore")
+import torch, torch.distributed as dist
+print(json.dumps({
+    "version": torch.__version__, "cuda": torch.version.cuda, "gloo": dist.is_gloo_available(),
+    "nccl": ".".join(map(str, torch.cuda.nccl.version())) if dist.is_nccl_available() else None,
+}))
+"""
+
+HOROVOD_PROBE = """
+import json, warnings
+warnings.simplefilter("ignore")
+import horovod, horovod.torch as hvd
+print(json.dumps({
+    "version": horovod.__version__, "mpi": bool(hvd.mpi_built()), "gloo": bool(hvd.gloo_built()), "nccl": int(hvd.nccl_built()),
+}))
+"""
+
+MPI_PROBE = """
+import json
+import mpi4py
+mpi4py.rc.initialize = False
+from mpi4py import MPI
+library = MPI.Get_library_version().split(",")[0].splitlines()[0]
+print(json.dumps({"version": mpi4py.__version__, "library": " ".join(library.split())}))
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One thing that was looked at."""
+
+    topic: str
+    """What it belongs to, such as "torch" or "launchers"."""
+    name: str
+    """What was looked for, such as "gloo"."""
+    status: Status
+    """"ok", "missing" (something cannot be done without it) or "warning" (it can, but worse)."""
+    detail: str
+    """What was found: a version, a path, a size, the error."""
+    remedy: str = ""
+    """What to type or do; empty only where the status is "ok"."""
+
+
+def finding(topic: str, name: str, detail: str, remedy: str = "", *, status: Status = "warning") -> Finding:
+    """Return what was found: in order where there is nothing to do, else with this status."""
+    return Finding(topic=topic, name=name, status=status if remedy else "ok", detail=detail, remedy=remedy)
+
+
+def python_findings() -> list[Finding]:
+    """The interpreter, and modules that would hide ours from it."""
+    python = finding("python", "python", f"{sys.version.split()[0]} ({sys.executable})")
+    clash = next(iter({**clashes(Path.cwd()), **on_python_path(os.environ)}.values()), None)
+    where = f"'{clash}' has the name of a package of ringside's" if clash else "no module here has that of a package of ringside's"
+    return [python, finding("python", "names", where, "rename it, or start from another folder" if clash else "")]
+
+
+def torch_findings() -> list[Finding]:
+    """Torch, torchvision, and the transports that this build of torch.distributed has."""
+    answer = probe(TORCH_PROBE)
+    if isinstance(answer, str):
+        return [finding("torch", "torch", answer, SETUP, status="missing")]
+    cuda = f"CUDA {answer['cuda']}" if answer["cuda"] else "CPU only"
+    vision, absent = installed_version("torchvision"), "not in this build of torch"
+    return [
+        finding("torch", "torch", f"{answer['version']}, {cuda}"),
+        finding("torch", "torchvision", vision or "not installed", "" if vision else SETUP, status="missing"),
+        finding(
+            "torch", "transport gloo", "CPU" if answer["gloo"] else absent, "" if answer["gloo"] else f"make clean, then {SETUP}"
+        ),
+        finding(
+            "torch",
+            "transport nccl",
+            f"NCCL {answer['nccl']}" if answer["nccl"] else absent,
+            "" if answer["nccl"] else "needed on GPUs only: install a CUDA build of torch",
+        ),
+    ]
+
+
+def horovod_findings() -> list[Finding]:
+    """Horovod, its controllers and its operations, as the compiled library itself tells them."""
+    answer = probe(HOROVOD_PROBE)
+    if isinstance(answer, str):
+        return [missing_horovod(answer)]
+    controllers = [name for name, there in (("MPI", answer["mpi"]), ("Gloo", answer["gloo"])) if there]
+    rebuild = "" if len(controllers) == 2 else f"rebuild it: make clean, then {SETUP}"
+    gpu = f"NCCL (built with {answer['nccl']})" if answer["nccl"] else "none: CPU build"
+    wanting = toolchain.gpu_compute_capabilities() and not answer["nccl"]
+    remedy = "make clean setup HOROVOD_OPERATIONS=nccl, which fetches nvcc where it is missing" if wanting else ""
+    return [
+        finding("horovod", "horovod", answer["version"]),
+        finding("horovod", "controllers", ", ".join(controllers) or "none", rebuild),
+        finding("horovod", "GPU operations", gpu, remedy),
+    ]
+
+
+def missing_horovod(error: str) -> Finding:
+    """Why Horovod cannot be used: what its build left behind, else what the import said."""
+    state = cache.read_state()
+    if state is None or state.status == "installed":
+        return finding("horovod", "horovod", error, SETUP, status="missing")
+    log = f"; build log: {state.log}" if state.log else ""
+    detail = f"not built: {state.reason.splitlines()[0]}{log}"
+    return finding("horovod", "horovod", detail, f"{toolchain.INSTALL_HINT}; then: {SETUP}", status="missing")
+
+
+def mpi_findings() -> list[Finding]:
+    """The MPI library that mpi4py loads, which DDP's transport mpi goes over too."""
+    answer = probe(MPI_PROBE)
+    if isinstance(answer, str):
+        return [finding("mpi", "mpi4py", answer, SETUP, status="missing")]
+    return [finding("mpi", "mpi4py", answer["version"]), finding("mpi", "transport mpi", f"through mpi4py, {answer['library']}")]
+
+
+def program_finding(topic: str, name: str, remedy: str, *, version: str = "", status: Status = "missing") -> Finding:
+    """Whether a program is there, with its version where that is known; ``remedy`` and ``status`` are for where it is not."""
+    path = find_program(name)
+    detail = f"{version} ({path})".strip() if path and version else str(path or "not found")
+    return finding(topic, name, detail, "" if path else remedy, status=status)
+
+
+def probe(script: str) -> dict[str, Any] | str:
+    """Run a script in a Python of its own. Returns the JSON object that it prints last, or one line that says what went wrong."""
+    argv = [sys.executable, "-c", script]
+    try:
+        done = subprocess.run(argv, capture_output=True, encoding="utf-8", errors="replace", timeout=PROBE_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return f"did not answer within {PROBE_TIMEOUT_S:.0f} s"
+    if done.returncode != 0:
+        return last_line(done.stderr) or f"exit code {done.returncode}"
+    answer: dict[str, Any] = json.loads(last_line(done.stdout))
+    return answer
+
+
+def installed_version(package: str) -> str | None:
+    """Version of an installed distribution, or None."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+MIN_SHM_BYTES = 512 * 2**20
+GPU_PROBE = """
+import json, warnings
+warnings.simplefilter("ignore")
+import torch
+from torch.utils import collect_env
+error = ""
+try:
+    for number in range(max(torch.cuda.device_count(), 1)):
+        torch.ones(2, device=f"cuda:{number}").sum().item()
+except Exception as told:
+    error = " ".join(str(told).split())
+cards = (collect_env.get_gpu_info(collect_env.run) or "").split("\\n")
+print(json.dumps({"cards": cards, "driver": collect_env.get_nvidia_driver_version(collect_env.run), "error": error}))
+"""
+PER_TASK = ("SLURM_GPUS_PER_TASK", "SLURM_GPU_BIND", "SLURM_TRES_PER_TASK")
+"""By these Slurm shows a task some of its node's GPUs only."""
+
+
+def launcher_findings() -> list[Finding]:
+    """The programs that start ranks."""
+    mpirun = find_program("mpirun")
+    mpi = installed_mpi(mpirun) if mpirun else None
+    versions = {"torchrun": installed_version("torch"), "horovodrun": installed_version("horovod"), "mpirun": str(mpi or "")}
+    found = [program_finding("launchers", name, SETUP, version=version or "") for name, version in versions.items()]
+    return [*found, *([as_root_finding()] if mpi and mpi.name == OPEN_MPI and os.geteuid() == 0 else [])]
+
+
+def as_root_finding() -> Finding:
+    """Whether Open MPI lets root start ranks; ``ringside compare`` allows it by itself."""
+    missing = [name for name in ALLOW_ROOT if os.environ.get(name) != "1"]
+    remedy = f"for commands of your own: export {' '.join(f'{name}=1' for name in missing)}" if missing else ""
+    detail = "refused by Open MPI, but under ringside compare" if missing else "allowed"
+    return finding("launchers", "mpirun as root", detail, remedy)
+
+
+def gpu_findings() -> list[Finding]:
+    """GPUs, and whether torch and a comparison can use them; a machine without GPUs is in order."""
+    if not toolchain.gpu_compute_capabilities():
+        return [finding("gpu", "GPUs", "none that nvidia-smi shows (comparisons run on the CPU)")]
+    answer = probe(GPU_PROBE)
+    found = {"cards": [], "driver": None, "error": answer} if isinstance(answer, str) else answer
+    pipe = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "")
+    remedy = "install a driver and a torch that fit each other and these cards" if found["error"] else ""
+    ends = "arms that wait would hold up those in its context: unset it, and echo quit | nvidia-cuda-mps-control" if pipe else ""
+    return [
+        finding("gpu", "GPUs", "; ".join(map(str.strip, found["cards"])) or "shown by nvidia-smi"),
+        finding("gpu", "torch on them", f"driver {found['driver']}: {found['error'] or 'computes'}", remedy, status="missing"),
+        finding("gpu", "MPS", f"CUDA_MPS_PIPE_DIRECTORY={pipe}" if pipe else "off", ends),
+    ]
+
+
+def host_findings() -> list[Finding]:
+    """Cores and shared memory that ranks on this host may use, who they run as, and ssh for other hosts."""
+    usable = core_count()
+    busy = busy_warning(usable_cores())
+    shared = Path("/dev/shm")
+    shared_bytes = shutil.disk_usage(shared).total if shared.is_dir() else 0
+    more = "" if shared_bytes >= MIN_SHM_BYTES else "give the container more: docker run --shm-size=8g, or --ipc=host"
+    return [
+        user_finding(),
+        finding("host", "cores", f"{usable} usable of {os.cpu_count() or 1}"),
+        finding("host", "load", busy or "others use little of the cores", BUSY_REMEDY if busy else ""),
+        finding("host", "/dev/shm", f"{shared_bytes / 2**20:.0f} MiB", more),
+        program_finding("host", "ssh", "needed for several hosts: apt-get install openssh-client", status="warning"),
+    ]
+
+
+def user_finding() -> Finding:
+    """Whether the system knows who runs this; in a container it often does not."""
+    number = os.getuid()
+    try:
+        return finding("host", "user", pwd.getpwuid(number).pw_name)
+    except KeyError:
+        remedy = f"Open MPI and torch.compile need to know; for commands of your own: export HOME=A_FOLDER_OF_YOURS USER={number}"
+        return finding("host", "user", f"user id {number} has no name here", remedy)
+
+
+def slurm_findings(
+    environment: Mapping[str, str] = os.environ, ask: Callable[[list[str]], str | None] = toolchain.output_of
+) -> list[Finding]:
+    """What a Slurm job lacks; nothing outside of one. ``ask`` runs a program and returns what it prints, None where it fails."""
+    try:
+        job = slurm_job(environment)
+    except LaunchError as error:
+        return [finding("slurm", "job", str(error), "begin a job anew: salloc, sbatch")]
+    if job is None:
+        return []
+    shared = re.search(r"OverSubscribe=(\w+)", ask(["scontrol", "show", "job", "-o", job.job_id]) or "")
+    is_own = shared is not None and shared[1] in ("NO", "EXCLUSIVE")
+    cores, has_cores = environment.get("SLURM_CPUS_PER_TASK"), environment.get("SRUN_CPUS_PER_TASK")
+    loses_cores = bool(cores and not has_cores)
+    per_task = next((f"{name}={environment[name]}" for name in PER_TASK if environment.get(name)), None)
+    has_pmix = "pmix" in (ask(["sh", "-c", "srun --mpi=list 2>&1"]) or "")  # on either output, by version
+    return [
+        finding("slurm", "job", f"{job.job_id}: {job.host_list}"),
+        finding(
+            "slurm",
+            "nodes",
+            "its own" if is_own else "other jobs may run on them",
+            "" if is_own else "ask for whole nodes (--exclusive); what others take of the ranks' cores is measured, and told",
+        ),
+        finding(
+            "slurm",
+            "cores per task",
+            f"{cores} of the job, but srun alone gives its tasks one" if loses_cores else cores or "not asked for",
+            'before srun of your own: export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK"' if loses_cores else "",
+        ),
+        finding(
+            "slurm",
+            "GPUs per task",
+            f"{per_task}: a task may see one GPU only, as device 0, and NCCL reach no other" if per_task else "all of its node",
+            "ask for GPUs by node (--gpus-per-node): ranks choose theirs by their local rank" if per_task else "",
+        ),
+        finding(
+            "slurm",
+            "srun and MPI",
+            "--mpi=pmix" if has_pmix else "no PMIx",
+            "" if has_pmix else "start MPI by mpirun inside the job, or have the site install Slurm's PMIx plug-in",
+        ),
+    ]
+
+
+TOPICS: tuple[Callable[[], Iterable[Finding]], ...] = (
+    python_findings,
+    torch_findings,
+    horovod_findings,
+    mpi_findings,
+    launcher_findings,
+    gpu_findings,
+    host_findings,
+    slurm_findings,
+)
+STYLES: Mapping[Status, str] = {"ok": "green", "warning": "yellow", "missing": "red"}
+
+
+def diagnose() -> list[Finding]:
+    """Look at this machine. Returns the findings by topic, in the order in which they are to be read."""
+    with ThreadPoolExecutor() as pool:  # most of the time goes into other processes that import torch
+        return [finding for found in pool.map(lambda topic: list(topic()), TOPICS) for finding in found]
+
+
+def print_findings(found: Sequence[Finding], console: Console | None = None) -> None:
+    """Print findings as a table, and after it the remedy for each that is not in order."""
+    console = console or Console()
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("topic", "what", "", "found"):
+        table.add_column(column, overflow="fold")
+    shown_topic = ""
+    for finding in found:
+        topic = finding.topic if finding.topic != shown_topic else ""
+        style = STYLES[finding.status]
+        table.add_row(topic, finding.name, f"[{style}]{finding.status}[/]", escape(finding.detail))
+        shown_topic = finding.topic
+    console.print(table)
+    gaps = [finding for finding in found if finding.status != "ok"]
+    console.print("\n[bold]Remedies[/]" if gaps else "\nNothing is missing.")
+    for number, gap in enumerate(gaps, start=1):
+        console.print(f"{number:2d}. {gap.topic} / {gap.name}: {escape(gap.remedy)}", soft_wrap=True)
