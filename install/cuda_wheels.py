@@ -48,12 +48,12 @@ def complete_toolkit(target: Path, release: str) -> toolchain.CudaToolkit:
     """Link torch's headers and run-time library to the compiler installed in ``target``: CMake and nvcc take that for a toolkit.
 
     Raises:
-        ToolchainError: The wheels are not laid out as those of CUDA 13 are.
+        PrerequisiteError: The wheels are not laid out as those of CUDA 13 are.
     """
     ours = torch_cuda_files()
     home = target / "nvidia" / (ours.name if ours else "")
     if ours is None or not (home / "bin" / "nvcc").is_file():
-        raise toolchain.ToolchainError(
+        raise toolchain.PrerequisiteError(
             f"the compiler wheels of CUDA {release} hold no nvcc at {home / 'bin'}; install a CUDA toolkit"
         )
     for folder in ("include", "lib"):

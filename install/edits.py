@@ -9,9 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-
-class EditError(Exception):
-    """A source file does not hold the text that an edit replaces."""
+from install.toolchain import BuildError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,14 +88,14 @@ def apply_edits(root: Path, edits: Sequence[Edit]) -> None:
     """Apply edits to the unpacked source distribution at ``root``.
 
     Raises:
-        EditError: A text does not occur exactly once. Edits before it are already made.
+        BuildError: A text does not occur exactly once. Edits before it are already made.
     """
     for edit in edits:
         file = root / edit.path
         text = file.read_text(encoding="utf-8") if file.exists() else ""
         found = text.count(edit.old)
         if found != 1:
-            raise EditError(
+            raise BuildError(
                 f"edit '{edit.name}': {edit.path} holds {edit.old!r} {found} times, expected once; "
                 "these are not the Horovod sources that the edits in install/edits.py were made for"
             )

@@ -22,8 +22,12 @@ INSTALL_HINT = (
 )
 
 
-class ToolchainError(Exception):
-    """The machine cannot do the build that was asked for."""
+class PrerequisiteError(Exception):
+    """The build that was asked for cannot start on this machine."""
+
+
+class BuildError(Exception):
+    """The build ran and failed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +132,7 @@ def choose_operations(asked: str, *, has_toolkit: bool, has_gpu: bool, has_nccl:
     ``has_toolkit``: one is installed, or its compiler can be had as wheels.
 
     Raises:
-        ToolchainError: "nccl" was asked for and cannot be built here.
+        PrerequisiteError: "nccl" was asked for and cannot be built here.
     """
     if asked == "auto":
         return "nccl" if has_toolkit and has_gpu and has_nccl else "cpu"
@@ -138,7 +142,7 @@ def choose_operations(asked: str, *, has_toolkit: bool, has_gpu: bool, has_nccl:
     }
     missing = [name for name, there in gaps.items() if not there]
     if asked == "nccl" and missing:
-        raise ToolchainError(f"a GPU build of Horovod needs {' and '.join(missing)}; install it, or ask for 'cpu'")
+        raise PrerequisiteError(f"a GPU build of Horovod needs {' and '.join(missing)}; install it, or ask for 'cpu'")
     return asked
 
 

@@ -9,7 +9,6 @@ import hashlib
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import tarfile
@@ -17,11 +16,12 @@ import tempfile
 import textwrap
 import time
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
 from install import cache, cuda_wheels, edits, toolchain
+from install.toolchain import BuildError, PrerequisiteError
 
 HOROVOD_VERSION = "0.28.1"
 SDIST_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
@@ -37,23 +37,6 @@ CPU_ENVIRONMENT = {
 }
 LEFT_OUT_BY_GCC_13 = "-include cstdint -include string"
 """Horovod and its Gloo use both without including them. From GCC 13 on, other headers of its library no longer do it for them."""
-
-
-ENDING = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
-"""How people and systems end a process, which says nothing of what it did."""
-
-
-class BuildError(Exception):
-    """The build ran and failed."""
-
-    def __init__(self, message: str, *, retry: bool = False, was_ended: bool = False) -> None:
-        """Keep the message, whether trying again may help with nothing changed here, and whether somebody ended what failed."""
-        super().__init__(message)
-        self.retry, self.was_ended = retry, was_ended
-
-
-class PrerequisiteError(Exception):
-    """The build cannot start on this machine."""
 
 
 def build_wheel(directory: Path, operations: str, *, targets: Sequence[str] = ()) -> Path:
@@ -256,69 +239,37 @@ def run_quietly(argv: Sequence[str], what: str) -> None:
     """Run a short command whose output matters only if it fails.
 
     Raises:
-        BuildError: It failed; trying again may help.
+        BuildError: It failed.
     """
     done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", errors="replace", check=False)
     if done.returncode != 0:
         tail = textwrap.indent(log_tail(done.stderr), "  | ")
-        raise BuildError(f"{what} failed (exit {done.returncode})\n{tail}", retry=True, was_ended=-done.returncode in ENDING)
+        raise BuildError(f"{what} failed (exit {done.returncode})\n{tail}")
 
 
-CMAKE_STEP = re.compile(r"\[\s*(\d+)%\] (Building \w+ object (?P<object>\S+)|Linking \w+ \w+ library (?P<library>\S+))")
-PLAIN_EVERY_S = 20.0
-
-
-def parse_step(line: str) -> tuple[int, str] | None:
-    """Read percentage and file name from one line of CMake's output; None if the line is no progress line.
-
-    Such as "[ 26%] Building CXX object third_party/gloo/gloo/CMakeFiles/gloo.dir/context.cc.o".
-    """
-    found = CMAKE_STEP.search(line)
-    if found is None:
-        return None
-    target = found["object"] or found["library"].rpartition("/")[2]
-    return int(found.group(1)), re.sub(r"(CMakeFiles/[^/]+\.dir/|__/)", "", target).removesuffix(".o")
+CMAKE_STEP = re.compile(r"\[\s*(\d+)%\] (?:Building|Linking)")
 
 
 class BuildProgress:
-    """Shows the elapsed time and the current step."""
+    """Tells on standard error what begins. On a terminal, one line is redrawn as the compiler goes on."""
 
-    def __init__(self, title: str, *, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        """Start the clock. ``clock`` is monotonic, in seconds; ``stream`` is standard error by default."""
-        self._title = title
-        self._stream = stream or sys.stderr
-        self._clock = clock
-        self._started_s = clock()
-        self._shown_s = float("-inf")
-        self._redraw = self._stream.isatty()
-
-    def feed(self, line: str) -> None:
-        """Show the progress that a line of build output tells, if any."""
-        step = parse_step(line)
-        if step is not None:
-            self._show(f"{step[0]:3d}%  {step[1]}")
+    def __init__(self, title: str) -> None:
+        self._title, self._started_s = title, time.monotonic()
 
     def note(self, what: str) -> None:
-        """Show what begins now, at once."""
-        self._shown_s = float("-inf")
-        self._show(what)
+        """Tell what begins now, and the time since the start."""
+        minutes, seconds = divmod(int(time.monotonic() - self._started_s), 60)
+        line = f"{self._title}  {minutes}:{seconds:02d}  {what}"
+        redrawn = sys.stderr.isatty()
+        print(f"\r\033[K{line[:110]}" if redrawn else line, end="" if redrawn else "\n", file=sys.stderr, flush=True)
+
+    def feed(self, line: str) -> None:
+        """On a terminal, show the percentage in a line of CMake's output, if any."""
+        step = CMAKE_STEP.search(line) if sys.stderr.isatty() else None
+        if step is not None:
+            self.note(f"{step[1]}%")
 
     def close(self) -> None:
         """End the line, so that it stays on the screen."""
-        if self._redraw:
-            self._stream.write("\n")
-            self._stream.flush()
-
-    def elapsed_s(self) -> float:
-        """Return the seconds since the start."""
-        return self._clock() - self._started_s
-
-    def _show(self, what: str) -> None:
-        now_s = self._clock()
-        if not self._redraw and now_s - self._shown_s < PLAIN_EVERY_S:
-            return
-        self._shown_s = now_s
-        minutes, seconds = divmod(int(self.elapsed_s()), 60)
-        line = f"{self._title}  {minutes}:{seconds:02d}  {what}"
-        self._stream.write(f"\r\033[K{line[:110]}" if self._redraw else f"{line}\n")
-        self._stream.flush()
+        if sys.stderr.isatty():
+            print(file=sys.stderr)

@@ -38,7 +38,7 @@ from runners.processes.remote import last_line
 
 Status = Literal["ok", "missing", "warning"]
 
-SETUP = "make setup"
+SETUP, BUILD = "make setup", "python -m install.build_horovod"
 PROBE_TIMEOUT_S = 120.0
 
 TORCH_PROBE = """
@@ -142,10 +142,10 @@ def missing_horovod(error: str) -> Finding:
     """Why Horovod cannot be used: what its build left behind, else what the import said."""
     state = cache.read_state()
     if state is None or state.status == "installed":
-        return finding("horovod", "horovod", error, SETUP, status="missing")
+        return finding("horovod", "horovod", error, f"{BUILD} --rebuild", status="missing")
     log = f"; build log: {state.log}" if state.log else ""
     detail = f"not built: {state.reason.splitlines()[0]}{log}"
-    return finding("horovod", "horovod", detail, f"{toolchain.INSTALL_HINT}; then: {SETUP}", status="missing")
+    return finding("horovod", "horovod", detail, f"{toolchain.INSTALL_HINT}; then: {BUILD}", status="missing")
 
 
 def mpi_findings() -> list[Finding]:

@@ -83,7 +83,7 @@ def test_a_build_that_failed_is_told_with_its_reason_and_log(monkeypatch, tmp_pa
     finding = doctor.missing_horovod("ModuleNotFoundError: No module named 'horovod'")
     assert finding.status == "missing"
     assert finding.detail == "not built: no C++ compiler; build log: kept/build.log"
-    assert finding.remedy.endswith("then: make setup")
+    assert finding.remedy.endswith("then: python -m install.build_horovod")
 
 
 def test_a_broken_installation_is_a_finding_and_no_crash():

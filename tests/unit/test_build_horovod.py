@@ -1,6 +1,5 @@
 """Building Horovod: the key of a wheel, the edits, what is said when the build cannot start. No network, no build."""
 
-import io
 import os
 import re
 import sys
@@ -75,7 +74,7 @@ def test_every_edit_is_applied(operations, tmp_path):
 @pytest.mark.parametrize("text", ["set(CMAKE_CXX_STANDARD 17)\n", "", "set(CMAKE_CXX_STANDARD 14)\n" * 2])
 def test_a_text_that_is_not_there_once_is_an_error_and_nothing_is_written(text, tmp_path):
     (tmp_path / "CMakeLists.txt").write_text(text, encoding="utf-8")
-    with pytest.raises(edits.EditError, match=r"C\+\+20 in the project.*CMakeLists\.txt"):
+    with pytest.raises(toolchain.BuildError, match=r"C\+\+20 in the project.*CMakeLists\.txt"):
         edits.apply_edits(tmp_path, edits.COMMON_EDITS)
     assert (tmp_path / "CMakeLists.txt").read_text(encoding="utf-8") == text
 
@@ -96,7 +95,7 @@ def test_auto_builds_for_gpus_only_where_everything_is_there(lacking):
 
 def test_asking_decides_as_far_as_the_machine_can():
     assert toolchain.choose_operations("nccl", has_toolkit=True, has_gpu=False, has_nccl=True) == "nccl"
-    with pytest.raises(toolchain.ToolchainError, match="nvcc on PATH, or CUDA_HOME"):
+    with pytest.raises(toolchain.PrerequisiteError, match="nvcc on PATH, or CUDA_HOME"):
         toolchain.choose_operations("nccl", has_toolkit=False, has_gpu=True, has_nccl=True)
 
 
@@ -135,28 +134,6 @@ def test_without_a_compiler_the_exit_code_is_2_and_one_paragraph_says_how_to_get
     assert "no C++ compiler" in cache.read_state().reason
 
 
-def test_a_retry_waits_until_the_cause_may_have_changed(bare_machine, capsys):
-    build_horovod.main(["--operations", "cpu"])
-    capsys.readouterr()
-    assert build_horovod.main(["--operations", "cpu", "--retry-only"]) == 0
-    assert capsys.readouterr().err == ""
-    make = bare_machine / "bin" / "make"
-    make.write_text("#!/bin/sh\n", encoding="utf-8")
-    make.chmod(0o755)
-    assert build_horovod.main(["--operations", "cpu", "--retry-only"]) == 2
-    assert "no make" not in capsys.readouterr().err
-
-
-def test_a_failed_download_is_always_worth_a_retry(bare_machine):
-    build_horovod.report_failure(wheel.BuildError("no network", retry=True), "key", "")
-    assert cache.read_state().fingerprint == ""
-
-
-def test_retry_only_does_nothing_where_no_build_failed(bare_machine):
-    assert build_horovod.main(["--retry-only"]) == 0
-    assert cache.read_state() is None
-
-
 @pytest.mark.parametrize("stored", ["", "[]", '{"status": "missing"}', '{"unknown": 1}'])
 def test_a_state_that_cannot_be_read_is_none(stored, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
@@ -193,7 +170,7 @@ def test_a_wheel_without_the_extension_does_not_reach_the_cache(tmp_path):
     name = "horovod-0.28.1-cp311-cp311-linux_x86_64.whl"
     with zipfile.ZipFile(built / name, "w") as archive:
         archive.writestr("elsewhere/horovod/torch/mpi_lib_v2.so", b"")
-    with pytest.raises(wheel.BuildError, match="no wheel with the torch extension"):
+    with pytest.raises(toolchain.BuildError, match="no wheel with the torch extension"):
         wheel.keep_wheel(built, kept)
     assert list(kept.iterdir()) == []
     with zipfile.ZipFile(built / name, "w") as archive:
@@ -201,17 +178,15 @@ def test_a_wheel_without_the_extension_does_not_reach_the_cache(tmp_path):
     assert wheel.keep_wheel(built, kept) == kept / name == cache.cached_wheel(kept)
 
 
-@pytest.mark.parametrize(("ends", "is_kept"), [("kill -TERM $$", True), ("kill -SEGV $$", False), ("exit 1", False)])
-def test_a_wheel_that_cannot_be_imported_leaves_the_cache(monkeypatch, tmp_path, ends, is_kept):
-    """One whose trial was ended by whoever ended the set-up left it, too, and was compiled anew."""
+def test_a_wheel_that_cannot_be_imported_leaves_the_cache(monkeypatch, tmp_path):
     python, built = tmp_path / "python", tmp_path / "a.whl"
-    python.write_text(f"#!/bin/sh\n{ends}\n")
+    python.write_text("#!/bin/sh\nexit 1\n")
     python.chmod(0o755)
     built.touch()
     monkeypatch.setattr(sys, "executable", str(python))
-    with pytest.raises(wheel.BuildError, match="import of the installed Horovod failed"):
+    with pytest.raises(toolchain.BuildError, match="import of the installed Horovod failed"):
         build_horovod.check_import(built)
-    assert built.exists() == is_kept
+    assert not built.exists()
 
 
 def test_the_build_ignores_the_callers_horovod_settings(monkeypatch, tmp_path):
@@ -243,20 +218,9 @@ def test_the_cpu_class_names_what_is_compiled_in(cpuinfo, expected):
     assert toolchain.cpu_class(cpuinfo) == expected
 
 
-def test_cmakes_progress_is_read():
-    line = "  [ 26%] Building CXX object third_party/gloo/gloo/CMakeFiles/gloo.dir/rendezvous/file_store.cc.o"
-    assert wheel.parse_step(line) == (26, "third_party/gloo/gloo/rendezvous/file_store.cc")
-    assert wheel.parse_step("[100%] Linking CXX shared library mpi_lib_v2.so") == (100, "mpi_lib_v2.so")
-    assert wheel.parse_step("warning: 50% of this") is None
-
-
-def test_progress_elsewhere_than_on_a_terminal_is_a_plain_line_now_and_then():
-    stream, now = io.StringIO(), [0.0]
-    shown = wheel.BuildProgress("Horovod", stream=stream, clock=lambda: now[0])
-    for second in range(60):
-        now[0] = float(second)
-        shown.feed(f"[ {second}%] Building CXX object a.dir/{second}.cc.o")
-    lines = stream.getvalue().splitlines()
-    assert len(lines) == 3
-    assert lines[-1].startswith("Horovod  0:40   40%")
-    assert "\r" not in stream.getvalue()
+def test_progress_elsewhere_than_on_a_terminal_is_a_line_for_each_stage(capsys):
+    shown = wheel.BuildProgress("Horovod")
+    shown.note("downloading the sources")
+    shown.feed("[ 26%] Building CXX object a.dir/1.cc.o")
+    shown.close()
+    assert capsys.readouterr().err == "Horovod  0:00  downloading the sources\n"

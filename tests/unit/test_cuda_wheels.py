@@ -73,7 +73,7 @@ def test_compiler_and_torchs_files_make_a_toolkit_and_torchs_files_stay(torch_fi
 
 
 def test_wheels_without_nvcc_are_refused_with_the_remedy(torch_files, tmp_path):
-    with pytest.raises(toolchain.ToolchainError, match=r"hold no nvcc at .*install a CUDA toolkit"):
+    with pytest.raises(toolchain.PrerequisiteError, match=r"hold no nvcc at .*install a CUDA toolkit"):
         cuda_wheels.complete_toolkit(tmp_path / "cuda", "13.2")
 
 
