@@ -39,15 +39,15 @@ class _Pair:
     start: Apart
     only_here: Sequence[str]
     missing_here: Sequence[str]
-    gradients: Apart | None
-    """Those of the first step."""
+    gradients: Sequence[Apart]
+    """Those of the first step; empty where one of the two has none."""
     factor: float | None
     """How many times as large these are, where they are the same up to it."""
     steps: Sequence[Apart]
     """Parameters after each step."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class _Judged:
     """What is said of one arm."""
 
@@ -121,13 +121,12 @@ def _pair(ours: ScriptReport, theirs: ScriptReport, shared: Arithmetic) -> _Pair
         return None
     names = [name for name in common_names(ours.started, theirs.started) if ours.sizes.get(name) == theirs.sizes.get(name)]
     mine, its = first_gradients(ours, theirs)
-    has_gradients = bool(mine.norm or its.norm)
     return _Pair(
         names=names,
         start=start_apart(Sketches.of(ours.started, names), Sketches.of(theirs.started, names)),
         only_here=[name for name in ours.started if name not in names],
         missing_here=[name for name in theirs.started if name not in names],
-        gradients=gradients_apart(mine, its, theirs.sizes, shared) if has_gradients else None,
+        gradients=[gradients_apart(mine, its, theirs.sizes, shared)] if mine.norm or its.norm else [],
         factor=gradient_factor(mine, its),
         steps=_steps(ours, theirs, names, negligible=its.negligible(theirs.sizes, shared)),
     )
@@ -189,64 +188,42 @@ def _judge(pair: _Pair | None, precision: str, control: _Pair | None) -> _Judged
     """What may be said of one arm, beside what the control shows."""
     if pair is None:
         return _Judged()
-    start = _start(pair)
-    if start.verdict == "another start":
-        return _Judged(start=start)
-    allowed = ARITHMETICS[precision]
-    besides = [control.gradients] if control and control.gradients else []
-    return _Judged(
-        start=start,
-        gradients=_judge_gradients(pair, _tolerances(allowed.recomputed, besides)),
-        parameters=_judge_parameters(pair.steps, _tolerances(allowed.stepped, control.steps if control else [])),
-    )
-
-
-def _tolerances(least: float, control: Sequence[Apart]) -> tuple[float, float]:
-    """How far tensors may be apart, all together and one of them: by rounding, or by what the control shows."""
-    tolerance = max([least, *(TIMES_CONTROL * one.distance for one in control)])
-    return tolerance, max([SINGLE_TENSOR * tolerance, *(TIMES_CONTROL * one.worst for one in control)])
-
-
-def _start(pair: _Pair) -> StartEquality:
     beyond = pair.start.beyond(ALIKE)
-    parameters = [name for name in beyond if not name.startswith(BUFFER)]
-    told = {"distance": pair.start.distance, "only_here": pair.only_here, "missing_here": pair.missing_here}
-    if beyond:
-        return StartEquality.model_validate({"verdict": "another start", "names": parameters or beyond, **told})
-    return StartEquality.model_validate({"verdict": _near(pair.start.worst), **told})
+    start = StartEquality(
+        verdict="another start" if beyond else _near(pair.start.worst),
+        names=[name for name in beyond if not name.startswith(BUFFER)] or beyond,
+        distance=pair.start.distance,
+        only_here=pair.only_here,
+        missing_here=pair.missing_here,
+    )
+    judged, allowed = _Judged(start=start), ARITHMETICS[precision]
+    if pair.gradients and not beyond:
+        told, apart = _held(pair.gradients, allowed.recomputed, control.gradients if control else [])
+        distance, factor = pair.gradients[0].distance, pair.factor if apart else None
+        judged.gradients = GradientEquality(distance=distance, factor=factor, **told)
+    if pair.steps and not beyond:
+        told, apart = _held(pair.steps, allowed.stepped, control.steps if control else [])
+        if apart and len(told["names"]) == len(pair.steps[apart - 1].names):
+            told["names"] = []
+        judged.parameters = ParameterEquality(distances=[step.distance for step in pair.steps], first_difference_step=apart, **told)
+    return judged
+
+
+def _held(found: Sequence[Apart], least: float, control: Sequence[Apart]) -> tuple[dict[str, Any], int | None]:
+    """Verdict, tolerance and names of what is held against the baseline's, and the number, from 1, of the first that is apart."""
+    tolerance = max([least, *(TIMES_CONTROL * one.distance for one in control)])
+    single = max([SINGLE_TENSOR * tolerance, *(TIMES_CONTROL * one.worst for one in control)])
+    if tolerance > NOT_REPEATABLE:
+        return {"tolerance": tolerance}, None
+    for number, one in enumerate(found, start=1):
+        if one.is_beyond(tolerance, single):
+            names = one.beyond(single if one.distance <= tolerance else tolerance)
+            return {"tolerance": tolerance, "verdict": "apart", "names": names}, number
+    return {"tolerance": tolerance, "verdict": _near(max(one.distance for one in found))}, None
 
 
 def _near(distance: float) -> Literal["equal", "equal up to rounding"]:
     return "equal" if distance == 0 else "equal up to rounding"
-
-
-def _judge_gradients(pair: _Pair, tolerances: tuple[float, float]) -> GradientEquality:
-    found = pair.gradients
-    if found is None:
-        return GradientEquality()
-    tolerance, single = tolerances
-    told = GradientEquality(distance=found.distance, tolerance=tolerance)
-    if tolerance > NOT_REPEATABLE:
-        return told
-    if not found.is_beyond(tolerance, single):
-        return told.model_copy(update={"verdict": _near(found.distance)})
-    names = found.beyond(single if found.distance <= tolerance else tolerance)
-    return told.model_copy(update={"verdict": "apart", "factor": pair.factor, "names": names})
-
-
-def _judge_parameters(steps: Sequence[Apart], tolerances: tuple[float, float]) -> ParameterEquality:
-    if not steps:
-        return ParameterEquality()
-    tolerance, single = tolerances
-    told = ParameterEquality(distances=[step.distance for step in steps], tolerance=tolerance)
-    if tolerance > NOT_REPEATABLE:
-        return told
-    number = next((number for number, step in enumerate(steps) if step.is_beyond(tolerance, single)), None)
-    if number is None:
-        return told.model_copy(update={"verdict": _near(max(told.distances))})
-    far = steps[number].beyond(tolerance)
-    names = far if len(far) < len(steps[number].names) else []
-    return told.model_copy(update={"verdict": "apart", "first_difference_step": number + 1, "names": names})
 
 
 def _batches(baseline: str, arm: str, records: Sequence[LaunchRecord]) -> str | None:
