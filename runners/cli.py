@@ -113,9 +113,9 @@ def print_scripts(plan: Plan) -> None:
     for name, setup in resolve_scripts(plan).items():
         if name not in plan.arms:
             continue
-        at = f" at {setup.commit[:12]}" if setup.commit else ""
+        at = f" at {setup.place.commit[:12]}" if setup.place.commit else ""
         ranks = f"{setup.plan.world_size} rank{'s' if setup.plan.world_size != 1 else ''}"
-        print(f"  arm        {name}: {ranks} by {setup.launcher_reference}, in {setup.folder}{at}")
+        print(f"  arm        {name}: {ranks} by {setup.launcher_reference}, in {setup.place.typed_in}{at}")
     print("nothing to mend")
 
 

@@ -99,13 +99,12 @@ class Arm(Section):
     """Your own script, by the command that starts it, such as ``horovodrun -np 2 -H localhost:2 python train.py``. It runs
     unmodified."""
     directory: str | None = None
-    """Where the command is started. None: where ``ringside`` is."""
+    """Where the command is started, or the ranks of a back end, which find ``file.py:Class`` there. None: where ``ringside`` is."""
     python: str | None = None
     """A Python of another environment, such as /envs/old/bin/python. Its folder comes first on PATH. Without ``command``, ranks
     are run by it, and this Ringside must be installed there."""
     commit: str | None = None
-    """A git revision, checked out into a worktree of its own. A command is started there; without ``command``, the workload is
-    taken from there."""
+    """A git revision, checked out into a worktree of its own, in which the command or the ranks are started."""
     ranks: int | None = Field(default=None, ge=1, le=MOST_RANKS)
     """Ranks that the command starts. None: as its launcher's flags say."""
     samples_per_step: int | None = Field(default=None, ge=1)
@@ -139,11 +138,10 @@ class Arm(Section):
     @property
     def has_own_work(self) -> bool:
         """Whether it runs another workload than the plan's, or the same from a commit or under a Python of its own."""
-        return bool(self.workload or self.workload_options or self.commit or self.python)
+        return bool(self.workload or self.workload_options or self.commit or self.python or self.directory)
 
 
 NOT_WITHOUT_COMMAND = {
-    "directory": None,
     "ranks": None,
     "samples_per_step": None,
     "iteration_ends": None,

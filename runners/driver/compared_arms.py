@@ -54,8 +54,8 @@ class ComparedArms:
             self._scripts = resolve_scripts(plan)
             return
         arms = self._workers = resolve_arms(plan)
-        alike = next((arm for arm in arms.values() if not arm.arm.has_own_work), arms[plan.baseline]).plan
-        self.workload = resolve_workload(alike.workload, alike.workload_options)
+        alike = next((arm for arm in arms.values() if not arm.arm.has_own_work), arms[plan.baseline])
+        self.workload = resolve_workload(alike.place.workload_here(alike.plan.workload), alike.plan.workload_options)
         self.cases = resolve_cases(plan, self.workload, arms)
         self.floor = floor_beside(arms[plan.baseline]) if plan.has_floor and not self.cases else None
         require_epochs(plan, self.workload)
@@ -106,17 +106,11 @@ class ComparedArms:
             here = {HERE: exclusive_cards()} if not facts and computes_on_gpu(self.plan.device) else {}
             require_shared_gpus(self.plan, here | {host: found.get(EXCLUSIVE, []) for host, found in facts.items()})
         self._find_own_work()
-        return self._check_commits()
-
-    def _check_commits(self) -> list[str]:
-        """Check out what scripts are of a commit."""
-        notes = []
-        for name, setup in self._scripts.items():
-            if setup.repository is not None:
-                setup.require_in_commit()
-                if self.plan.role(name) != "control" and has_changes(setup.repository):
-                    notes.append(f"{name} runs {setup.arm.commit}, without the changes that are not committed")
-        return notes
+        return [
+            f"{name} runs {setup.arm.commit}, without the changes that are not committed"
+            for name, setup in self.arms.items()
+            if setup.place.repository and self.plan.role(name) != "control" and has_changes(setup.place.repository)
+        ]
 
     def _find_own_work(self) -> None:
         """Try out the arms that have work of their own, once; raises a ``PlanError`` where one cannot run."""
@@ -140,8 +134,7 @@ class ComparedArms:
 
     def revisions(self) -> dict[str, str]:
         """What is known of arms that have work or a commit of their own: revisions, versions, digests of their files."""
-        commits = {f"{name}/commit": one.commit[:16] for name, one in self._scripts.items() if one.commit}
-        return self.own.sources | commits
+        return self.own.sources | {f"{name}/commit": one.place.commit for name, one in self.arms.items() if one.place.commit}
 
     def require_data(self) -> None:
         """Read a workload's data once on every host that ranks run on. Scripts look after their own.

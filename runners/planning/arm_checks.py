@@ -5,19 +5,20 @@ Of the shell's variables those count that change what ranks do (``conditions.dis
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from backends import Backend
 from measurement.agent.ringside_agent.place import HOROVOD
 from measurement.conditions.disturbing_variables import Disturbance, told
-from measurement.errors import LaunchError, PlanError, UnavailableError, quoted, shortened
+from measurement.errors import LaunchError, PlanError, UnavailableError, about, shortened
 from measurement.plans.plan import Plan
 from measurement.probes.installed_libraries import installed_mpi
 from runners.hosts.host_facts import CARDS
 from runners.launchers import HERE, REGISTRY, make_launcher
 from runners.planning.arms import ON_GPUS_ONLY
+from runners.planning.command_place import require_program
 from runners.planning.launched_arms import ArmSetup, computes_on_gpu
 from runners.processes.local import search_path
 
@@ -95,25 +96,15 @@ def require_executables(arms: dict[str, ArmSetup]) -> None:
     Raises:
         PlanError: one is missing, or is another MPI's.
     """
+    here, remedy = Path.cwd(), "run 'make setup', or see 'ringside doctor' for the remedy"
     for setup in arms.values():
-        _require_container(setup.plan)
-        program, path = setup.launcher.executable, setup.own.environment.get("PATH", search_path())
-        if shutil.which(program, path=path) is None:
-            raise UnavailableError(
-                f"arm '{setup.name}' needs '{program}', which is neither beside {setup.own.interpreter} nor on "
-                "PATH; run 'make setup', or see 'ringside doctor' for the remedy",
-                lack=f"'{program}' is not installed",
-            )
+        container, path = setup.plan.container, setup.place.environment(search_path()).get("PATH", search_path())
+        if container and not setup.plan.hosts:
+            load = "load the module that has it, or give its path in container"
+            require_program(container[0], path=search_path(), folder=here, remedy=load)
+        with about(f"arm '{setup.name}'"):
+            require_program(setup.launcher.executable, path=path, folder=here, remedy=remedy)
         require_mpi(setup, path)
-
-
-def _require_container(plan: Plan) -> None:
-    program = plan.container[0] if plan.container and not plan.hosts else None
-    if program and shutil.which(program, path=search_path()) is None:
-        raise UnavailableError(
-            f"container begins with {quoted(program)}, which is no program on PATH; load the module that has it, or give its path",
-            lack=f"'{program}' is not installed",
-        )
 
 
 def require_mpi(setup: ArmSetup, path: str) -> None:

@@ -9,12 +9,12 @@ from backends import Backend, backend_class, make_backend
 from backends.single import Single
 from measurement.agent.ringside_agent.place import HOROVOD, MPI, RENDEZVOUS
 from measurement.environment import looks_secret
-from measurement.errors import PlanError, UnavailableError, unknown_name
+from measurement.errors import PlanError, UnavailableError, quoted, unknown_name
 from measurement.plans.plan import FLOOR, Arm, Plan
 from runners.hosts.placement import planned_hosts
 from runners.launchers import HERE, REGISTRY, make_launcher
+from runners.planning.command_place import CommandPlace, resolve_place
 from runners.planning.launched_arms import ArmSetup, computes_on_gpu
-from runners.planning.own_work import resolve_own_work
 from runners.protocol.messages import Job
 
 ON_GPUS_ONLY = ("nccl",)
@@ -59,8 +59,8 @@ def floor_beside(baseline: ArmSetup) -> ArmSetup:
 
 def resolve_arm(name: str, arm: Arm, plan: Plan) -> ArmSetup:
     """Resolve one arm, see ``resolve_arms``."""
-    own = resolve_own_work(name, arm, plan)
-    plan = own.plan(plan_of_arm(plan, backend_class(arm.backend)))
+    place, own = _own_work(name, arm, plan)
+    plan = plan_of_arm(plan, backend_class(arm.backend)).model_copy(update=own)
     transport = choose_transport(arm.backend, arm.transport, device=plan.device)
     backend = make_backend(arm.backend, transport=transport, options=arm.options, micro_steps=plan.micro_steps, arm=name)
     kind = "cuda" if computes_on_gpu(plan.device) else "cpu"
@@ -75,7 +75,21 @@ def resolve_arm(name: str, arm: Arm, plan: Plan) -> ArmSetup:
     refused = backend.refused_environment(plan.environment | arm.environment)
     if refused:
         raise PlanError(f"environment of arm '{name}': {refused}")
-    return ArmSetup(name=name, arm=arm, plan=plan, own=own, backend=backend, launcher=launcher, launcher_reference=reference)
+    return ArmSetup(name=name, arm=arm, plan=plan, place=place, backend=backend, launcher=launcher, launcher_reference=reference)
+
+
+def _own_work(name: str, arm: Arm, plan: Plan) -> tuple[CommandPlace, dict[str, Any]]:
+    """Where an arm starts, and which workload with which options it finds there."""
+    workload = arm.workload or plan.workload
+    module, _, cls = workload.rpartition(":")
+    if arm.commit is not None and not module:
+        raise PlanError(
+            f"arm '{name}': commit {quoted(arm.commit)}: workload '{workload}' lies in no repository of yours; name yours as "
+            "path/to/file.py:Class or package.module:Class, or leave commit out"
+        )
+    place = resolve_place(name, arm, plan, file=module if module.endswith(".py") else None)
+    workload = f"{place.file}:{cls}" if place.file else workload
+    return place, {"workload": workload, "workload_options": {**plan.workload_options, **arm.workload_options}}
 
 
 def require_no_secrets(plan: Plan, arm: Arm) -> None:

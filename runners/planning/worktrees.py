@@ -51,6 +51,11 @@ def commit_of(repository: Path, revision: str) -> str:
     return done.stdout.strip()
 
 
+def has_in_commit(repository: Path, commit: str, path: Path) -> bool:
+    """Whether a commit has a file or folder. ``path``: from the repository's top."""
+    return _git(repository, "cat-file", "-e", f"{commit}:{'' if path == Path() else path.as_posix()}").returncode == 0
+
+
 def has_changes(repository: Path) -> bool:
     """Whether files that git knows are not as they were committed: a worktree is without those changes."""
     return bool(_git(repository, "status", "--porcelain", "--untracked-files=no").stdout.strip())

@@ -67,27 +67,36 @@ def start(command: HostCommand, *, run_id: str, log: Path) -> subprocess.Popen[b
         )
 
 
-def ask(host: str | None, argv: Sequence[str], *, timeout_s: float, environment: Mapping[str, str] | None = None) -> bytes:
+def ask(
+    host: str | None,
+    argv: Sequence[str],
+    *,
+    timeout_s: float,
+    environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+) -> bytes:
     """Run one of our modules on a host, or here for None, to its end; returns what it gave by ``runners.processes.answers``.
 
-    ``environment``: that of a process here.
+    ``environment``: that of a process here. ``folder``: where it starts; None: in this process's.
 
     Raises:
         LaunchError: see ``run``; or it ended without an answer.
     """
     mark = new_mark()
     if host is None:
-        return _ask_here(argv, {**(environment or {}), MARK: mark}, timeout_s=timeout_s)
-    output = run(host, argv, timeout_s=timeout_s, mark=mark)
+        return _ask_here(argv, {**(environment or {}), MARK: mark}, timeout_s=timeout_s, folder=folder)
+    output = run(host, argv, timeout_s=timeout_s, mark=mark, folder=folder)
     answer = taken(output, mark)
     if answer is None:
         raise LaunchError(f"host '{host}' gave no answer, and all it printed is {printed(output)}; {try_by_hand(host)}")
     return answer
 
 
-def _ask_here(argv: Sequence[str], environment: Mapping[str, str], *, timeout_s: float) -> bytes:
+def _ask_here(argv: Sequence[str], environment: Mapping[str, str], *, timeout_s: float, folder: Path | None) -> bytes:
     try:
-        done = subprocess.run(argv, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False)
+        done = subprocess.run(
+            argv, env=environment, cwd=folder, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise LaunchError(f"its process does not answer: {error}") from error
     answer = taken(done.stdout, environment[MARK])
@@ -102,7 +111,9 @@ def printed(output: bytes) -> str:
     return quoted(last_line(output[-MOST_SAID:].decode(errors="replace")))
 
 
-def run(host: str, argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"", mark: str = "") -> bytes:
+def run(
+    host: str, argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"", mark: str = "", folder: Path | None = None
+) -> bytes:
     """Run a command on a host to its end, with this standard input.
 
     Returns:
@@ -111,7 +122,7 @@ def run(host: str, argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"",
     Raises:
         LaunchError: the host, what it or ssh said, and what to try.
     """
-    line = command_line(argv, folder=Path.cwd(), environment=forwarded_environment() | {MARK: mark})
+    line = command_line(argv, folder=folder or Path.cwd(), environment=forwarded_environment() | {MARK: mark})
     command, own = _reached(host, line)
     try:
         done = subprocess.run(command, env=own, input=stdin, capture_output=True, timeout=timeout_s, check=False)

@@ -63,7 +63,7 @@ def main(settings: Settings) -> NoReturn:
     """Answer the driver's commands. An exception is reported to the driver and ends the rank."""
     clock = StartClock()
     clock.mark("interpreter")
-    search_beside(Path(settings.beside) if settings.beside else Path.cwd())
+    search_beside(Path.cwd())
     os.environ.pop("PYTHONSAFEPATH", None)  # was for this process: programs that the workload starts shall find what lies beside
     os.environ[RANK_VARIABLE] = str(os.getpid())
     world = read_world(os.environ, make_launcher(settings.launcher).rank_variables)

@@ -40,9 +40,9 @@ from runners.launchers.command_lines import (
 from runners.launchers.mpirun import ALLOW_ROOT
 from runners.launchers.slurm_job import slurm_job
 from runners.planning.arms import require_no_secrets, seed_of
+from runners.planning.command_place import CommandPlace, activated, require_program, resolve_place
 from runners.planning.launched_arms import ArmStart, LaunchedArm
 from runners.planning.shell_lines import shell_line
-from runners.planning.worktrees import commit_of, kept_worktree, repository_of
 from runners.processes import remote
 from runners.processes.local import OUR_PYTHON
 from runners.processes.run_processes import RUN_ID
@@ -67,33 +67,12 @@ class ScriptSetup(LaunchedArm):
 
     is_script: ClassVar[bool] = True
     line: CommandLine
-    folder: Path
-    """Where the command is typed."""
     inherited: Mapping[str, str]
     """The user's environment, with the right programs first on PATH."""
-    repository: Path | None = None
-    """That the folder lies in, of an arm with a commit of its own."""
-    commit: str = ""
-    """In full; empty: the files as they lie there."""
-
-    @property
-    def start_folder(self) -> Path:
-        """Where the command starts: of a commit, in a worktree that is kept until this process ends."""
-        if self.repository is None:
-            return self.folder
-        return kept_worktree(self.repository, self.commit) / self.folder.resolve().relative_to(self.repository)
-
-    def require_in_commit(self) -> None:
-        """Refuse a commit that does not have the folder or the script, with a ``PlanError``; it is checked out."""
-        commit = self.arm.commit
-        if not self.start_folder.is_dir():
-            raise PlanError(f"arm '{self.name}': commit '{commit}' has no folder like '{self.folder}'")
-        if self.line.script and not (self.start_folder / self.line.script).is_file():
-            raise PlanError(f"arm '{self.name}': commit '{commit}' has no '{self.line.script}'")
 
     def sources(self) -> dict[str, Path]:
         """Files that the command names, under the arm's name. None of a commit."""
-        paths = [self.folder / word for word in self.line.words] if self.repository is None else []
+        paths = [self.place.typed_in / word for word in self.line.words] if self.place.commit is None else []
         shown = [path for path in paths if path.suffix in SOURCES and path.is_file() and path.stat().st_size < MOST_SOURCE_BYTES]
         return {f"{self.name}/{path.name}": path for path in shown}
 
@@ -135,7 +114,7 @@ class ScriptSetup(LaunchedArm):
                 argv=carrying(one, carried, port=port, is_open_mpi=self.is_open_mpi),
                 environment=own,
                 inherited=self.inherited if host in placement.here else self._elsewhere(),
-                folder=self.start_folder,
+                folder=self.place.folder,
             )
             for host, one in lines
         )
@@ -143,7 +122,7 @@ class ScriptSetup(LaunchedArm):
     def command(self, placement: Placement, seed: int) -> str:
         flag, asked = self.plan.scripts.seed_flag, self.arm.command or ""
         line = shlex.join(seeded(self.line, flag, seed).words) if flag else asked
-        return shell_line(line, environment=self._chosen, path=self.inherited["PATH"], folder=self.folder)
+        return shell_line(line, environment=self._chosen, path=self.inherited["PATH"], start=self.place.typed())
 
     @property
     def _chosen(self) -> dict[str, str]:
@@ -229,64 +208,47 @@ def _resolved(name: str, arm: Arm, plan: Plan) -> ScriptSetup:
         line = read_command(arm.command)
         if flag := blocking_flag(line):
             raise PlanError(f"python {flag} does not read PYTHONPATH, by which Ringside's agent arrives; leave that flag out")
-        folder = Path(arm.directory or ".").expanduser().absolute()
-        if not folder.is_dir():
-            raise PlanError(f"directory '{folder}' is not a folder; give the one in which you start the command")
-        repository = repository_of(folder) if arm.commit is not None else None
+        moves = any(flag in one.flags for one in line.launchers for flag in FOLDER_FLAGS)
+        place = resolve_place(name, arm, plan, file=None if moves else line.script)
+        if place.repository and (named := next((word for word in line.words if word.startswith(f"{place.repository}/")), None)):
+            raise PlanError(f"'{named}' lies where it is, and not in the commit; name it from '{place.typed_in}'")
         setup = ScriptSetup(
             name=name,
             arm=arm,
             plan=plan.model_copy(update={"world_size": arm.ranks or plan.world_size}),
             launcher_reference=line.kind or Path(line.words[0]).name,
+            place=place,
             line=line,
-            folder=folder,
-            inherited=_inherited(arm, line),
-            repository=repository,
-            commit=commit_of(repository, arm.commit) if repository and arm.commit else "",
+            inherited=_inherited(place, line),
         )
         if not setup.is_in_container:
             _require_programs(setup)
     return setup
 
 
-def _inherited(arm: Arm, line: CommandLine) -> dict[str, str]:
+def _inherited(place: CommandPlace, line: CommandLine) -> dict[str, str]:
     """Return the user's whole environment, as the command has it where it is typed, with the arm's Python first."""
     found = without_rank_variables(os.environ)
     if "TORCHELASTIC_RUN_ID" not in os.environ:  # the user's own, by which ranks without a launcher of torch's meet
         found |= {name: os.environ[name] for name in MEETING if name in os.environ}
-    path = found.get("PATH", os.defpath)
-    if arm.python is not None:
-        python = Path(arm.python).expanduser().absolute()
-        if not (python.is_file() and os.access(python, os.X_OK)):
-            raise PlanError(f"python '{python}' cannot be run; give the path of an environment's Python, /envs/old/bin/python")
-        return _within(found, python.parent, path)
-    own = Path(sys.executable).parent
+    path, own = found.get("PATH", os.defpath), str(Path(sys.executable).parent)
     names = [line.words[0], *(line.words[one.named] for one in line.launchers)]
-    only_ours = [name for name in names if shutil.which(name, path=path) is None and shutil.which(name, path=str(own))]
-    return _within(found, own, path) if only_ours else found
-
-
-def _within(environment: Mapping[str, str], folder: Path, path: str) -> dict[str, str]:
-    """Return the environment as if that of this folder's Python were activated."""
-    left = {name: value for name, value in environment.items() if name not in ("VIRTUAL_ENV", "PYTHONHOME")}
-    virtual = {"VIRTUAL_ENV": str(folder.parent)} if (folder.parent / "pyvenv.cfg").is_file() else {}
-    return left | virtual | {"PATH": os.pathsep.join([str(folder), path])}
+    only_ours = [name for name in names if shutil.which(name, path=path) is None and shutil.which(name, path=own)]
+    python = place.python or (sys.executable if only_ours else None)
+    if python is None:
+        return found
+    return {name: value for name, value in found.items() if name not in ("VIRTUAL_ENV", "PYTHONHOME")} | activated(python, path)
 
 
 def _require_programs(setup: ScriptSetup) -> None:
     """Refuse programs and files that are not there, before anything starts."""
-    line, path = setup.line, setup.inherited["PATH"]
+    line, place = setup.line, setup.place
     words = [line.words[0], *(line.words[one.named] for one in line.launchers)]
     words += [line.words[line.python]] if line.python is not None else []
+    remedy = "activate its environment, or give its python (--python-a, --python-b)"
     for word in dict.fromkeys(words):
-        place = setup.folder / word if "/" in word else shutil.which(word, path=path)
-        if place is None or not Path(place).is_file():
-            where = "there" if "/" in word else "on PATH"
-            remedy = "activate its environment, or give its python (--python-a, --python-b)"
-            raise UnavailableError(f"'{word}' is not {where}; {remedy}", lack=f"'{word}' is not there")
-        beside = Path(setup.arm.python).expanduser().absolute().parent if setup.arm.python else None
-        if beside and word in BESIDE_PYTHON and Path(place).parent != beside:
+        found = require_program(word, path=setup.inherited["PATH"], folder=place.typed_in, remedy=remedy)
+        if place.python and word in BESIDE_PYTHON and found.parent != Path(place.python).parent:
             raise UnavailableError(f"'{word}' is not beside python '{setup.arm.python}'; install it there", lack=f"no {word}")
-    moves = any(flag in one.flags for one in line.launchers for flag in FOLDER_FLAGS)
-    if line.script and not moves and setup.arm.commit is None and not (setup.folder / line.script).is_file():
-        raise PlanError(f"'{line.script}' is not in '{setup.folder}'; give its path from there, or directory")
+    if place.file and place.commit is None and not (place.typed_in / place.file).is_file():
+        raise PlanError(f"'{place.file}' is not in '{place.typed_in}'; give its path from there, or directory")

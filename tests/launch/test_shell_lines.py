@@ -81,10 +81,10 @@ def test_what_is_pasted_is_what_is_measured(arm, changes):
         assert pasted_job(setup.command(HERE, job.seed), setup) == job
 
 
-def test_a_line_says_where_it_starts_and_what_it_needs_and_no_secret(tmp_path, monkeypatch):
+def test_a_line_says_where_it_starts_and_what_it_needs_and_no_secret(monkeypatch):
     monkeypatch.setenv("PATH", "/venv/bin:/bin")
-    said = shell_line("run x", environment={"A": "b c", "PATH": "none"}, path="/own bin:/venv/bin", folder=tmp_path, host="host1")
-    assert said == f"cd {tmp_path} && PATH='/own bin':\"$PATH\" A='b c' run x  # on host1"
+    said = shell_line("run x", environment={"A": "b c", "PATH": "none"}, path="/own bin:/venv/bin", start=["cd x"], host="host1")
+    assert said == "cd x && PATH='/own bin':\"$PATH\" A='b c' run x  # on host1"
     _, setup = setup_of({"backend": "ddp", "environment": {"A": "b c"}}, workload_options={"api_token": "planted"})
     one = Placement(hosts=(HostSlots(host="h1", slots=1), HostSlots(host="h2", slots=1)), cores={"h1": 1, "h2": 1})
     first, second = setup.command(one, 1).splitlines()

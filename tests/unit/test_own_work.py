@@ -14,6 +14,7 @@ from measurement.records.record import ParityResult
 from reports import conclude
 from runners.driver import gates
 from runners.planning.arms import resolve_arms
+from runners.scripts.script_setup import resolve_scripts
 from tests.conftest import TINY
 from tests.kit.changed import changed
 from tests.kit.commands import git
@@ -48,7 +49,7 @@ def test_an_arm_takes_a_workload_and_options_over_the_plans():
     arms = resolve_arms(plan)
     assert (arms["a"].plan.workload, arms["b"].plan.workload) == ("digits", "synthetic")
     assert arms["b"].plan.workload_options == {"image_size": 8}
-    assert arms["a"].own.recorded() == {"workload": "digits", "python": None, "commit": None}
+    assert arms["a"].recorded == {"python": None, "commit": None}
     assert arms["b"].environment == arms["a"].environment
 
 
@@ -80,7 +81,7 @@ def test_the_arms_python_comes_first_on_path_and_runs_its_ranks(tmp_path):
     python.parent.mkdir()
     python.symlink_to(sys.executable)
     found = resolve_arms(check({"a": ddp(), "b": ddp(python=str(python))}))["b"]
-    assert found.own.interpreter == str(python), "a link is kept: an environment is known by it"
+    assert found.place.interpreter == str(python), "a link is kept: an environment is known by it"
     assert found.environment["PATH"].startswith(f"{python.parent}:")
     assert found.environment["PYTHON_EXEC"] == str(python)
     for wrong, hint in ((tmp_path, f"did you mean '{python}'"), (tmp_path / "none", "give the path of one"), ("nopython", "give")):
@@ -98,13 +99,17 @@ def test_a_commit_is_resolved_in_a_worktree_of_its_own(repository, monkeypatch):
     arms = {"a": ddp(commit="HEAD~1"), "b": ddp(commit="HEAD"), "c": ddp()}
     found = resolve_arms(check(arms, workload="own.py:Net"))
     a, b, c = (found[name] for name in "abc")
-    assert (a.own.worktree / "own.py").read_text() == WORKLOAD.format(size=1)
-    assert b.plan.workload == f"{b.own.worktree}/own.py:Net"
-    assert (c.plan.workload, c.own.worktree) == ("own.py:Net", None)
-    assert a.own.beside == a.own.worktree != b.own.worktree
-    assert found["a-control"].own == a.own, "checked out once"
-    assert a.own.recorded()["commit"] == git(repository, "rev-parse", "HEAD~1").strip()
-    assert resolve_arms(check(arms, workload="own:Net"))["a"].plan.workload == "own:Net", "found beside it"
+    assert (a.place.folder / "own.py").read_text() == WORKLOAD.format(size=1)
+    assert {a.plan.workload, b.plan.workload, c.plan.workload} == {"own.py:Net"}
+    assert c.place.folder == repository != a.place.folder != b.place.folder
+    assert found["a-control"].place.folder == a.place.folder, "checked out once"
+    assert a.recorded["commit"] == git(repository, "rev-parse", "HEAD~1").strip()
+    assert resolve_arms(check(arms, workload="own:Net"))["a"].plan.workload == "own:Net", "found where it starts"
+    assert a.place.workload_here("own.py:Net") == f"{a.place.folder}/own.py:Net"
+    monkeypatch.chdir(repository.parent)
+    by_path = resolve_arms(check(arms, workload=f"{repository}/own.py:Net"))["a"]
+    assert (by_path.plan.workload, by_path.place.folder) == ("own.py:Net", a.place.folder), "by its whole path it would be another"
+    monkeypatch.chdir(repository)
     for workload, commit, message in (
         ("own.py:Net", "nothing", "arm 'a': commit 'nothing' is no revision of the git repository"),
         ("own.py:Net", "v1", "arm 'a': commit 'v1' has no file 'own.py'"),
@@ -207,3 +212,38 @@ def test_unlike_work_gets_no_verdict_unless_it_is_allowed(tmp_path, allow, verdi
         assert found.fastest == ["ddp-gloo"]
     allowed = {one.field: one.allowed for one in found.configuration_differences}
     assert (allowed["samples"], allowed["model.parameters"]) == (withheld is None, True)
+
+
+@pytest.mark.process
+def test_a_command_of_a_commit_starts_in_its_worktree(repository, monkeypatch):
+    monkeypatch.chdir(repository)
+    asked = {"command": f"{sys.executable} train.py", "commit": "v1", "ranks": 1}
+
+    def resolved(**changes):
+        arms = {"a": {**asked, **changes}, "b": {"command": f"{sys.executable} train.py", "ranks": 1}}
+        return resolve_scripts(check_plan({"name": "n", "world_size": 1, "baseline": "b", "arms": arms}, source="test"))["a"]
+
+    setup = resolved()
+    assert (setup.recorded["commit"], setup.sources()) == (git(repository, "rev-parse", "v1").strip(), {})
+    assert (setup.place.folder / "train.py").is_file() and setup.place.folder != repository
+    checkout = repository.with_name(f"{repository.name}-{setup.recorded['commit'][:12]}")
+    assert setup.place.typed()[1] == f"cd {checkout}"
+    for changes, message in (
+        ({"command": f"{sys.executable} none.py"}, "arm 'a': commit 'v1' has no file 'none.py'"),
+        ({"command": f"{sys.executable} {repository}/train.py"}, "train.py' lies where it is, and not in the commit; name it from"),
+    ):
+        with pytest.raises(PlanError, match=message):
+            resolved(**changes)
+    (repository / "new").mkdir()
+    with pytest.raises(PlanError, match="commit 'v1' has no folder 'new'"):
+        resolved(directory="new", command="python ../train.py")
+
+
+def test_ranks_of_a_back_end_start_in_their_arms_directory(tmp_path):
+    (tmp_path / "own.py").write_text(WORKLOAD.format(size=3))
+    place = resolve_arms(check({"a": ddp(directory=str(tmp_path)), "b": ddp()}, workload="own.py:Net"))["a"].place
+    assert place.folder == tmp_path
+    assert place.workload_here("own.py:Net") == f"{tmp_path}/own.py:Net"
+    assert place.typed() == [f"cd {tmp_path}"]
+    with pytest.raises(PlanError, match="arm 'a': directory '/no/such' is not a folder"):
+        resolve_arms(check({"a": ddp(directory="/no/such"), "b": ddp()}))

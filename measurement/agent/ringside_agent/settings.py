@@ -44,8 +44,6 @@ class Settings(NamedTuple):
     """That started it; its class knows the variables to read."""
     log_folder: str | None = None
     """None: this host's own (``runners.processes.remote_results``), where timings are kept, too."""
-    beside: str | None = None
-    """Where to look for the workload's modules; None: the working directory."""
     threads: int = 1
 
 

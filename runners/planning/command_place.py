@@ -1,0 +1,121 @@
+"""Where an arm's command starts and by which Python: its directory, its commit, its environment, whoever wrote the command."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from measurement.errors import PlanError, UnavailableError, about, quoted
+from measurement.plans.plan import Arm, Plan
+from runners.planning.worktrees import commit_of, has_in_commit, kept_worktree, repository_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandPlace:
+    """Resolved before anything starts. A commit is checked out when its folder is first asked for."""
+
+    typed_in: Path
+    """Where a person would type the command."""
+    python: str | None = None
+    """None: the driver's, or what a script finds on PATH."""
+    commit: str | None = None
+    """In full; None: the files as they lie there."""
+    repository: Path | None = None
+    """That the commit is of."""
+    file: str | None = None
+    """What the command runs, as it is named from there; None: not known."""
+
+    @property
+    def folder(self) -> Path:
+        """Where the command starts: of a commit, in a worktree that is kept until this process ends."""
+        if self.repository is None or self.commit is None:
+            return self.typed_in
+        return kept_worktree(self.repository, self.commit) / self.typed_in.resolve().relative_to(self.repository)
+
+    @property
+    def interpreter(self) -> str:
+        """The Python that runs ranks whose command names none."""
+        return self.python or sys.executable
+
+    def environment(self, path: str) -> dict[str, str]:
+        """Variables as if the Python's environment were activated; none without one. ``path``: PATH without it."""
+        return activated(self.python, path) if self.python else {}
+
+    def workload_here(self, reference: str) -> str:
+        """The reference by which this process finds a workload that ranks find from where they start."""
+        is_here = self.file is None or (self.commit is None and self.typed_in == Path.cwd())
+        return reference if is_here else f"{self.folder / str(self.file)}:{reference.rpartition(':')[2]}"
+
+    def typed(self) -> list[str]:
+        """What a person types before the command, to be where it starts: in a new checkout of a commit, which stays."""
+        if self.repository is None or self.commit is None:
+            return [] if self.typed_in == Path.cwd() else [f"cd {shlex.quote(str(self.typed_in))}"]
+        checkout = self.repository.with_name(f"{self.repository.name}-{self.commit[:12]}")
+        folder = checkout / self.typed_in.resolve().relative_to(self.repository)
+        git = ["git", "-C", str(self.repository), "worktree", "add", "--detach", str(checkout), self.commit]
+        return [shlex.join(git), f"cd {shlex.quote(str(folder))}"]
+
+
+def activated(python: str, path: str) -> dict[str, str]:
+    """Return the variables that activating a Python's environment sets, and by which torchrun finds its ranks' Python."""
+    folder = Path(python).parent
+    virtual = {"VIRTUAL_ENV": str(folder.parent)} if (folder.parent / "pyvenv.cfg").is_file() else {}
+    return virtual | {"PATH": os.pathsep.join([str(folder), path]), "PYTHON_EXEC": python}
+
+
+def resolve_place(name: str, arm: Arm, plan: Plan, *, file: str | None = None) -> CommandPlace:
+    """Resolve where the command of an arm starts.
+
+    ``file``: what it runs, from where it starts or by its whole path; None: not known. A commit must have it.
+
+    Raises:
+        PlanError: there is no such folder, Python, repository, revision or file.
+    """
+    with about(f"arm '{name}'"):
+        folder = Path(arm.directory or ".").expanduser().absolute()
+        if not folder.is_dir():
+            raise PlanError(f"directory '{folder}' is not a folder; give the one in which the command starts")
+        python = None if arm.python is None else _interpreter(arm.python, is_here=plan.hosts is None)
+        if arm.commit is None:
+            return CommandPlace(typed_in=folder, python=python, file=file)
+        place = (folder / file).parent.resolve() / Path(file).name if file else folder.resolve()
+        near = folder if arm.command else place
+        repository = repository_of(next(one for one in (near, *near.parents) if one.is_dir()))
+        if not folder.resolve().is_relative_to(repository):
+            folder = repository  # the workload's file alone is of the repository
+        commit = commit_of(repository, arm.commit)
+        for kind, needed in (("folder", folder.resolve()), ("file", place)):
+            if needed.is_relative_to(repository) and not has_in_commit(repository, commit, needed.relative_to(repository)):
+                raise PlanError(f"commit {quoted(arm.commit)} has no {kind} '{needed.relative_to(repository)}'")
+        named = os.path.relpath(place, folder.resolve()) if file else None  # by its whole path, it would not be the commit's
+        return CommandPlace(typed_in=folder, python=python, commit=commit, repository=repository, file=named)
+
+
+def _interpreter(given: str, *, is_here: bool) -> str:
+    """The path of a Python, its links kept: a virtual environment is known by them."""
+    path = os.path.abspath(os.path.expanduser(given)) if os.sep in given else shutil.which(given)  # noqa: PTH100, PTH111
+    if not is_here and os.path.isabs(given):  # noqa: PTH117 - it may be on the hosts alone
+        return given
+    if path is None or not os.access(path, os.X_OK) or Path(path).is_dir():
+        inside = Path(path or given, "bin", "python")
+        hint = f"did you mean '{inside}'?" if inside.is_file() else "give the path of one, such as /envs/old/bin/python"
+        raise UnavailableError(f"python {quoted(given)} is no program that can be run; {hint}", lack=f"no {given}")
+    return path
+
+
+def require_program(word: str, *, path: str, folder: Path, remedy: str) -> Path:
+    """Return where a program lies that a command names, from ``folder`` or on ``path``.
+
+    Raises:
+        UnavailableError: it is not there.
+    """
+    is_path = os.sep in word
+    found = shutil.which(word, path=path) if not is_path else folder / word if (folder / word).is_file() else None
+    if found is None:
+        where = "there" if is_path else "on PATH"
+        raise UnavailableError(f"'{word}' is not {where}; {remedy}", lack=f"'{word}' is not installed")
+    return Path(found)
