@@ -19,10 +19,12 @@ class LaunchProgress:
     In a study there is one for each point; the time left includes the ``later_launches`` of later points.
     """
 
-    def __init__(self, *, seconds_per_launch: float, point: str = "", later_launches: int = 0) -> None:
+    def __init__(
+        self, *, seconds_per_launch: float, point: str = "", later_launches: int = 0, console: Console | None = None
+    ) -> None:
         self._point = f"{point}, " if point else ""
         self._later = later_launches
-        self._console = Console(stderr=True)
+        self._console = console or Console(stderr=True)
         self._seconds = seconds_per_launch
         self._launches = self._done = self._before = 0
         self._started_at = self._last_line = time.monotonic()

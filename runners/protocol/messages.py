@@ -75,8 +75,6 @@ class BlockCommand(Message):
     repetitions: int = 1
     """How often each step runs a micro-benchmark's operation."""
     warmup_steps: int = 0
-    rebuild: bool = True
-    """Make a micro-benchmark's tensors anew and check its result before the block. A model is built once."""
 
     def record(self, steps: RankSteps) -> BlockRecord:
         """The block as one rank ran it."""

@@ -107,7 +107,7 @@ class Engine:
         before = core_use.read(cores)
         if isinstance(self.runner, MicroBenchmarkRunner):
             assert command.case is not None
-            steps = self.runner.run_block(case=command.case, repetitions=command.repetitions, rebuild=command.rebuild, **asked)
+            steps = self.runner.run_block(case=command.case, repetitions=command.repetitions, **asked)
         else:
             steps = self.runner.run_block(local=command.kind == "local", **asked)
         use = core_use.between(before, core_use.read(cores))

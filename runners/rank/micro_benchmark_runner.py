@@ -27,7 +27,6 @@ class MicroBenchmarkRunner:
     backend: Backend
     world: World
     device: torch.device
-    _case: str | None = field(default=None, init=False)
     _made: Repetition | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -58,18 +57,18 @@ class MicroBenchmarkRunner:
         made.run()
         wrong = made.check()
         made.clear()
-        self._case, self._made = name, made
+        self._made = made
         return f"{name} gives {wrong}" if wrong else None
 
     def release(self) -> None:
         """Drop the tensors and collect garbage now, so that it is not collected inside a step."""
-        self._case = self._made = None
+        self._made = None
         gc.collect()
 
-    def run_block(self, *, case: str, steps: int, warmup_steps: int, repetitions: int, rebuild: bool) -> RankSteps:
-        """Make and check the tensors if asked, warm up, wait for all ranks, time ``steps`` steps of ``repetitions``. Collective."""
+    def run_block(self, *, case: str, steps: int, warmup_steps: int, repetitions: int) -> RankSteps:
+        """Make and check tensors anew, warm up, wait for all ranks, time ``steps`` steps of ``repetitions``. Collective."""
         began = time.perf_counter()
-        wrong = self.build(case) if rebuild or case != self._case else None
+        wrong = self.build(case)
         assert self._made is not None
         run, timer = self._made.run, StepTimer(self.device)
         for _ in range(warmup_steps * repetitions):

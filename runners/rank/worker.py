@@ -22,7 +22,6 @@ from measurement.addresses import split_port
 from measurement.agent.ringside_agent import users_lines
 from measurement.agent.ringside_agent.agent import Agent, Handler
 from measurement.agent.ringside_agent.channel import join
-from measurement.agent.ringside_agent.place import World
 from measurement.agent.ringside_agent.settings import RANK_VARIABLE, Settings
 from measurement.environment import recorded_environment
 from measurement.errors import LaunchError, PlanError
@@ -54,7 +53,7 @@ from runners.rank.remote_error import describe_error
 from runners.rank.resources import take_resources
 
 if TYPE_CHECKING:
-    from backends.base import Store
+    from runners.rank.engine import Engine
 
 FOREVER = timedelta(days=30)
 
@@ -74,24 +73,27 @@ def main(settings: Settings) -> NoReturn:
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1)
 
-    def get_job() -> Job:
+    def start() -> Engine:
         job = Job.model_validate_json(channel.job())
         resources = {"device": job.device, "affinity": job.affinity, "freed_memory": job.freed_memory}
         take_resources(world, threads=settings.threads, **resources)
-        return job
-
-    def meet() -> Store:
         from torch.distributed import PrefixStore, TCPStore
 
+        from backends.base import WHILE_STOPPED_S
+        from runners.rank.engine import start_engine
+
         host, port = split_port(settings.store)
-        store = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=FOREVER)
-        return PrefixStore(f"{settings.launch}/{settings.arm}/rendezvous", store)
+        base = TCPStore(host, port, is_master=False, wait_for_workers=False, timeout=FOREVER)
+        store = PrefixStore(f"{settings.launch}/{settings.arm}/rendezvous", base)
+        clock.mark("imports")
+        timeout = timedelta(seconds=WHILE_STOPPED_S) if job.transport == "nccl" else None
+        return start_engine(job, world, store=store, timeout=timeout, clock=clock)
 
     def keep(text: str) -> None:
         if not settings.log_folder and channel.outstanding is not None:
             remote_results.append(folder, world.rank, channel.outstanding, text)
 
-    rank = EngineRank(get_job=get_job, meet=meet, world=world, log=log, keep=keep, clock=clock)
+    rank = EngineRank(start=start, log=log, keep=keep, clock=clock)
     serve(agent, rank.handlers)
     rank.disconnect()
     agent.leave(0)  # torn down in order; Gloo in torch 2.15 may still abort when the interpreter takes the rest apart
@@ -142,16 +144,13 @@ def _end_with(agent: Agent, error: Exception) -> NoReturn:
 class EngineRank:
     """What a rank of ours does at each command: handlers of the agent, by way of an engine."""
 
-    get_job: Callable[[], Job]
-    """Waits for the arm's job, and takes what it says of cores and memory."""
-    meet: Callable[[], Store]
-    """Opens the store at which process groups meet."""
-    world: World
+    start: Callable[[], Engine]
+    """Connects this rank with the others. Collective."""
+    clock: StartClock
     log: Path
     """What this process prints."""
-    keep: Callable[[str], None]
+    keep: Callable[[str], None] = lambda _: None
     """Called with a block's reply before it is sent."""
-    clock: StartClock
     measured: FinishedReply | None = field(default=None, init=False)
     """What was measured, as the rank told of it before a gate that came after."""
 
@@ -214,14 +213,7 @@ class EngineRank:
         return FinishedReply(report=report, peak_memory_bytes=engine.peak_memory_bytes(), drift=engine.drift())
 
     def _start(self) -> StartedReply:
-        from backends.base import WHILE_STOPPED_S
-        from runners.rank.engine import start_engine
-
-        job = self.get_job()
-        store = self.meet()
-        self.clock.mark("imports")
-        timeout = timedelta(seconds=WHILE_STOPPED_S) if job.transport == "nccl" else None
-        self._engine = start_engine(job, self.world, store=store, timeout=timeout, clock=self.clock)
+        self._engine = self.start()
         report = self._engine.report(recorded_environment(os.environ))
         self.clock.mark("model")
         return StartedReply(report=report, notes=list(self._engine.notes), start_s=self.clock.stages_s)

@@ -1,39 +1,36 @@
-"""One rank of a standalone run: it takes the gate, then measures throughput or trains to the end. Rank 0 writes and prints."""
+"""One rank of a standalone run: it starts with the others, then carries out what rank 0 asks. Rank 0 leads, as a driver would."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import socket
-import sys
 import time
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from measurement.agent.ringside_agent.agent import obey
 from measurement.agent.ringside_agent.place import World
 from measurement.agent.ringside_agent.reporting import leave
-from measurement.environment import recorded_environment
 from measurement.errors import ParityError, RingsideError
 from measurement.plans.plan import Plan
-from measurement.records.record import LaunchRecord, RankReport
+from measurement.probes.start_clock import StartClock
 from measurement.records.results import ResultsFolder
 from runners.planning.arms import job_of
 from runners.planning.standalone_flags import RunOptions
 from runners.processes.process_exit import say_once
-from runners.protocol.gate_verdict import judge_gate
 from runners.protocol.lost_peers import CAUSE_FIRST_S, mentions_lost_peer
-from runners.protocol.messages import CheckReport, ParityReport
 from runners.rank.engine import Engine, start_engine
 from runners.rank.remote_error import report_error
+from runners.rank.worker import EngineRank
+from runners.standalone.collective_channel import CollectiveChannel
 from runners.standalone.joint_start import joint_start
-from runners.standalone.partial_results import write_partial_record
 from runners.standalone.rendezvous import rendezvous_store
-from runners.standalone.throughput import measure
-from runners.standalone.training_run import train
 
 if TYPE_CHECKING:
     from backends.base import Store
-    from runners.event_log import TensorboardLog
 
 
 @dataclass(kw_only=True)
@@ -43,7 +40,7 @@ class StandaloneRun:
     plan: Plan
     """Its single arm are the ranks."""
     world: World
-    """As the launcher has it; once the engine stands, as the library has it."""
+    """As the launcher has it."""
     options: RunOptions
     folder: ResultsFolder
     store: Store | None = field(default=None, init=False)
@@ -66,120 +63,60 @@ class StandaloneRun:
             leave(1)
 
     def _run(self) -> None:
-        began = time.monotonic()
-        engine = self._start()
-        record: LaunchRecord | None = None
-        self.world = engine.runner.world
+        began, clock = time.monotonic(), StartClock()
+        if self.world.rank == 0:
+            self._import_what_leads()
+        engine = self._start(clock)
+        channel = CollectiveChannel(engine.backend)
+        rank = EngineRank(start=lambda: engine, clock=clock, log=Path(os.devnull))
         try:
-            events = self._open_events(engine)
-            record = self._new_record(engine)
-            self._take_gate(engine, record, before=True)
-            record.start_s = time.monotonic() - began
-            if engine.job.training:
-                train(engine, record, say=self._say, events=events)
+            if engine.runner.world.rank == 0:
+                self._lead(engine, rank, channel, began=began)
             else:
-                measure(engine, record, self.plan.measurement)
-            self._finish(engine, record, events)
-            engine.runner.release()
-            engine.backend.barrier()
+                self._follow(rank, channel)
         except RingsideError as error:
             self._say_why(error)
             engine.backend.teardown()
             raise
-        except BaseException as error:
-            if record is not None:
-                write_partial_record(self.folder, self.plan, record, error, rank=self.world.rank)
-            raise
         engine.backend.teardown()
 
-    def _start(self) -> Engine:
+    def _import_what_leads(self) -> None:
+        """Import it before the engine stands: garbage collection would look through it in steps, and after them it might fail."""
+        importlib.import_module("runners.standalone.leading_rank")
+        if self.options.tensorboard is not None:
+            importlib.import_module("tensorboard.summary.writer.event_file_writer")
+
+    def _start(self, clock: StartClock) -> Engine:
         """Meet the other ranks and build the engine. Before a training the workload is tried."""
         arm, timeout = self.plan.arms[self.plan.baseline], timedelta(seconds=self.options.timeout)
         job = job_of(self.plan, self.plan.baseline, arm, transport=arm.transport)
         job = job.model_copy(update={"tries": job.training.epochs if job.training else None})
-        if self.world.rank == 0:
-            self.folder.prepare_to_write()
         self.store = rendezvous_store(job, self.world, timeout=timeout)
+        clock.mark("imports")
         with joint_start(self.store, self.world, say=self._say_why):
-            engine = start_engine(job, self.world, store=self.store, timeout=timeout)
-        for note in engine.notes:
-            self._say(f"note: {note}")
+            engine = start_engine(job, self.world, store=self.store, timeout=timeout, clock=clock)
+        if self.world.rank == 0:
+            for note in engine.notes:
+                print(f"note: {note}", flush=True)  # although the output goes to a launcher
         return engine
 
-    def _open_events(self, engine: Engine) -> TensorboardLog | None:
-        if self.options.tensorboard is None or self.world.rank != 0:
-            return None
-        from runners.event_log import TensorboardLog  # with scipy, which no other rank needs
+    def _lead(self, engine: Engine, rank: EngineRank, channel: CollectiveChannel, *, began: float) -> None:
+        from runners.standalone.leading_rank import CollectiveSession, lead
 
-        return TensorboardLog(self.options.tensorboard, sample_unit=engine.sample_unit)
+        session = CollectiveSession(self.plan.baseline, rank=rank, channel=channel, folder=self.folder.root, started_s=began)
+        try:
+            lead(session, engine, plan=self.plan, folder=self.folder, tensorboard=self.options.tensorboard)
+        except RingsideError as error:
+            self._say_why(error)
+            session.part(error)
+            raise
+        session.part()
 
-    def _new_record(self, engine: Engine) -> LaunchRecord:
-        """Return the record that is to be filled."""
-        record = engine.job.new_record(
-            self.plan,
-            comparison_id=self.folder.root.name,
-            launch=0,
-            transport=str(engine.backend.describe().get("transport")),
-            launcher=engine.world.launcher,
-            sample_unit=engine.sample_unit,
-            cases=list(engine.cases.values()),
-            commands=[{"host": socket.gethostname(), "argv": sys.orig_argv}],
-        )
-        record.ranks = engine.backend.all_gather_object(engine.report(recorded_environment(os.environ)), RankReport)
-        record.hosts = sorted({report.host for report in record.ranks})
-        return record
-
-    def _take_gate(self, engine: Engine, record: LaunchRecord, *, before: bool) -> None:
-        """Take the parity gate where it is due: before a training or a micro-benchmark, or after blocks.
-
-        As under a driver, see ``runners.driver.gates``. A micro-benchmark's gate also tells what the backend offers.
-
-        Raises:
-            ParityError: on every rank, where it is not passed.
-        """
-        if before != engine.gate_comes_first:
-            return
-        reports = engine.backend.all_gather_object(engine.run_gate(counts_flops=True), ParityReport | CheckReport)
-        record.flops = reports[0].flops if isinstance(reports[0], ParityReport) else None
-        record.parity, record.not_offered = judge_gate(reports)
-        if not record.parity.passed:
-            failures = "; ".join(record.parity.failures)
-            raise ParityError(f"backend '{record.backend}' computes wrongly, so that no timing of it counts: {failures}")
-
-    def _finish(self, engine: Engine, record: LaunchRecord, events: TensorboardLog | None) -> None:
-        """Gather what ranks report in the end. Rank 0 writes the record before it prints anything."""
-        own = (engine.report(recorded_environment(os.environ)), engine.peak_memory_bytes())
-        self._take_gate(engine, record, before=False)
-        reports = engine.backend.all_gather_object(own, tuple[RankReport, int])
-        record.ranks = [report for report, _ in reports]
-        record.peak_memory_bytes = [peak for _, peak in reports]
-        record.hosts = sorted({report.host for report in record.ranks})
-        if self.world.rank == 0:
-            self.folder.write_plan(self.plan)
-            self.folder.write_launch(record)
-            self._show(record)
-        if events is not None:
-            if not record.epochs and not record.cases:
-                events.rounds(record.blocks)
-            events.close()
-
-    def _show(self, record: LaunchRecord) -> None:
-        """Print the table, and where the record is."""
-        from measurement.records.step_tables import steps_of
-        from reports.formats.console import new_console
-        from runners.standalone.tables import cases_table, throughput_table
-
-        console = new_console(plain=record.world_size > 1)  # mpirun gives ranks a terminal, whatever its own output is
-        if not record.epochs:
-            steps = steps_of(record.blocks)
-            console.print(cases_table(record, steps) if record.cases else throughput_table(record, steps))
-        where = self.folder.launch_folder(record.launch, record.arm) / "record.json"
-        console.print(f"record: {where}", markup=False, highlight=False, soft_wrap=True)
-
-    def _say(self, text: str) -> None:
-        """Print on rank 0, unbuffered although the output goes to a launcher."""
-        if self.world.rank == 0:
-            print(text, flush=True)
+    def _follow(self, rank: EngineRank, channel: CollectiveChannel) -> None:
+        """Carry out rank 0's commands, and wait until it has written the record."""
+        obey(rank.handlers, channel.receive, channel.reply)
+        if error := channel.part():
+            raise ParityError(error)
 
     def _say_why(self, error: Exception) -> None:
         """Print why this rank ends, once, and before it ends what keeps others from noticing."""

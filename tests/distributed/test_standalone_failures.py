@@ -50,7 +50,7 @@ def start(launcher, backend, folder):
 def kept(folder):
     """The record, whose blocks and steps agree."""
     (record,) = ResultsFolder(folder).records()
-    assert len(record.blocks) > 0 and not record.complete
+    assert len(record.blocks) > 0 and record.complete == (record.status == "failed")
     assert ResultsFolder(folder).steps(record)["block"].nunique() == len(record.blocks)
     assert len(record.ranks) == 2
     return record

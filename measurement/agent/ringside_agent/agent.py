@@ -19,11 +19,29 @@ Handler = Callable[[Dict[str, Any]], Optional[str]]
 """Carries out a command and returns the reply, which is JSON. None: the process goes on, and replies later."""
 
 
+def obey(handlers: Mapping[str, Handler], receive: Callable[[], bytes], reply: Callable[[str], Any]) -> bool:
+    """Carry out one command after another, from whoever gives them; returns whether ``finish`` was answered.
+
+    ``handlers``: by the command's name (``do``). What one raises passes through.
+    """
+    name = ""
+    while name != FINISH:
+        command = json.loads(receive())
+        name = command["do"]
+        if name not in handlers:
+            raise ValueError(f"this rank has no '{name}'; it can {', '.join(handlers)}")
+        answer = handlers[name](command)
+        if answer is None:
+            return False
+        reply(answer)
+    return True
+
+
 class Agent:
     """One rank's end of the conversation with the driver. Commands come one after another, each with one reply."""
 
     def __init__(self, channel: Channel) -> None:
-        """``channel``: to the driver, or what stands for it."""
+        """``channel``: to the driver."""
         self.channel = channel
         self.is_over = False
         """Nothing is told to the driver any more."""
@@ -31,22 +49,16 @@ class Agent:
     def serve(self, handlers: Mapping[str, Handler]) -> None:
         """Obey until a handler lets the process go on, or ``finish`` was answered. What a handler raises passes through.
 
-        ``handlers``: by the command's name (``do``). Where the driver has gone, the process ends.
+        ``handlers``: see ``obey``. Where the driver has gone, the process ends.
         """
-        name = ""
-        while name != FINISH:
+
+        def receive() -> bytes:
             try:
-                command = json.loads(self.channel.receive())
+                return self.channel.receive()
             except ConnectionError as error:
                 self._end_alone(error)
-            name = command["do"]
-            if name not in handlers:
-                raise ValueError(f"this rank has no '{name}'; it can {', '.join(handlers)}")
-            reply = handlers[name](command)
-            if reply is None:
-                return
-            self.reply(reply)
-        self.is_over = True
+
+        self.is_over = obey(handlers, receive, self.reply)
 
     def reply(self, text: str) -> None:
         """Answer the command that is out. Where the driver has gone, the process ends."""

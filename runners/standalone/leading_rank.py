@@ -1,0 +1,189 @@
+"""Rank 0 of a standalone run: it leads all ranks as a driver would, writes the record and prints the table."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from measurement.errors import ParityError
+from measurement.plans.plan import Arm, Plan
+from measurement.records.record import LaunchRecord
+from measurement.records.results import ResultsFolder
+from measurement.records.step_tables import steps_of
+from reports.formats.console import new_console
+from runners.driver.arm_session import Exchange, Expected
+from runners.driver.diagnosis import ArmFailed
+from runners.driver.launch import Launch
+from runners.driver.progress import LaunchProgress
+from runners.processes.process_exit import interrupted_code
+from runners.protocol.messages import Command, FinishCommand, FinishedReply, Job, StartCommand, StartedReply
+from runners.rank.engine import Engine
+from runners.rank.remote_error import describe_error
+from runners.rank.worker import EngineRank
+from runners.standalone.collective_channel import CollectiveChannel
+from runners.standalone.tables import cases_table, epoch_line, outcome, throughput_table
+
+IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
+"""While rank 0 writes what was measured before a failure. Launchers end ranks whose peer has failed, in milliseconds.
+They end loaders' processes, too, for which torch raises at SIGCHLD."""
+
+
+class CollectiveSession:
+    """The arm that a standalone run is, seen from rank 0, which carries every command out as the other ranks do."""
+
+    starts = 1
+    restarting_s = 0.0
+    counts_iterations = False
+
+    def __init__(self, name: str, *, rank: EngineRank, channel: CollectiveChannel, folder: Path, started_s: float) -> None:
+        """``folder``: where ranks leave the tracebacks of their errors; ``started_s``: when they began, by the monotonic clock."""
+        self.name, self.started_s = name, started_s
+        self.exit_codes: list[int | None] = []
+        self.error: BaseException | None = None
+        """What rank 0 raised in a command. It may be that another rank has gone."""
+        self._rank, self._channel, self._folder = rank, channel, folder
+        self._is_over = self._is_in_step = False
+        """Whether the last reports have come, and whether all ranks wait for the next command."""
+
+    def command(self, seed: int) -> str:
+        """Nothing: what a person typed to start all ranks is not known to one of them."""
+        return ""
+
+    def commands_as_run(self) -> list[dict[str, Any]]:
+        """Rank 0's own."""
+        return [{"host": socket.gethostname(), "argv": sys.orig_argv}]
+
+    def log_of(self, rank: int) -> Path:
+        """Where a rank leaves the traceback of its error."""
+        return self._folder / f"rank-{rank}-traceback.txt"
+
+    def start(self, job: Job) -> None:
+        """Nothing: the ranks have been started, each with this job."""
+
+    def await_ready(self) -> list[StartedReply]:
+        """Return the first reports."""
+        return self.exchange(StartCommand(), StartedReply, timeout_s=0.0).replies
+
+    def exchange(self, command: Command, expected: type[Expected], *, timeout_s: float) -> Exchange[Expected]:
+        """Have all ranks carry out a command. Ranks wait for each other as long as the backend lets them.
+
+        Raises:
+            ArmFailed: this rank raised an exception, or a launcher ends it since a peer has failed.
+        """
+        began, self._is_in_step = time.monotonic(), False
+        try:
+            self._channel.send(command.model_dump_json())
+            replies = self._channel.reply(self._rank.answer(command).model_dump_json())
+        except Exception as error:  # the record tells of it, and the run raises it again
+            raise self._failed(error, describe_error(error).message) from error
+        except KeyboardInterrupt as error:
+            if interrupted_code() != 128 + signal.SIGTERM:
+                raise
+            raise self._failed(error, "ended by SIGTERM, as launchers do when a peer has failed") from error
+        self._is_in_step = True
+        return Exchange(
+            replies=[expected.model_validate_json(reply) for reply in replies], took_s=time.monotonic() - began, hosts={}
+        )
+
+    def _failed(self, error: BaseException, why: str) -> ArmFailed:
+        self.error = error
+        return ArmFailed(f"rank 0: {why}", ranks=[0], hosts=[socket.gethostname()])
+
+    def ask_to_finish(self) -> None:
+        """Nothing: ``finish`` asks."""
+
+    def finish(self) -> list[FinishedReply]:
+        """Return the last reports; all ranks wait for ``part`` then."""
+        replies = self.exchange(FinishCommand(), FinishedReply, timeout_s=0.0).replies
+        self._is_over = True
+        return replies
+
+    def end(self) -> None:
+        """Let nothing disturb the writing of what was measured, where not all of it was."""
+        if not self._is_over:
+            for ending in IGNORED_SIGNALS:
+                signal.signal(ending, _ignore)
+
+    def part(self, error: BaseException | None = None) -> None:
+        """Let the other ranks end, for this error; not where they wait for something else, or have gone."""
+        if self._is_in_step:
+            if not self._is_over:
+                self.finish()
+            self._channel.part(str(error or ""))
+
+
+def _ignore(_number: int, _frame: object) -> None:
+    """Unlike SIG_IGN it leaves ended children to who waits for them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StandingArm:
+    """What a launch knows of the ranks it is one of."""
+
+    name: str
+    arm: Arm
+    plan: Plan
+    launcher_reference: str
+    transport: str | None
+    has_local_steps: bool
+    recorded: Mapping[str, Any]
+
+
+def lead(session: CollectiveSession, engine: Engine, *, plan: Plan, folder: ResultsFolder, tensorboard: Path | None) -> None:
+    """Run the one launch of a plan whose arm these ranks are, write its record and print what came out.
+
+    Raises:
+        ParityError: the arm computes wrongly, or its ranks have drifted apart.
+        RecordError: the record cannot be written.
+        Exception: whatever this rank raised in a command; what had been measured is in the record.
+    """
+    epochs = plan.training.epochs if plan.training else 0
+    arm = StandingArm(
+        name=session.name,
+        arm=plan.arms[session.name],
+        plan=plan,
+        launcher_reference=engine.world.launcher,
+        transport=engine.backend.describe().get("transport"),
+        has_local_steps=engine.backend.has_local_steps and not plan.speed.sync_batchnorm,
+        recorded={"sample_unit": engine.sample_unit, "padding_bytes": None},
+    )
+    folder.write_plan(plan)
+    launch = Launch(
+        plan=plan,
+        setups=[arm],
+        workload=engine.setup,
+        cases=list(engine.cases.values()),
+        number=0,
+        folder=folder,
+        open_session=lambda *_, **__: session,
+        progress=LaunchProgress(seconds_per_launch=1.0, console=Console(quiet=True)),
+        events_folder=(lambda _: tensorboard) if tensorboard else None,
+        show_epoch=lambda record, epoch: print(epoch_line(epoch, epochs=epochs, unit=record.sample_unit), flush=True),
+    )
+    launch.run()
+    (record,) = (arm.record for arm in launch.arms)
+    if session.error is not None:
+        raise session.error
+    if record.error is not None:
+        why = f"backend '{record.backend}' computes wrongly, so that no timing of it counts: {record.error.message}"
+        raise ParityError(why)
+    _show(record, plan, where=folder.launch_folder(0, record.arm) / "record.json")
+
+
+def _show(record: LaunchRecord, plan: Plan, *, where: Path) -> None:
+    """Print the table, or how a training ended, and where the record is."""
+    console = new_console(plain=record.world_size > 1)  # mpirun gives ranks a terminal, whatever its own output is
+    if plan.training:
+        print(outcome(plan.training, record.epochs), flush=True)
+    else:
+        steps = steps_of(record.blocks)
+        console.print(cases_table(record, steps) if record.cases else throughput_table(record, steps))
+    console.print(f"record: {where}", markup=False, highlight=False, soft_wrap=True)
