@@ -11,7 +11,7 @@ from measurement.registry import Registry
 
 if TYPE_CHECKING:
     from measurement.records.results import ResultsFolder
-    from reports.against import Earlier
+    from reports.against import StoredComparison
     from reports.base import Report
     from reports.projection.what_if import Links
     from reports.schema import Comparison, Study
@@ -65,7 +65,7 @@ def conclude(folder: ResultsFolder, *, links: Links | None = None) -> Comparison
     )
 
 
-def write_reports(folder: ResultsFolder, *, earlier: Earlier | None = None) -> Comparison:
+def write_reports(folder: ResultsFolder, *, earlier: StoredComparison | None = None) -> Comparison:
     """Rebuild from the records the reports that the plan names, if they have content. The same records give the same bytes.
 
     Trackers are told afterwards, by ``send_reports``. ``earlier``: the result that it is held against.
@@ -74,20 +74,15 @@ def write_reports(folder: ResultsFolder, *, earlier: Earlier | None = None) -> C
         RecordError: the folder is missing or damaged, or holds no record.
         PlanError: a report that the plan names cannot be loaded, or the earlier result was measured under unlike conditions.
     """
-    comparison = conclude(folder) if earlier is None else _held_against(folder, earlier)
+    if earlier is None:
+        comparison = conclude(folder)
+    else:
+        from reports.against import StoredComparison, compare_to_earlier
+
+        now = StoredComparison.read(folder)
+        comparison = now.concluded.model_copy(update={"against": compare_to_earlier(earlier, now)})
     write_files(folder, comparison, folder.read_plan().reports)
     return comparison
-
-
-def _held_against(folder: ResultsFolder, earlier: Earlier) -> Comparison:
-    """The comparison, with what changed since an earlier result."""
-    from reports.against import Dated, Measured, hold_against
-
-    measured = Measured.read(folder)
-    notes = earlier.require_like(measured)
-    then = Dated(measured=earlier.result, found=conclude(earlier.result.folder))
-    now = Dated(measured=measured, found=conclude(folder))
-    return now.found.model_copy(update={"against": hold_against(earlier, then, now, notes=notes)})
 
 
 def write_files(folder: ResultsFolder, summary: Comparison | Study, references: Sequence[str] | None) -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,6 +23,7 @@ from measurement.errors import PlanError, RecordError
 from measurement.plans.plan import FIXED_LENGTH, FLOOR, Plan
 from measurement.records.record import LaunchRecord, Manifest
 from measurement.records.results import ResultsFolder
+from reports import conclude
 from reports.conclusions.blocks import copies_of_baseline, log_levels, total_tables
 from reports.conclusions.disturbances import is_quiet
 from reports.conclusions.verdict import farthest, reach_of_load
@@ -42,7 +45,7 @@ VERSIONS = frozenset(condition.field for condition in CONDITIONS if condition.so
 
 
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class StoredComparison:
     """A comparison at one date, or as far as it is known before it is measured."""
 
     folder: ResultsFolder
@@ -50,10 +53,17 @@ class Measured:
     manifest: Manifest | None = None
     """None: the machine is not known yet."""
     records: Sequence[LaunchRecord] = ()
+    allow_slower: float = 0.05
+    """The share of its speed that a figure may have lost since."""
+    allowed: Sequence[str] = ()
+    """Conditions that may have changed since, with all that stands below them."""
 
     @classmethod
-    def read(cls, folder: ResultsFolder) -> Measured:
-        """Read a folder of ``ringside compare`` or ``ringside ab``; raises a ``RingsideError`` for anything else."""
+    def read(cls, folder: ResultsFolder, **accepted: Any) -> StoredComparison:
+        """Read a folder of ``ringside compare`` or ``ringside ab``; raises a ``RingsideError`` for anything else.
+
+        ``accepted``: ``allow_slower`` and ``allowed``, of an earlier result.
+        """
         plan, place = folder.read_plan(), folder.root
         if plan.points:
             point = folder.point(next(iter(plan.points))).root
@@ -63,28 +73,14 @@ class Measured:
         records = folder.records()
         if not records:
             raise RecordError(f"'{place}' holds no launch record yet; run 'ringside compare' with this folder first")
-        return cls(folder=folder, plan=plan, manifest=folder.read_manifest(), records=records)
+        return cls(folder=folder, plan=plan, manifest=folder.read_manifest(), records=records, **accepted)
 
+    @cached_property
+    def concluded(self) -> Comparison:
+        """What came out of it."""
+        return conclude(self.folder)
 
-@dataclass(frozen=True, kw_only=True)
-class Dated:
-    """A result, and what came out of it."""
-
-    measured: Measured
-    found: Comparison
-
-
-@dataclass(frozen=True, kw_only=True)
-class Earlier:
-    """The result that a new one is held against, and what the user accepts."""
-
-    result: Measured
-    allow_slower: float = 0.05
-    """The share of its speed that a figure may lose."""
-    allowed: Sequence[str] = ()
-    """Conditions that may differ, with all that stands below them."""
-
-    def require_like(self, now: Measured) -> list[str]:
+    def require_like(self, now: StoredComparison) -> list[str]:
         """Refuse a result that was measured otherwise; before it is measured, as far as plan and machine are known.
 
         Returns:
@@ -93,19 +89,19 @@ class Earlier:
         Raises:
             PlanError: with each field, what it was and what it is.
         """
-        then, place = self.result, now.folder.root
-        if then.folder.root.resolve() == place.resolve():
+        place = now.folder.root
+        if self.folder.root.resolve() == place.resolve():
             raise PlanError(f"'{place}' is the same folder as that after --against; name the results of another date")
-        found = unlike_plans(then, now) | unlike_environments(then, now)
+        found = unlike_plans(self, now) | unlike_environments(self, now)
         known = {field.partition(" on ")[0] for field in found}
-        found |= {field: change for field, change in _unlike_ranks(then, now) if field.rpartition(".")[2] not in known}
+        found |= {field: change for field, change in _unlike_ranks(self, now) if field.rpartition(".")[2] not in known}
         # Of sources a file or a revision of the user's is what changes between dates; a version of an environment is a condition.
         sources = {field: found[field] for field in found if field.startswith(SOURCE) and field.rpartition("/")[2] not in VERSIONS}
         rest = {field: change for field, change in found.items() if field not in sources}
         refused = told({field: change for field, change in rest.items() if not is_allowed(field, self.allowed)})
         if refused:
             raise PlanError(
-                f"'{then.folder.root}' was measured under other conditions than '{place}', so they might make the difference "
+                f"'{self.folder.root}' was measured under other conditions than '{place}', so they might make the difference "
                 "(then -> now):\n  " + "\n  ".join(refused) + "\nmeasure both alike, or both states in turn by one plan (arms with "
                 "a commit or python of their own), or say --allow FIELD to 'ringside report' to compare them all the same"
             )
@@ -113,7 +109,7 @@ class Earlier:
         return [*allowed, *([f"Sources differ: {'; '.join(told(sources))}"] if sources else [])]
 
 
-def unlike_plans(then: Measured, now: Measured) -> dict[str, Values]:
+def unlike_plans(then: StoredComparison, now: StoredComparison) -> dict[str, Values]:
     """What the plans ask for differently, arms by their names; how long is measured may differ."""
     found: dict[str, Values] = {}
     for field in (name for name in Plan.model_fields if name not in OF_NO_ARM):
@@ -129,7 +125,7 @@ def _pairs(field: str, then: object, now: object) -> Mapping[str, Values]:
     return {name: (values["then"], values["now"]) for name, values in by_field(field, {"then": then, "now": now})}
 
 
-def unlike_environments(then: Measured, now: Measured) -> dict[str, Values]:
+def unlike_environments(then: StoredComparison, now: StoredComparison) -> dict[str, Values]:
     """In which machines, versions and sources they differ; nothing where one is not known."""
     if then.manifest is None or now.manifest is None:
         return {}
@@ -138,7 +134,7 @@ def unlike_environments(then: Measured, now: Measured) -> dict[str, Values]:
     return changes_since(then.manifest, then.records, now.manifest) | elsewhere
 
 
-def _unlike_ranks(then: Measured, now: Measured) -> Iterator[tuple[str, Values]]:
+def _unlike_ranks(then: StoredComparison, now: StoredComparison) -> Iterator[tuple[str, Values]]:
     """In what the ranks of each arm report something else; sources are known by the environments."""
     for arm in (arm for arm in now.plan.roles() if arm != FLOOR):
         runs = [
@@ -165,52 +161,55 @@ Figure = tuple[Array, Doubt]
 """Logarithms of a figure by launch, and the doubt about them."""
 
 
-def hold_against(earlier: Earlier, then: Dated, now: Dated, *, notes: Sequence[str]) -> Against:
-    """What changed since an earlier result; ``notes``: of ``Earlier.require_like``.
+def compare_to_earlier(then: StoredComparison, now: StoredComparison) -> Against:
+    """What changed since an earlier result.
 
     Raises:
-        PlanError: they have no figure in common.
+        PlanError: it was measured otherwise, or they have no figure in common.
     """
-    changes = find_changes(then, now, allow_slower=earlier.allow_slower)
+    notes = then.require_like(now)
+    before, after = then.concluded, now.concluded
+    changes = find_changes(then, now)
     if not changes:
         raise PlanError(
-            f"'{then.found.comparison_id}' and '{now.found.comparison_id}' have no timing of the same arm; see the errors in their "
+            f"'{before.comparison_id}' and '{after.comparison_id}' have no timing of the same arm; see the errors in their "
             "reports, and compare results with arms of the same names"
         )
     found = Against(
-        comparison_id=then.found.comparison_id,
-        folder=str(then.measured.folder.root),
-        created_at=then.found.created_at,
-        baseline=now.found.baseline,
-        allow_slower=earlier.allow_slower,
-        confidence=now.measured.plan.measurement.confidence,
+        comparison_id=before.comparison_id,
+        folder=str(then.folder.root),
+        created_at=before.created_at,
+        baseline=after.baseline,
+        allow_slower=then.allow_slower,
+        confidence=now.plan.measurement.confidence,
         verdict=min((change.verdict for change in changes), key=WORST.index),
         headline="",
-        remedy=remedy(then.measured.plan, then.measured.manifest, has_changed=bool(notes)),
+        remedy=remedy(then.plan, then.manifest, has_changed=bool(notes)),
         changes=changes,
     )
-    every = dict.fromkeys(arm.name for one in (now, then) for arm in one.found.arms if arm.role != "control")
+    every = dict.fromkeys(arm.name for one in (after, before) for arm in one.arms if arm.role != "control")
     missing = [name for name in every if name not in {change.arm for change in changes}]
     unmatched = [f"Not compared, since one of the two results has no timing: {', '.join(missing)}"] if missing else []
     said = [*together_line(found), *unmatched, *notes]
-    return found.model_copy(update={"headline": headline(found, now=now.found.created_at), "notes": said})
+    return found.model_copy(update={"headline": headline(found, now=after.created_at), "notes": said})
 
 
-def find_changes(then: Dated, now: Dated, *, allow_slower: float) -> list[Change]:
+def find_changes(then: StoredComparison, now: StoredComparison) -> list[Change]:
     """The changes of all figures that both results have: throughputs, then ratios."""
-    cases: list[str | None] = [case.name for case in now.found.cases]
-    arms = [arm for arm in now.found.arms if arm.role != "control" and arm.name in {one.name for one in then.found.arms}]
-    candidates = [arm for arm in arms if arm.role == "candidate"]
+    after, earlier = now.concluded, {arm.name for arm in then.concluded.arms}
+    cases: list[str | None] = [case.name for case in after.cases] or [None]
+    arms = [arm for arm in after.arms if arm.role != "control" and arm.name in earlier]
     found = []
-    for timed, read in ((arms, _throughput), (candidates, _ratio)):
-        family = len(timed) * max(len(cases), 1)
-        for case in cases or [None]:
+    for read, timed in ((_throughput, arms), (_ratio, [arm for arm in arms if arm.role == "candidate"])):
+        sure: dict[str, Any] = {
+            "confidence": now.plan.measurement.confidence,
+            "family": len(timed) * len(cases),
+            "allow_slower": then.allow_slower,
+        }
+        for case in cases:
             for arm in timed:
-                before, after = (read(one, arm.name, case) for one in (then, now))
-                baseline = now.found.baseline if read is _ratio else None
-                place = {"arm": arm.name, "baseline": baseline, "case": case}
-                confidence = now.measured.plan.measurement.confidence
-                found += change_of(before, after, confidence=confidence, family=family, allow_slower=allow_slower, place=place)
+                place = {"arm": arm.name, "baseline": after.baseline if read is _ratio else None, "case": case}
+                found += change_of(read(then, arm.name, case), read(now, arm.name, case), place=place, **sure)
     return found
 
 
@@ -258,21 +257,21 @@ def judge(change: RatioEstimate, *, allow_slower: float, reach: float = 0.0) -> 
     return ("regressed", high < 1 - allow_slower) if high < 1 else ("undecided", False)
 
 
-def _throughput(one: Dated, arm: str, case: str | None) -> Figure:
+def _throughput(one: StoredComparison, arm: str, case: str | None) -> Figure:
     """An arm's own; others' load may have made it slower."""
     levels = log_levels(_blocks(one, case), [arm])[:, 0]
-    load = one.found.arm(arm).load
+    load = one.concluded.arm(arm).load
     reach = 0.0 if load is None or is_quiet(load) else reach_of_load(load.foreign_share + load.steal_share, None)
     return levels[np.isfinite(levels)], (reach, "load")
 
 
-def _ratio(one: Dated, arm: str, case: str | None) -> Figure:
+def _ratio(one: StoredComparison, arm: str, case: str | None) -> Figure:
     """A candidate's; what withholds its own verdict withholds that on its change, and the control's deviation is its doubt."""
-    plan = one.measured.plan
+    plan = one.plan
     found = launch_ratios(total_tables(plan, _blocks(one, case), [[arm, *copies_of_baseline(plan, arm)]])[0])
-    result = one.found.result(arm, case)
+    result = one.concluded.result(arm, case)
     doubt: Doubt = (0.0, "control")
-    failed = [control for control in one.found.results if control.case == case and control.control_failed]
+    failed = [control for control in one.concluded.results if control.case == case and control.control_failed]
     if result is not None and result.withheld_by not in (None, "control"):
         doubt = (math.inf, result.withheld_by)
     elif failed:
@@ -280,6 +279,6 @@ def _ratio(one: Dated, arm: str, case: str | None) -> Figure:
     return np.array([]) if found is None else found.logs, doubt
 
 
-def _blocks(one: Dated, case: str | None) -> pd.DataFrame:
-    found = pd.DataFrame(one.found.block_table)
+def _blocks(one: StoredComparison, case: str | None) -> pd.DataFrame:
+    found = pd.DataFrame(one.concluded.block_table)
     return found if case is None else found[found["case"] == case]

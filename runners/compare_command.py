@@ -18,7 +18,7 @@ from runners.processes.process_exit import interrupted_code
 
 if TYPE_CHECKING:
     from measurement.records.results import ResultsFolder
-    from reports.against import Earlier
+    from reports.against import StoredComparison
     from reports.schema import Comparison, Study
     from runners.driver.run_comparison import ComparisonRun
 
@@ -62,7 +62,7 @@ FLAGS: Sequence[Flag] = (
 def compare_given(given: Given) -> None:
     """Run a plan and end with the code that says what came out."""
     from measurement.records.results import ResultsFolder, default_folder
-    from reports.against import Measured
+    from reports.against import StoredComparison
     from runners.planning.available import arms_to_compare, left_out_line
     from runners.planning.plan_reading import DEFAULT, PLANS, find_plan, read_plan, require_named
 
@@ -74,7 +74,7 @@ def compare_given(given: Given) -> None:
     folder = ResultsFolder(asked.output or default_folder(chosen.name))
     earlier = read_earlier(asked.against, asked.allow_slower)
     if earlier is not None and not chosen.points:
-        earlier.require_like(Measured(folder=folder, plan=chosen))
+        earlier.require_like(StoredComparison(folder=folder, plan=chosen))
     has_next = find_plan(plan).resolve() == PLANS / f"{DEFAULT}.yaml"
     chosen = arms_to_compare(chosen, folder, only_available=asked.available, has_next=has_next)
     if chosen.left_out:
@@ -112,10 +112,10 @@ def print_commands(plan: Plan) -> None:
             print(f"{name}{f' at {point}' if point else ''}:", *command.splitlines(), sep="\n  ")
 
 
-def read_earlier(folder: Path | None, allow_slower: str | None, *, allowed: Sequence[str] = ()) -> Earlier | None:
+def read_earlier(folder: Path | None, allow_slower: str | None, *, allowed: Sequence[str] = ()) -> StoredComparison | None:
     """Read the result that a new one is held against; None where there is no ``--against``."""
     from measurement.records.results import ResultsFolder
-    from reports.against import Earlier, Measured
+    from reports.against import StoredComparison
     from runners.scripts.ab_command import percent_of
 
     if folder is None:
@@ -123,7 +123,7 @@ def read_earlier(folder: Path | None, allow_slower: str | None, *, allowed: Sequ
             raise PlanError("--allow-slower says what may be lost since an earlier result; name that with --against OLD")
         return None
     share = percent_of(allow_slower or "5%", flag="--allow-slower") / 100
-    return Earlier(result=Measured.read(ResultsFolder(folder)), allow_slower=share, allowed=allowed)
+    return StoredComparison.read(ResultsFolder(folder), allow_slower=share, allowed=allowed)
 
 
 def end_with(comparison: Comparison) -> None:
@@ -140,7 +140,7 @@ def measure(
     *,
     again: Sequence[str],
     resume_elsewhere: bool = False,
-    earlier: Earlier | None = None,
+    earlier: StoredComparison | None = None,
     timings: bool = False,
     is_shown: bool = True,
 ) -> Comparison:

@@ -27,7 +27,7 @@ from measurement.probes.fingerprint import BUSY_REMEDY, busy_warning
 from measurement.records.record import LaunchRecord, LengthChoice
 from measurement.records.results import ResultsFolder
 from reports import conclude, make_reports, write_reports
-from reports.against import Earlier, Measured
+from reports.against import StoredComparison
 from reports.formats.terminal import differences_table, shown
 from reports.launch_budget import choose_length
 from reports.schema import Comparison
@@ -67,7 +67,7 @@ class ComparisonRun:
         *,
         progress: LaunchProgress,
         resume_elsewhere: bool = False,
-        earlier: Earlier | None = None,
+        earlier: StoredComparison | None = None,
     ) -> None:
         self.plan = plan
         self.folder = folder
@@ -105,7 +105,7 @@ class ComparisonRun:
             self.check_hosts()
             refuse_another_environment(self.folder, self.changes())
             if self.earlier is not None:
-                self.earlier.require_like(Measured(folder=self.folder, plan=self.plan, manifest=self.history.manifest))
+                self.earlier.require_like(StoredComparison(folder=self.folder, plan=self.plan, manifest=self.history.manifest))
             self.require_data()
         open_folder(self.folder, self.plan)
 
@@ -179,7 +179,7 @@ class ComparisonRun:
         self._note_look()
         return self._write(self.earlier)
 
-    def _write(self, earlier: Earlier | None, *, why: str = "") -> Comparison:
+    def _write(self, earlier: StoredComparison | None, *, why: str = "") -> Comparison:
         """Write the reports; where the earlier result turns out to be of other conditions, those without it first."""
         self.progress.say(f"{why}writing reports")
         try:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
 from measurement.errors import PlanError
 from measurement.records.results import ResultsFolder
-from reports.against import Earlier, Measured, judge
+from reports.against import StoredComparison, judge
 from reports.schema import Comparison
 from reports.statistics.intervals import HalfWidths, ratio_estimate
 from tests.conftest import ringside_here
@@ -83,7 +84,7 @@ def measured(root, **changed):
     """A result of which only the conditions matter, as it was or ``changed``."""
     plan = make_plan(("horovod-gloo",))
     manifest = make_manifest(plan)
-    return Measured(folder=ResultsFolder(root), **{"plan": plan, "manifest": manifest, **changed})
+    return StoredComparison(folder=ResultsFolder(root), **{"plan": plan, "manifest": manifest, **changed})
 
 
 PLAN, DRIVER = make_plan(("horovod-gloo",)), make_manifest(make_plan()).driver | {"torch": "2.14.0"}
@@ -106,14 +107,12 @@ UNLIKE = {
 def test_other_conditions_are_refused_field_by_field(tmp_path, line):
     then = measured(tmp_path / "old", manifest=changed(make_manifest(PLAN), driver=DRIVER))
     with pytest.raises(PlanError, match="other conditions") as refused:
-        Earlier(result=then).require_like(measured(tmp_path / "new", **{"manifest": then.manifest, **UNLIKE[line]}))
+        then.require_like(measured(tmp_path / "new", **{"manifest": then.manifest, **UNLIKE[line]}))
     lines = [one.strip() for one in str(refused.value).splitlines()]
     assert line.replace("'Synthetic CPU'", "Synthetic CPU") in lines, lines
     assert len(lines) == 3, "nothing else differs"
     field = line.partition(":")[0]
-    said = Earlier(result=then, allowed=[field]).require_like(
-        measured(tmp_path / "new", **{"manifest": then.manifest, **UNLIKE[line]})
-    )
+    said = replace(then, allowed=[field]).require_like(measured(tmp_path / "new", **{"manifest": then.manifest, **UNLIKE[line]}))
     assert said[0].startswith(f"Compared although it differs (--allow): {field}: ")
 
 
@@ -121,7 +120,7 @@ def test_longer_measuring_other_arms_and_other_sources_are_no_other_conditions(t
     longer = changed(make_plan(("horovod-gloo", "horovod-mpi"), launches=9), name="renamed", reports=["html"])
     sources = [changed(make_manifest(PLAN), sources={"train.py": digest}) for digest in ("a" * 16, "b" * 16)]
     then, now = measured(tmp_path / "old", manifest=sources[0]), measured(tmp_path / "new", plan=longer, manifest=sources[1])
-    assert Earlier(result=then).require_like(now) == ["Sources differ: train.py: aaaaaaaa -> bbbbbbbb"]
+    assert then.require_like(now) == ["Sources differ: train.py: aaaaaaaa -> bbbbbbbb"]
 
 
 def test_what_ranks_report_otherwise_is_refused_as_one_message_with_code_2(dates, tmp_path):
