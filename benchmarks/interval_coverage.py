@@ -34,7 +34,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
-from reports.conclusions.verdict import decide, reach_of_load, stands_clear, to_decide
+from reports.conclusions.verdict import decide, exceeds_margin, reach_of_load, to_decide
 from reports.estimate import Estimate
 from reports.statistics.interim_analyses import error_share, next_analysis
 from reports.statistics.intervals import Launches, RatioEstimate, ratio_intervals, typical_ratio
@@ -374,7 +374,7 @@ def is_found_under_load(speed: float, share: float, power: float, random: np.ran
     ratios = comparison(Scenario(name="", spread=0.03, drift=0.2, speed=speed / slowed), 5, 1, random)
     candidate, control = intervals(ratios)
     verdict = decide(candidate, threshold=0.01, control=control)
-    return verdict in ("faster", "slower") and stands_clear(candidate, reach_of_load(share, control))
+    return verdict in ("faster", "slower") and exceeds_margin(candidate, reach_of_load(share, control))
 
 
 def show_busy(replications: int) -> None:

@@ -42,7 +42,7 @@ import yaml
 from measurement.records.results import ResultsFolder
 from reports import conclude
 from reports.conclusions.study_conclusions import quotient
-from reports.projection.what_if import Links, Told, links_of
+from reports.projection.what_if import ArmTerms, Links, links_of
 from reports.schema import Comparison, Estimate, WhatIfArm
 from runners.project_command import parse_rate
 from tests.kit.lab.links import links_at
@@ -205,7 +205,7 @@ def simulate(number: int) -> None:
         _, told = step(rate)
         scale = 10**9  # rates are whole bits
         terms = pd.DataFrame({name: [told[name]] for name in ("step", "exposed_exchange")})
-        one = Told(
+        one = ArmTerms(
             terms=terms,
             threads=pd.DataFrame(),
             quiet_s=pd.Series([told["quiet"]]),

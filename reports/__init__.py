@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from measurement.errors import PlanError, RecordError, ReportError
@@ -80,7 +81,11 @@ def write_reports(folder: ResultsFolder, *, earlier: StoredComparison | None = N
         from reports.against import StoredComparison, compare_to_earlier
 
         now = StoredComparison.read(folder)
-        comparison = now.concluded.model_copy(update={"against": compare_to_earlier(earlier, now)})
+        notes = earlier.require_like(now)
+        comparison = conclude(folder)
+        then = replace(earlier, comparison=conclude(earlier.folder))
+        against = compare_to_earlier(then, replace(now, comparison=comparison), notes=notes)
+        comparison = comparison.model_copy(update={"against": against})
     write_files(folder, comparison, folder.read_plan().reports)
     return comparison
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,6 @@ from measurement.errors import PlanError, RecordError
 from measurement.plans.plan import FIXED_LENGTH, FLOOR, Plan
 from measurement.records.record import LaunchRecord, Manifest
 from measurement.records.results import ResultsFolder
-from reports import conclude
 from reports.conclusions.blocks import copies_of_baseline, log_levels, total_tables
 from reports.conclusions.disturbances import is_quiet
 from reports.conclusions.verdict import farthest, reach_of_load
@@ -53,6 +51,8 @@ class StoredComparison:
     manifest: Manifest | None = None
     """None: the machine is not known yet."""
     records: Sequence[LaunchRecord] = ()
+    comparison: Comparison | None = None
+    """None: not concluded yet."""
     allow_slower: float = 0.05
     """The share of its speed that a figure may have lost since."""
     allowed: Sequence[str] = ()
@@ -75,10 +75,11 @@ class StoredComparison:
             raise RecordError(f"'{place}' holds no launch record yet; run 'ringside compare' with this folder first")
         return cls(folder=folder, plan=plan, manifest=folder.read_manifest(), records=records, **accepted)
 
-    @cached_property
+    @property
     def concluded(self) -> Comparison:
         """What came out of it."""
-        return conclude(self.folder)
+        assert self.comparison is not None, "compared before it was concluded"
+        return self.comparison
 
     def require_like(self, now: StoredComparison) -> list[str]:
         """Refuse a result that was measured otherwise; before it is measured, as far as plan and machine are known.
@@ -161,13 +162,12 @@ Figure = tuple[Array, Doubt]
 """Logarithms of a figure by launch, and the doubt about them."""
 
 
-def compare_to_earlier(then: StoredComparison, now: StoredComparison) -> Against:
-    """What changed since an earlier result.
+def compare_to_earlier(then: StoredComparison, now: StoredComparison, *, notes: Sequence[str]) -> Against:
+    """What changed since an earlier result, both of them concluded; ``notes``: of ``StoredComparison.require_like``.
 
     Raises:
-        PlanError: it was measured otherwise, or they have no figure in common.
+        PlanError: they have no figure in common.
     """
-    notes = then.require_like(now)
     before, after = then.concluded, now.concluded
     changes = find_changes(then, now)
     if not changes:

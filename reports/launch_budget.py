@@ -97,7 +97,7 @@ def summarise_timings(plan: Plan, records: Sequence[LaunchRecord], steps: Steps,
     """Where the seconds of launches went. ``total_s``: of all sessions; None: not known."""
     launches: dict[int, list[LaunchRecord]] = {}
     for record in records:
-        if plan.measurement.mode == "interleaved" and record.launch_s is not None:
+        if plan.measurement.mode == "interleaved" and record.stages_s:
             launches.setdefault(record.launch, []).append(record)
     timed = steps.slowest.groupby(["launch", "kind"])["step_s"].sum()
     by_part: dict[tuple[Any, str], float] = {}
@@ -114,20 +114,18 @@ def summarise_timings(plan: Plan, records: Sequence[LaunchRecord], steps: Steps,
 def _parts(own: Sequence[LaunchRecord], in_steps: Mapping[str, float]) -> dict[tuple[str, str], float]:
     """The seconds of one launch by stage and part; the start's as the arm tells that was ready last, by its slowest rank."""
     last = max(own, key=lambda record: record.start_s or 0.0)
-    stages = last.stages_s
-    start_s, blocks_s = stages.get("start", last.start_s or 0.0), max(record.measuring_s or 0.0 for record in own)
-    blocks_s = stages.get("blocks", blocks_s)
+    stages: dict[str, float] = {"start": 0.0, "blocks": 0.0, **last.stages_s}
     ranks = max(last.rank_start_s, key=lambda one: sum(one.values()), default={})
     untimed_s = sum(block.untimed_s for record in own for block in record.blocks)
-    found = {("start", "launcher" if ranks else "launchers, imports, rendezvous, models"): start_s - sum(ranks.values())}
+    found = {
+        ("start", "launcher" if ranks else "launchers, imports, rendezvous, models"): stages.pop("start") - sum(ranks.values())
+    }
     found |= {("start", part): seconds for part, seconds in ranks.items()}
     found["blocks", "timed steps with exchange"] = in_steps["sync"]
     found["blocks", "timed steps without exchange"] = in_steps["local"]
     found["blocks", "untimed steps"] = untimed_s
-    found["blocks", "taking turns, block sizes"] = blocks_s - untimed_s - sum(in_steps.values())
-    rest: dict[str, float] = {name: stages[name] for name in ("gate", "end") if name in stages}
-    rest = rest or {"gate and end": (last.launch_s or 0.0) - start_s - blocks_s}
-    return found | {(name, ""): seconds for name, seconds in rest.items()}
+    found["blocks", "taking turns, block sizes"] = stages.pop("blocks") - untimed_s - sum(in_steps.values())
+    return found | {(name, ""): seconds for name, seconds in stages.items()}
 
 
 def _blocks(folder: ResultsFolder, records: Sequence[LaunchRecord], known: dict[int, pd.DataFrame]) -> pd.DataFrame:

@@ -86,7 +86,7 @@ class ThreadFigures(Stored):
     """CPU time of the library's threads."""
 
 
-class Because(Stored):
+class DominantCause(Stored):
     """What makes an arm faster or slower than another; seconds per step, above 0 where it takes longer."""
 
     term: Term | Phase
@@ -499,13 +499,7 @@ class RatioSummary(Stored):
     more_range: tuple[float, float | None] | None = None
     """How far ``more_minutes`` or ``more_runs`` is known: from so few launches, their spread is known by a factor only. The second
     is null where it is more than a day, or 1440 runs."""
-    more_launches: int | None = None
-    """Launches more, as long as those made, that should decide it; null where ``more_range`` is, and of standalone runs."""
-    more_rounds: int | None = None
-    """Rounds of each launch with which as many launches should have decided; null where no number would, since launches differ."""
-    between_share: float | None = None
-    """The share of the variance of a launch's ratio that is between launches; null where it is not known."""
-    because: Because | None = None
+    because: DominantCause | None = None
     """Null where there is no verdict of faster or slower, or no single cause."""
     term_differences_s: dict[Term, Estimate] = {}
     """How much longer each term is than the baseline's, seconds per step; they add up to the difference of the steps. Without
@@ -585,7 +579,7 @@ class SpreadFigures(Stored):
 class LaunchTiming(Stored):
     """What a part of a launch takes."""
 
-    stage: Literal["start", "blocks", "gate", "end", "gate and end", "between"]
+    stage: Literal["start", "blocks", "gate", "end", "between"]
     part: str
     seconds: float
     """Mean over launches that ran all arms at once."""

@@ -24,10 +24,10 @@ from reports.conclusions.blocks import (
 from reports.conclusions.disturbances import FEW, is_quiet, summarise_load, undisturbed, without_stalls
 from reports.conclusions.evidence import Evidence
 from reports.conclusions.machine import memory_ratio
-from reports.conclusions.verdict import by_launches_or_rounds, decide, reach_of_load, stands_clear, tells_nothing, to_decide
+from reports.conclusions.verdict import decide, exceeds_margin, is_uninformative, reach_of_load, to_decide
 from reports.estimate import Estimate
 from reports.schema import ArmSummary, RatioBySpeed, RatioSummary, Verdict, Withheld
-from reports.statistics.budget import UNKNOWN, Spread, spread_of
+from reports.statistics.budget import Spread, spread_of
 from reports.statistics.intervals import Launches, RatioEstimate, launch_ratios, ratio_intervals, typical_ratio
 from reports.statistics.separate import Runs, ratio_of_runs, ratio_of_usual_blocks, run_order, runs_of, separate_ratio
 from reports.statistics.speed_dependence import ratio_by_speed
@@ -167,16 +167,13 @@ def _ratios_of_case(evidence: Evidence, case: str | None, arms: Mapping[str, Arm
     is_disturbed = not is_quiet(summarise_load(evidence.readings))
     quiet = _Ratios.find(evidence, undisturbed(blocks, evidence.readings)) if is_disturbed else None
     by_speed = _by_speed(evidence, blocks) if case is None else {}
-    spread = find_spread(plan, blocks) if len(blocks) and not evidence.are_runs else UNKNOWN
     results = []
     for name in plan.compared_arms():
         if name not in found.samples:
             continue
         sample, interval = found.samples[name], found.intervals[name]
         without = calm.value(name) if calm else None
-        judged = _judged(evidence, name, found.intervals, without, arms, quiet)
-        if judged.get("more_range") and not evidence.are_runs:
-            judged |= _instead(evidence, interval, spread)
+        judged = _verdict_fields(evidence, name, found.intervals, without, arms, quiet)
         copies = copies_of_baseline(plan, name)
         terms = evidence.terms.explained(name, copies, judged["verdict"], confidence=evidence.confidence) if case is None else {}
         undisturbed_ratio = quiet.intervals[name] if quiet else None
@@ -230,7 +227,7 @@ def _marked(evidence: Evidence, pairs: pd.DataFrame, name: str) -> pd.DataFrame:
     return pairs.assign(disturbed=pd.MultiIndex.from_frame(pairs[key]).isin(hit))
 
 
-def _judged(
+def _verdict_fields(
     evidence: Evidence,
     name: str,
     intervals: Mapping[str, RatioEstimate | None],
@@ -253,10 +250,10 @@ def _judged(
     elif _hangs_on_few_stalls(arms[name], arms[plan.baseline], interval, without_stalls, threshold):
         withheld = "stalls"
     elif quiet is not None and decide(quiet.intervals[name], threshold=threshold) != alone:
-        if tells_nothing(quiet.intervals[name], interval):
+        if is_uninformative(quiet.intervals[name], interval):
             hit = _disturbed(evidence, name)
             reach = reach_of_load(float((hit["foreign_share"] + hit["steal_share"]).mean()) if len(hit) else 0.0, control)
-        withheld = None if reach is not None and stands_clear(interval, reach) else "load"
+        withheld = None if reach is not None and exceeds_margin(interval, reach) else "load"
     verdict: Verdict = "undecided" if withheld else alone
     load_reach = None if reach is None else math.exp(reach)
     return {"verdict": verdict, "verdict_alone": alone, "withheld_by": withheld, "load_reach": load_reach}
@@ -284,15 +281,3 @@ def _more(evidence: Evidence, interval: RatioEstimate | None) -> dict[str, Any]:
     if evidence.are_runs:
         return found | {"more_runs": None if more.value is None else math.ceil(more.value)}
     return found | {"more_minutes": more.value}
-
-
-def _instead(evidence: Evidence, interval: RatioEstimate | None, spread: Spread) -> dict[str, Any]:
-    """Fields of ``RatioSummary``: what would decide in launches, or in rounds; none where variances are not known."""
-    if interval is None or spread is UNKNOWN or not interval.launches:
-        return {}
-    rounds = interval.pairs / interval.launches
-    share = spread.between_share(rounds)
-    found = by_launches_or_rounds(
-        interval, threshold=evidence.threshold, launches=interval.launches, rounds=rounds, between_share=share
-    )
-    return {} if found is None else {"more_launches": found.launches, "more_rounds": found.rounds, "between_share": share}

@@ -38,7 +38,7 @@ from measurement.records.record import LaunchRecord
 from reports.conclusions.disturbances import THREADS
 from reports.conclusions.ranks import before_exchange, find_stragglers
 from reports.conclusions.steps import Steps, group_starts, means_by_rank
-from reports.schema import Because, Estimate, Phase, StepShares, StepTerms, Straggler, Term, ThreadFigures, Verdict
+from reports.schema import DominantCause, Estimate, Phase, StepShares, StepTerms, Straggler, Term, ThreadFigures, Verdict
 from reports.statistics.student import t_interval
 
 TERMS: tuple[Term, ...] = get_args(Term)
@@ -198,7 +198,7 @@ def term_differences(ours: pd.DataFrame, theirs: Sequence[pd.DataFrame]) -> pd.D
     return (tables[0][names] - _mean_of([table[names] for table in tables[1:]])).dropna()
 
 
-def because(differences: pd.DataFrame, *, slower: bool, confidence: float) -> Because | None:
+def because(differences: pd.DataFrame, *, slower: bool, confidence: float) -> DominantCause | None:
     """The term that makes an arm slower, or faster; None where none does by itself.
 
     Its interval excludes 0, and it exceeds the second one, of those that point the same way, with ``EXCEEDS`` confidence.
@@ -212,7 +212,7 @@ def because(differences: pd.DataFrame, *, slower: bool, confidence: float) -> Be
     lead = [t_interval(differences[same_way[0]] - differences[name], confidence=EXCEEDS) for name in same_way[1:2]]
     if first is None or not all(one is not None and one.excludes(0.0) for one in (first, *lead)):
         return None
-    return Because.model_validate(
+    return DominantCause.model_validate(
         {"term": same_way[0], "difference_s": first.value, "ci_low": first.ci_low, "ci_high": first.ci_high}
     )
 

@@ -14,8 +14,6 @@ from reports.statistics.student import student_t
 
 LONGEST = 24 * 60.0
 """Minutes, or runs; beyond this, 'measure longer' is no advice."""
-LONGEST_LAUNCH = 50.0
-"""Launches that would have to be this many times as long are no advice: what is between launches is then most of the variance."""
 FEWEST = 3
 """Launches that tell how much launches differ well enough to say how many more are needed."""
 CONFIDENCE = 0.95
@@ -61,12 +59,12 @@ def reach_of_load(share: float, control: Estimate | None) -> float:
     return LOAD_POWER * max(-math.log1p(-min(share, MOST_LOAD)), farthest(control))
 
 
-def stands_clear(interval: Estimate, reach: float) -> bool:
+def exceeds_margin(interval: Estimate, reach: float) -> bool:
     """Whether the whole interval is farther from 1 than ``reach``, a log-ratio."""
     return interval.bounds is not None and max(math.log(interval.bounds[0]), -math.log(interval.bounds[1])) > reach
 
 
-def tells_nothing(interval: Estimate | None, other: Estimate) -> bool:
+def is_uninformative(interval: Estimate | None, other: Estimate) -> bool:
     """Whether an interval is missing, or so wide that it excludes neither 1 nor the estimate of the other."""
     return interval is None or not (interval.excludes(1.0) or interval.excludes(other.value))
 
@@ -81,7 +79,7 @@ def is_atypical(result: RatioSummary, *, threshold: float) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class More:
+class RequiredMeasuring:
     """How much to add to what was measured, in the same unit, and how far that is known."""
 
     value: float | None
@@ -91,7 +89,7 @@ class More:
     """None: more than ``LONGEST``."""
 
 
-def to_decide(interval: Estimate | None, *, threshold: float, measured: float, launches: int) -> More | None:
+def to_decide(interval: Estimate | None, *, threshold: float, measured: float, launches: int) -> RequiredMeasuring | None:
     """How much to add to what was measured, minutes or runs of each arm, until there should be a verdict, if the estimate stays.
 
     The half-width goes as Student's t over the square root of the launches, both of which more of them improve. It follows from
@@ -113,33 +111,7 @@ def to_decide(interval: Estimate | None, *, threshold: float, measured: float, l
     value, least, most = (measured * (number / launches - 1) for number in needed)
     if least > LONGEST:
         return None
-    return More(value=value if value <= LONGEST else None, low=least, high=most if most <= LONGEST else None)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Instead:
-    """How an undecided verdict should be decided by launches alone, or by rounds alone, if the estimate stays."""
-
-    launches: int
-    """More of them, as long as those that were made."""
-    rounds: int | None
-    """Rounds of each launch, if there are as many launches; None: no number would do, since launches differ by more."""
-
-
-def by_launches_or_rounds(
-    interval: Estimate | None, *, threshold: float, launches: int, rounds: float, between_share: float
-) -> Instead | None:
-    """What it would take in launches, or in rounds; None where ``to_decide`` has none.
-
-    ``between_share``: the share of the variance of a launch's ratio that is between launches, which rounds do not reduce.
-    """
-    too_wide = _too_wide(interval, threshold=threshold) if launches >= FEWEST else None
-    if not too_wide:
-        return None
-    left = too_wide**-2 - between_share  # of a launch's variance, for rounds
-    longer = (1 - between_share) / left if left > 0 else math.inf
-    needed = math.ceil(rounds * longer) if longer <= LONGEST_LAUNCH else None
-    return Instead(launches=max(math.ceil(_launches_for(too_wide, launches) - launches), 1), rounds=needed)
+    return RequiredMeasuring(value=value if value <= LONGEST else None, low=least, high=most if most <= LONGEST else None)
 
 
 def _launches_for(too_wide: float, launches: int) -> float:

@@ -25,7 +25,7 @@ Bounds = tuple[pd.Series, pd.Series]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
+class ArmTerms:
     """What an arm's launches say of it."""
 
     terms: pd.DataFrame
@@ -57,7 +57,7 @@ class Scenario:
 
     name: str
     assumes: str
-    steps: Callable[[Told], Bounds | str]
+    steps: Callable[[ArmTerms], Bounds | str]
     """A step's bounds, or why nothing can be said."""
 
 
@@ -75,13 +75,13 @@ def what_if(evidence: Evidence, arms: Sequence[ArmSummary], *, links: Links | No
     return [_answer(scenario, told, confidence=evidence.confidence) for scenario in scenarios] if told else []
 
 
-def _told(evidence: Evidence, arm: ArmSummary, link_rate: int | None) -> Told | None:
+def _told(evidence: Evidence, arm: ArmSummary, link_rate: int | None) -> ArmTerms | None:
     terms = evidence.terms.by_launch.get(arm.name)
     if terms is None or not len(terms) or arm.throughput_per_s is None:
         return None
     local = evidence.steps.where(arm=arm.name, kind="local").rank_blocks
     besides = means_by_rank(local, ["data_wait_s", "forward_s", "optimizer_s"]).values()
-    return Told(
+    return ArmTerms(
         terms=terms,
         threads=evidence.terms.threads[arm.name],
         quiet_s=pd.concat([by_rank.mean(axis="columns") for by_rank in besides], axis="columns").sum(axis="columns"),
@@ -91,7 +91,7 @@ def _told(evidence: Evidence, arm: ArmSummary, link_rate: int | None) -> Told | 
     )
 
 
-def _answer(scenario: Scenario, told: Mapping[str, Told], *, confidence: float) -> WhatIf:
+def _answer(scenario: Scenario, told: Mapping[str, ArmTerms], *, confidence: float) -> WhatIf:
     found = {name: _positive(scenario.steps(one)) for name, one in told.items()}
     known = {name: bounds for name, bounds in found.items() if not isinstance(bounds, str)}
     return WhatIf(
@@ -113,7 +113,7 @@ def _positive(bounds: Bounds | str) -> Bounds | str:
     return bounds
 
 
-def _figures(name: str, told: Told, bounds: Bounds, *, confidence: float) -> WhatIfArm:
+def _figures(name: str, told: ArmTerms, bounds: Bounds, *, confidence: float) -> WhatIfArm:
     """Throughput, and how many times it is what was measured."""
     ends: list[tuple[Estimate, Estimate]] = []
     for step in bounds:
@@ -147,7 +147,7 @@ def _beats(ours: Bounds, theirs: Bounds, *, confidence: float) -> bool:
     return found is not None and found.ci_low is not None and found.ci_low > 0
 
 
-def _without(term: Term, told: Told) -> Bounds | str:
+def _without(term: Term, told: ArmTerms) -> Bounds | str:
     """The step less a term; one that is below 0 on average has nothing to give, as far as its launches can tell."""
     lost = told.terms[term] + (_given_back(told) if term != "exposed_exchange" else 0.0)
     if lost.isna().any():
@@ -156,13 +156,13 @@ def _without(term: Term, told: Told) -> Bounds | str:
     return step, step
 
 
-def _given_back(told: Told) -> pd.Series:
+def _given_back(told: ArmTerms) -> pd.Series:
     """Exchange that seems to cost less than nothing: steps with it then have less of what is lost in those without."""
     exposed = told.terms["exposed_exchange"]
     return exposed if exposed.mean() < 0 else 0 * exposed
 
 
-def _with_spare_core(told: Told) -> Bounds | str:
+def _with_spare_core(told: ArmTerms) -> Bounds | str:
     """At most: training threads no longer wait for a core. At least: the exchange's work on a core is hidden, too."""
     kinds = {str(kind): own.droplevel("kind") for kind, own in told.threads.groupby("kind")}
     if set(kinds) != {"sync", "local"}:
@@ -179,7 +179,7 @@ def _with_spare_core(told: Told) -> Bounds | str:
     return longest.clip(upper=(terms["step"] - most).clip(lower=running)), longest
 
 
-def _with_link(rate: int, told: Told) -> Bounds | str:
+def _with_link(rate: int, told: ArmTerms) -> Bounds | str:
     """Send the bytes at another rate.
 
     The bounds hold all of backward hiding them and no more of them hidden than now. They hold both ways used at once, and one after

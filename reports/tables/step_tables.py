@@ -190,4 +190,4 @@ def _leads(one: WhatIf, arm: WhatIfArm) -> str:
     """Whether the arm is fastest there."""
     if arm.unknown:
         return f"not known: {arm.unknown}"
-    return NONE if arm.arm not in one.fastest else "yes" if len(one.fastest) == 1 else "not told apart"
+    return NONE if arm.arm not in one.fastest else "yes" if len(one.fastest) == 1 else "tied"

@@ -32,7 +32,7 @@ from statistics import fmean
 import pandas as pd
 
 from measurement.records.trace import COMPRESSION, ZERO_FILLED, Span
-from reports.schema import ArmSummary, Because, NamedCause, RatioSummary
+from reports.schema import ArmSummary, DominantCause, NamedCause, RatioSummary
 from reports.statistics.student import t_interval
 from reports.traces.exchange import TracedStep, busy_s
 
@@ -230,7 +230,7 @@ def with_named(result: RatioSummary, arms: Mapping[str, ArmSummary]) -> RatioSum
     told = {"named": named, "named_s": min(apart[named], abs(because.difference_s)), "remedy": f"{found.setting} in {more.name}"}
     if named in own:
         told["gain_s"] = abs(sum(one.value for one in result.term_differences_s.values()))
-    return result.model_copy(update={"because": Because.model_validate(because.model_dump() | told)})
+    return result.model_copy(update={"because": DominantCause.model_validate(because.model_dump() | told)})
 
 
 def _sets_apart(name: str, one: ArmSummary, other: ArmSummary) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import get_args
 
 from reports.conclusions.step_terms import Bottleneck, bottleneck_of
-from reports.schema import ArmSummary, Because, Estimate, Phase, RatioSummary, StepShares, Term
+from reports.schema import ArmSummary, DominantCause, Estimate, Phase, RatioSummary, StepShares, Term
 from reports.wording.formatting import bounds_text, listed, milliseconds, with_interval
 
 TERM_NAMES: dict[Term, str] = {
@@ -50,7 +50,7 @@ def cause_clause(result: RatioSummary) -> str:
     return f", because {subject} {_verb(result, cause.term, first, interval=True)}{_named(cause)}{besides}"
 
 
-def _named(cause: Because) -> str:
+def _named(cause: DominantCause) -> str:
     """The specific cause, with a semicolon before it; empty where none is known."""
     if cause.named is None:
         return ""

@@ -16,7 +16,6 @@ from reports.statistics.interim_analyses import error_share
 from reports.wording.causes import cause_clause
 from reports.wording.disturbances import (
     load_lines,
-    page_fault_lines,
     restart_lines,
     run_lines,
     script_lines,
@@ -40,8 +39,6 @@ from reports.wording.reasons import beyond_load, caution_lines, more_words, verd
 
 WIDE = 1.5
 """A control's interval whose ends differ by a larger factor is no sign that equal arms come out equal."""
-MOST_BETWEEN = 0.5
-"""Where a larger share of the variance is between launches, what makes them differ is worth removing."""
 MAX_NAMED = 3
 """Cases that a sentence names."""
 MAX_LETTERS = 160
@@ -130,8 +127,7 @@ def finding(result: RatioSummary, arm: ArmSummary, baseline: ArmSummary, plan: P
             return f"{ours} and {theirs} are equivalent within {percent(plan.measurement.noise_threshold)} {figures}"
     if verdict_word(result) == "no verdict":
         return f"No verdict on {ours} against {theirs} {figures}: {result.note}"
-    keep = _keep_memory(result, [arm, baseline], plan)
-    return f"Undecided whether {ours} or {theirs} is faster {figures}{_what_next(result, keep)}"
+    return f"Undecided whether {ours} or {theirs} is faster {figures}{_what_next(result)}"
 
 
 def _why_not_typical(result: RatioSummary, plan: Plan) -> str:
@@ -157,33 +153,14 @@ def interval_words(result: RatioSummary) -> str:
     return ", ".join([*parts, count(result.launches, "launch", "launches"), count(result.pairs, "pair", "pairs")])
 
 
-def _what_next(result: RatioSummary, keep: str) -> str:
+def _what_next(result: RatioSummary) -> str:
     if result.withheld_by is None and result.more_range is not None:
-        return f"; {more_words(result)} should decide{_instead(result)}{keep}"
+        return f"; {more_words(result)} should decide"
     if result.note:
         return f"; {result.note}"
     most = "a day of measuring" if result.run_order is None else f"{LONGEST:g} more runs of each"
     near = "the difference is so small beside the noise, or so near the threshold"
     return f"; {near}, that not even {most} would decide" if result.ci_low else ""
-
-
-def _instead(result: RatioSummary) -> str:
-    """What should decide in launches, or in rounds."""
-    if result.more_launches is None:
-        return ""
-    launches = count(result.more_launches, "launch", "launches")
-    now = round(result.pairs / max(result.launches, 1))
-    if result.more_rounds is None:
-        return f": {launches} more of {count(now, 'round', 'rounds')}, while longer launches would not, since launches differ"
-    return f": {launches} more of {count(now, 'round', 'rounds')}, or as many with {result.more_rounds} rounds each"
-
-
-def _keep_memory(result: RatioSummary, arms: Sequence[ArmSummary], plan: Plan) -> str:
-    """That keeping freed memory may help, where pages that steps fault in may be what makes launches differ."""
-    is_between = result.between_share is not None and result.between_share >= MOST_BETWEEN
-    if not is_between or not page_fault_lines(arms, freed_memory=plan.freed_memory):
-        return ""
-    return "; 'freed_memory: keep' may take less, but asks about trainings that keep their memory"
 
 
 def _no_timing(arm: ArmSummary, ours: str, theirs: str) -> str:

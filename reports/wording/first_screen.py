@@ -251,7 +251,7 @@ def _next_step(comparison: Comparison) -> str | None:
     """What to do about what is worst; None where there is nothing."""
     bad = [arm for arm in comparison.arms if arm.has_failed and arm.role != "control"]
     if bad:
-        return f"Mend {bad[0].name} and run again: it {BAD[bad[0].status]}, see 'What failed?'"
+        return f"Fix {bad[0].name} and run again: it {BAD[bad[0].status]}, see 'What failed?'"
     shares = [arm.step_shares for arm in comparison.arms if arm.step_shares and arm.competes]
     starved = bool(shares) and all(bottleneck_of(own) == "input" for own in shares)
     return next_step(comparison.candidates) or ("Give the loaders more workers: the input limits every arm" if starved else None)
@@ -277,7 +277,7 @@ def _of_study(study: Study) -> FirstScreen:
         candidates=candidates,
         marks=[_worst(marks, [point.name for point in measured]) for marks in zip(*by_point, strict=True)],
         compared=", ".join(parts),
-        next_step=f"Mend {bad[0][1].name} at {bad[0][0].name}: it {BAD[bad[0][1].status]}" if bad else None,
+        next_step=f"Fix {bad[0][1].name} at {bad[0][0].name}: it {BAD[bad[0][1].status]}" if bad else None,
     )
 
 

@@ -86,7 +86,7 @@ def input_scaling_sentence(points: Sequence[StudyPoint], real: str, synthetic: s
     if point.world_size == 1:
         return None
     apart = quotient(own, other)
-    meaning = "the input holds it back" if apart.value < 1 and apart.excludes(1.0) else "the two are not told apart"
+    meaning = "the input holds it back" if apart.value < 1 and apart.excludes(1.0) else "no difference shown"
     both = [with_interval(one, "{:.0%}".format) for one in (own, other)]
     return f"{real} at {point.name} scales with an efficiency of {both[0]} on real input, {both[1]} on synthetic: {meaning}"
 

@@ -261,8 +261,7 @@ def test_undecided_says_how_much_longer(tmp_path):
     result = found.result("horovod-gloo")
     assert result.verdict == "undecided"
     assert result.more_minutes > 0
-    assert re.search(r"; about \d+ minutes? more of measuring .*: \d+ launch(es)? more of 6 rounds", found.findings[0])
-    assert result.more_launches > 0 and 0 <= result.between_share <= 1
+    assert re.search(r"; about \d+ minutes? more of measuring .* should decide$", found.findings[0])
     assert found.undecided == [result]
 
 

@@ -15,7 +15,7 @@ from reports.charts.comparison_charts import charts
 from reports.charts.interval_axis import interval_axis
 from reports.charts.study_charts import study_charts
 from reports.compose_study import conclude_study
-from reports.conclusions.verdict import reach_of_load, stands_clear, tells_nothing
+from reports.conclusions.verdict import exceeds_margin, is_uninformative, reach_of_load
 from reports.statistics.student import around
 from reports.wording.first_screen import first_screen
 from reports.wording.formatting import apart, percent_apart, ratio
@@ -136,11 +136,13 @@ def test_the_reach_of_load_is_its_share_twice_over_or_the_controls_interval():
     assert reach_of_load(0.5, None) == pytest.approx(2 * 0.6931, rel=1e-3)
     assert reach_of_load(0.0, interval(0.5, 1.0, 1.1)) == pytest.approx(2 * 0.6931, rel=1e-3)
     assert reach_of_load(1.0, None) < 10, "all cores were others'"
-    assert stands_clear(interval(0.05, 0.055, 0.06), 2 * 0.6931)
-    assert not stands_clear(interval(0.05, 0.055, 0.3), 2 * 0.6931)
-    assert not stands_clear(interval(None, 0.055, None), 0.0)
-    assert tells_nothing(None, interval(0.05, 0.055, 0.06)) and tells_nothing(interval(0.01, 0.2, 2.0), interval(0.05, 0.055, 0.06))
-    assert not tells_nothing(interval(0.9, 1.0, 1.1), interval(0.05, 0.055, 0.06)), "it contradicts"
+    assert exceeds_margin(interval(0.05, 0.055, 0.06), 2 * 0.6931)
+    assert not exceeds_margin(interval(0.05, 0.055, 0.3), 2 * 0.6931)
+    assert not exceeds_margin(interval(None, 0.055, None), 0.0)
+    assert is_uninformative(None, interval(0.05, 0.055, 0.06)) and is_uninformative(
+        interval(0.01, 0.2, 2.0), interval(0.05, 0.055, 0.06)
+    )
+    assert not is_uninformative(interval(0.9, 1.0, 1.1), interval(0.05, 0.055, 0.06)), "it contradicts"
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def test_the_answer_comes_first_and_the_marks_say_what_weakens_it(shown):
     assert [one.verdict for one in shown["wrong"][1].candidates] == ["faster", "wrong"]
     assert shown["wrong"][1].candidates[1].cause == "failed the check of its values before it was timed"
     assert shown["failed"][1].candidates[1].cause.startswith("gradients differ from the float64 reference")
-    assert shown["failed"][1].next_step == "Mend horovod-mpi and run again: it failed, see 'What failed?'"
+    assert shown["failed"][1].next_step == "Fix horovod-mpi and run again: it failed, see 'What failed?'"
     assert re.search("should decide horovod-(gloo|mpi)$", shown["undecided"][1].next_step)
     assert shown["decided"][1].next_step is None
 

@@ -41,15 +41,6 @@ def test_the_parts_of_a_launch_add_up_to_it(folder):
 
 
 @pytest.mark.slow
-def test_records_of_before_tell_what_they_can(folder):
-    for record in folder.records():
-        folder.write_record(changed(record, rank_start_s=[], stages_s={}))
-    parts = {(one.stage, one.part): one.seconds for one in conclude(folder).timings}
-    assert parts["start", "launchers, imports, rendezvous, models"] == 8.5
-    assert parts["gate and end", ""] == pytest.approx(34.0 - 8.5 - 20.0)
-
-
-@pytest.mark.slow
 def test_the_command_shows_them_and_a_study_has_none_of_its_own(folder, tmp_path):
     assert "timed steps with exchange" in ringside_here("report", folder.root, "--timings").stdout
     assert "timed steps with exchange" not in ringside_here("report", folder.root).stdout

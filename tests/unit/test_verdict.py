@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import math
 
 import pytest
 from scipy import stats
 
-from reports.conclusions.verdict import by_launches_or_rounds, decide, farthest, to_decide
+from reports.conclusions.verdict import decide, farthest, to_decide
 from reports.estimate import Estimate
 from reports.statistics.intervals import RatioEstimate
 
@@ -107,18 +106,6 @@ def test_few_launches_hardly_tell_how_much_longer_and_two_do_not():
     assert two is None
     assert few.high is None or few.high > 5 * few.value
     assert many.high < 2 * many.value
-
-
-def test_what_would_decide_in_launches_or_in_rounds():
-    """Half the width: four times as many launches, fewer by Student's t. Of rounds more: they reduce what is within launches."""
-    half = math.log(1.03) * 2
-    wide = interval(1.03 * math.exp(-half), 1.03, 1.03 * math.exp(half))
-    of = functools.partial(by_launches_or_rounds, wide, threshold=0.01, launches=5, rounds=20)
-    assert (of(between_share=0.0).launches, of(between_share=0.0).rounds) == (8, 80)
-    assert of(between_share=0.2).rounds == math.ceil(20 * 0.8 / 0.05)
-    assert of(between_share=0.25).rounds is None, "launches alone differ by as much as may be left"
-    assert by_launches_or_rounds(wide, threshold=0.01, launches=2, rounds=20, between_share=0.0) is None
-    assert by_launches_or_rounds(None, threshold=0.01, launches=5, rounds=20, between_share=0.0) is None
 
 
 @pytest.mark.parametrize(

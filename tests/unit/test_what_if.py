@@ -9,7 +9,7 @@ import pytest
 
 from measurement.errors import PlanError
 from reports import conclude
-from reports.projection.what_if import SCENARIOS, Links, Told, links_of
+from reports.projection.what_if import SCENARIOS, ArmTerms, Links, links_of
 from runners.project_command import parse_rate
 from runners.project_command import project as command
 from tests.kit.results_factory import write_results
@@ -26,7 +26,7 @@ def told(*, link_rate=None, link_bits=8.0, waits=(2.0, 1.0), **terms):
         {"kind": kind, "launch": 0, "running_s": 4.0, "runnable_s": wait, "library_s": 3.0}
         for kind, wait in zip(("sync", "local"), waits, strict=True)
     ]
-    return Told(
+    return ArmTerms(
         terms=pd.DataFrame([known | terms]),
         threads=pd.DataFrame(rows).set_index(["kind", "launch"]),
         quiet_s=pd.Series([2.0]),
