@@ -108,7 +108,8 @@ class OwnSteps:
         """Take the step again; what was seen if it came to something else."""
         loss, first = self._loss, Sketches.of(gradients)
         again = self._with_gradients(self._parameters)
-        size, distance = first.norm, (Sketches.of(again.gradients, first.names) - first).norm
+        found = {**dict.fromkeys(gradients, (math.nan,)), **again.gradients}  # a layer may be left out by chance
+        size, distance = first.norm, (Sketches.of(found, gradients) - first).norm
         coarsest = max(map(tolerance_of, again.prepared.bare.parameters()))
         if distance <= REPEATABLE * max(coarsest, self._trainer.step_precision.gradient_error) * size:
             return None
@@ -123,9 +124,9 @@ class OwnSteps:
         generator = torch.Generator().manual_seed(0)
         nudged = {name: _nudged(self._parameters[name], NUDGE, generator) for name in sorted(trained)}
         other = self._with_gradients({**self._parameters, **nudged})
-        gradients = Sketches.of(found.gradients)
-        noise = (Sketches.of(other.gradients, gradients.names) - gradients).norms
-        found.noise = {name: float(value) for name, value in zip(gradients.names, noise, strict=True) if math.isfinite(value)}
+        names = [name for name in found.gradients if name in other.gradients]  # which a branch may have left out
+        noise = (Sketches.of(other.gradients, names) - Sketches.of(found.gradients, names)).norms
+        found.noise = {name: float(value) for name, value in zip(names, noise, strict=True) if math.isfinite(value)}
         put_state(other.prepared.bare, self._parameters)
         for parameter in other.prepared.bare.parameters():
             if parameter.grad is not None:

@@ -180,9 +180,10 @@ def test_what_is_not_finite_is_the_workloads_and_no_backends(name, message):
     assert message in str(caught.value)
 
 
-def test_a_step_that_is_another_one_each_time_is_the_workloads_failure():
+@pytest.mark.parametrize("name", ["DrawsFromTheModule", "LeavesOutALayerByTurns"])
+def test_a_step_that_is_another_one_each_time_is_the_workloads_failure(name):
     with pytest.raises(PlanError, match="the workload's loss is not repeatable: rank 0 came to a loss of"):
-        run_gate(make_engine(f"{EVERYDAY}:DrawsFromTheModule").trainer)
+        run_gate(make_engine(f"{EVERYDAY}:{name}").trainer)
 
 
 @pytest.mark.slow
