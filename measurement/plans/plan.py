@@ -33,10 +33,38 @@ USUAL_LAUNCHES = 8
 """Launches that are expected of a budget of minutes before any is measured."""
 FIXED_LENGTH = ("launches", "seconds_per_launch", "steps_per_launch", "rounds")
 """Settings of ``measurement`` that say how long is measured, in the place of ``minutes``."""
-NOT_OF_SCRIPTS = {"floor": False, "local_every": 0, "rehearsal": "never"}
-"""Settings of ``measurement`` that mean nothing for arms by command, and what they are there."""
-NOT_IN_TRAINING = {"control": False, "local_every": 0, "minutes": None}
-"""Settings of ``measurement`` that mean nothing where arms train to the end, and what they are there."""
+BY_COMMAND, BY_BACKEND, IN_TRAINING = "for arms by command", "for arms of a back end", "with training, whose blocks are epochs"
+MEANINGLESS = {
+    BY_COMMAND: "transport launcher options workload_options input container training points trace nodes",
+    BY_BACKEND: "ranks samples_per_step iteration_ends untimed scripts",
+    IN_TRAINING: "",
+}
+"""Keys of plans and arms that mean nothing in some of them, where only their default is accepted."""
+NEUTRAL: dict[str, dict[str, Any]] = {
+    BY_COMMAND: {"floor": False, "local_every": 0, "rehearsal": "never"},
+    BY_BACKEND: {},
+    IN_TRAINING: {"control": False, "local_every": 0, "minutes": None},
+}
+"""Keys of ``measurement`` that mean nothing there, and what they are then."""
+INSTEAD = {"container": "name it before python in each command", "nodes": "the launchers' flags choose the hosts"}
+"""What to do in the place of some of them."""
+
+
+def _require_meaning(section: Any, where: str) -> None:
+    """Refuse what means nothing there, in a plan or an arm."""
+    fields = type(section).model_fields
+    asked = [name for name in MEANINGLESS[where].split() if name in fields]
+    found = [name for name in asked if getattr(section, name) != fields[name].get_default(call_default_factory=True)]
+    if "measurement" in fields:
+        found += [f"measurement.{name}" for name, only in NEUTRAL[where].items() if getattr(section.measurement, name) != only]
+    if found:
+        raise ValueError(f"{found[0]} means nothing {where}; {INSTEAD.get(found[0], 'leave it out')}")
+
+
+def _with_neutral(content: dict[str, Any], where: str) -> dict[str, Any]:
+    """A plan's content in whose ``measurement`` what means nothing there has no default of its own."""
+    measurement = content.get("measurement", {})
+    return {**content, "measurement": {**NEUTRAL[where], **measurement}} if isinstance(measurement, dict) else content
 
 
 def _as_text(value: object) -> object:
@@ -121,33 +149,25 @@ class Arm(Section):
         if not isinstance(content, dict):
             return content
         backend, command = content.get("backend"), content.get("command")
-        own = [name for name in ("workload", "workload_options", "input") if content.get(name) not in (None, "", {}, "real")]
-        if command is not None and own:
-            raise ValueError(f"an arm by command brings its own work; leave {' and '.join(own)} out")
         if command is not None and backend in (None, "", SCRIPT):
             return {**content, "backend": SCRIPT}
         if command is not None:
             raise ValueError(f"backend '{backend}' and a command are both given; leave one of them out")
         if not backend:
             raise ValueError("give a backend, such as ddp, or the command that starts your script")
-        for name, meaningless in NOT_WITHOUT_COMMAND.items():
-            if content.get(name) not in (None, meaningless):
-                raise ValueError(f"{name} is for an arm by command; leave it out")
         return content
+
+    @model_validator(mode="after")
+    def _says_what_means_something(self) -> Arm:
+        if self.command is not None and self.workload:
+            raise ValueError("an arm by command brings its own work; leave workload out")
+        _require_meaning(self, BY_BACKEND if self.command is None else BY_COMMAND)
+        return self
 
     @property
     def has_own_work(self) -> bool:
         """Whether it runs another workload than the plan's, or the same from a commit or under a Python of its own."""
         return bool(self.workload or self.workload_options or self.commit or self.python or self.directory)
-
-
-NOT_WITHOUT_COMMAND = {
-    "ranks": None,
-    "samples_per_step": None,
-    "iteration_ends": None,
-    "untimed": "nothing",
-}
-"""Keys that mean something for an arm by command only, and what they are elsewhere."""
 
 
 class ScriptSettings(Section):
@@ -374,8 +394,7 @@ class Plan(Section):
         """The defaults of ``measurement`` are those of blocks."""
         if not isinstance(content, dict) or content.get("training") is None:
             return content
-        measurement = content.get("measurement", {})
-        return {**content, "measurement": {**NOT_IN_TRAINING, **measurement}} if isinstance(measurement, dict) else content
+        return _with_neutral(content, IN_TRAINING)
 
     @model_validator(mode="before")
     @classmethod
@@ -384,10 +403,7 @@ class Plan(Section):
         arms = content.get("arms") if isinstance(content, dict) else None
         if not isinstance(arms, dict) or not any(isinstance(arm, dict) and arm.get("command") for arm in arms.values()):
             return content
-        measurement = content.get("measurement", {})
-        if not isinstance(measurement, dict):
-            return content
-        return {**content, "workload": content.get("workload") or SCRIPT, "measurement": {**NOT_OF_SCRIPTS, **measurement}}
+        return {**_with_neutral(content, BY_COMMAND), "workload": content.get("workload") or SCRIPT}
 
     @model_validator(mode="before")
     @classmethod
@@ -401,8 +417,6 @@ class Plan(Section):
 
     @model_validator(mode="after")
     def _has_one_python(self) -> Plan:
-        if self.container is not None and self.are_scripts:
-            raise ValueError("container is not for arms by command; name it before python in each command")
         if self.container is not None and any(arm.python for arm in self.arms.values()):
             raise ValueError("container and an arm's own python exclude each other; leave one of them out")
         return self
@@ -415,16 +429,9 @@ class Plan(Section):
             raise ValueError("some arms are commands and others are not; compare them in two plans")
         if not self.workload:
             raise ValueError("workload is missing: name one, such as digits, or give every arm a command")
-        if self.are_scripts:
-            if self.workload != SCRIPT or self.workload_options or self.training or self.points or self.trace:
-                raise ValueError(
-                    "arms by command bring their own work; leave workload, workload_options, training, points and trace out"
-                )
-            for setting, only in NOT_OF_SCRIPTS.items():
-                if getattr(self.measurement, setting) != only:
-                    raise ValueError(f"measurement.{setting} means nothing for arms by command; leave it out")
-        elif self.scripts != ScriptSettings():
-            raise ValueError("scripts is for arms by command; leave it out")
+        if self.are_scripts and self.workload != SCRIPT:
+            raise ValueError("arms by command bring their own work; leave workload out")
+        _require_meaning(self, BY_COMMAND if self.are_scripts else BY_BACKEND)
         if self.allow and not (self.are_scripts or self.has_own_work):
             raise ValueError(
                 "allow is for arms by command, or with a workload, options, a commit or a Python of their own; leave it out"
@@ -435,9 +442,7 @@ class Plan(Section):
     def _training_fits(self) -> Plan:
         if self.training is None:
             return self
-        for setting, only in NOT_IN_TRAINING.items():
-            if getattr(self.measurement, setting) != only:
-                raise ValueError(f"measurement.{setting} means nothing with training, whose blocks are epochs; leave it out")
+        _require_meaning(self, IN_TRAINING)
         if any(arm.input == "synthetic" for arm in self.arms.values()):
             raise ValueError("input: synthetic repeats a few batches, of which no model learns; leave input or training out")
         if self.measurement.until_decided:
@@ -472,8 +477,8 @@ class Plan(Section):
         for field in FOR_HOSTS:
             if not any(somewhere) and getattr(self, field) is not None:
                 raise ValueError(f"{field} is for several machines; name them under hosts, such as host1:2,host2:2")
-        if self.nodes == "draw" and (not any(somewhere) or self.are_scripts):
-            raise ValueError("nodes: draw is for plans that name several hosts; arms by command choose by their launchers' flags")
+        if self.nodes == "draw" and not any(somewhere):
+            raise ValueError("nodes: draw is for plans that name several hosts")
         if self.scaling == "strong" and any(point.local_batch_size for point in list(self.points.values())[1:]):
             raise ValueError("scaling: strong shares out the first point's batch; let no other point name a local_batch_size")
         return self

@@ -108,7 +108,7 @@ def test_an_input_is_each_arms_and_a_list_of_both_makes_arms(tmp_path, changes, 
         ),
         (
             {"arms": {"ddp": {"command": "torchrun --nproc-per-node 2 a.py", "input": "synthetic"}}},
-            "brings its own work; leave input out",
+            "input means nothing for arms by command; leave it out",
         ),
         (
             {"arms": inputs(["real", "synthetic"]), "training": {"epochs": 1}, "measurement": {"local_every": 0, "control": False}},

@@ -72,8 +72,20 @@ def test_allow_is_for_such_arms_and_changes_no_digest():
     assert plan_digest(check(own)) == plan_digest(check(own, allow=["all"]))
     with pytest.raises(PlanError, match="allow is for arms by command, or with a workload, options, a commit or a Python"):
         check({"a": ddp(), "b": ddp()}, allow=["all"])
-    with pytest.raises(PlanError, match="an arm by command brings its own work"):
-        check({"a": {"command": "python x.py", "workload": "digits"}, "b": {"command": "python y.py"}}, workload="")
+
+
+@pytest.mark.parametrize(
+    ("arm", "message"),
+    [
+        ({"command": "python x.py", "workload": "digits"}, "an arm by command brings its own work; leave workload out"),
+        ({"command": "python x.py", "launcher": "mpirun"}, "launcher means nothing for arms by command; leave it out"),
+        ({"command": "python x.py", "options": {"a": 1}}, "options means nothing for arms by command"),
+        ({"backend": "ddp", "ranks": 2}, "ranks means nothing for arms of a back end; leave it out"),
+    ],
+)
+def test_what_means_nothing_for_an_arm_is_refused_and_was_ignored(arm, message):
+    with pytest.raises(PlanError, match=message):
+        check({"a": arm})
 
 
 def test_the_arms_python_comes_first_on_path_and_runs_its_ranks(tmp_path):
