@@ -101,7 +101,7 @@ class Rank:
                 return self._given.gate[self._rank == 0].replace("SAMPLES", f"samples-of-{self._rank}")
             case FinishCommand():
                 return messages.FinishedReply(report=self._report(), peak_memory_bytes=1 << 30).model_dump_json()
-        return messages.StartedReply(report=self._report()).model_dump_json()
+        return messages.StartedReply(report=self._report(), can=["block", "gate", "steps_apart"]).model_dump_json()
 
     def _steps(self, steps: int) -> RankSteps:
         slower = 1 + 0.001 * ((self._rank * 7 + time.monotonic_ns() // 1000) % 50)

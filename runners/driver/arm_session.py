@@ -24,6 +24,7 @@ from runners.processes.remote_results import log_name
 from runners.protocol.messages import (
     BlockCommand,
     BlockReply,
+    Can,
     Command,
     FinishCommand,
     FinishedReply,
@@ -330,8 +331,8 @@ class ArmLaunch:
     """What its ranks reported when they had started, before the first step: all arms compare at this moment, see ``conditions``."""
     gate: ParityReport | None = None
     """What its rank 0 found in the parity gate; None: not taken, or a micro-benchmark."""
-    has_local_steps: bool = True
-    """See ``Backend.has_local_steps``."""
+    can: frozenset[Can] = frozenset()
+    """What all its ranks can, as they said once they had started."""
 
     @property
     def is_floor(self) -> bool:

@@ -150,8 +150,7 @@ class Launch:
             **{"sample_unit": self.workload.workload.sample_unit if self.workload else "samples"}
             | {"padding_bytes": self._padding_bytes, **setup.recorded},
         )
-        say, has_local_steps = self.progress.say, setup.has_local_steps
-        return ArmLaunch(session=session, job=job, record=record, say=say, has_local_steps=has_local_steps)
+        return ArmLaunch(session=session, job=job, record=record, say=self.progress.say)
 
     def run(self) -> None:
         """Run the launch. Every arm's record is written and nothing is left running, also when it is interrupted."""
@@ -248,8 +247,8 @@ class Launch:
 
     def _compare(self, known: Sequence[ArmLaunch]) -> None:
         """Hold the arms against each other before anything is timed."""
-        if self.workload is not None:
-            compare_conditions([arm for arm in known if not arm.is_floor])
+        compare_conditions([arm for arm in known if "gate" in arm.can and not arm.is_floor])
+        if not any(arm.record.scripts for arm in known):
             return
         running = [arm for arm in known if arm.is_running]
         if any(script.samples_from is None for arm in known for script in arm.record.scripts):
@@ -263,7 +262,7 @@ class Launch:
 
     def _stages(self, arms: Sequence[ArmLaunch], known: Sequence[ArmLaunch]) -> list[Callable[[], None]]:
         """What is done with arms that are ready, in its order; nothing with scripts that have nothing to be held against."""
-        if self.workload is None:
+        if not any("gate" in arm.can for arm in arms):
             failed = [arm.record.arm for arm in self.arms if arm.record.status != "ok"]
             return [partial(self._run_rounds, arms)] if is_comparable(self.plan, failed) else []
         stages: list[Callable[[], None]] = [partial(self._run_rounds, arms), partial(self._run_gates, arms, known)]
@@ -289,6 +288,7 @@ class Launch:
 
     def _note_ready(self, arm: ArmLaunch, replies: Sequence[StartedReply]) -> None:
         arm.record.ranks = arm.ready = [reply.report for reply in replies]
+        arm.can = frozenset.intersection(*(frozenset(reply.can) for reply in replies))
         arm.record.scripts = [reply.script for reply in replies if reply.script]
         arm.record.hosts = sorted({rank.host for rank in arm.record.ranks})
         arm.record.start_s = time.monotonic() - arm.session.started_s

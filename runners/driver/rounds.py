@@ -143,7 +143,7 @@ class Rounds:
                 ("sync", case, arm) for case in cases for arm in shuffled(compared, self.rng) if case not in arm.record.not_offered
             ]
             if not self._is_micro_benchmark and self._measure.local_every and number % self._measure.local_every == 0:
-                blocks += [("local", None, arm) for arm in shuffled(arms, self.rng) if arm.has_local_steps]
+                blocks += [("local", None, arm) for arm in shuffled(arms, self.rng) if "steps_apart" in arm.can]
             yield blocks
 
     def _find_size(self, case: CaseName, arms: Sequence[ArmLaunch]) -> None:

@@ -89,10 +89,6 @@ class ArmTerms(Protocol):
         """What carries the bytes, where that is known beforehand."""
 
     @property
-    def has_local_steps(self) -> bool:
-        """Whether it has steps without exchange."""
-
-    @property
     def recorded(self) -> Mapping[str, Any]:
         """Fields of its record that are its own."""
 
@@ -139,11 +135,6 @@ class LaunchedArm(ABC):
         return None
 
     @property
-    def has_local_steps(self) -> bool:
-        """Whether it has steps without exchange."""
-        return False
-
-    @property
     def disturbances(self) -> list[Disturbance]:
         """Variables of its ranks that may be why they fail, whether the shell or the plan sets them."""
         return []
@@ -186,10 +177,6 @@ class ArmSetup(LaunchedArm):
     @property
     def transport(self) -> str | None:
         return self.backend.transport
-
-    @property
-    def has_local_steps(self) -> bool:
-        return self.backend.has_local_steps and not self.plan.speed.sync_batchnorm
 
     def placement(self, whole: Placement) -> Placement:
         return whole.of(self.plan.world_size)

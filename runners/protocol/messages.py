@@ -223,11 +223,16 @@ class EpochReport(Message):
     drift: DriftReport | None = None
 
 
+Can = Literal["block", "steps_apart", "gate", "epoch", "trace"]
+"""What a rank may be asked for: steps under the clock, some without exchange, the parity gate, whole epochs, a trace."""
+
+
 class StartedReply(Message):
     """The rank is connected and has built its model."""
 
     kind: Literal["started"] = "started"
     report: RankReport
+    can: list[Can]
     script: ScriptReport | None = None
     """What a script reports, once it has taken the steps that are compared."""
     notes: list[str] = []

@@ -28,7 +28,7 @@ from measurement.probes.gpu_places import pci_address
 from measurement.probes.start_clock import StartClock
 from measurement.records.record import Case, CoreUse, RankReport, RankSteps
 from runners.planning.workload import WorkloadSetup, resolve_workload
-from runners.protocol.messages import BlockCommand, CheckReport, DriftReport, EpochCommand, EpochReport, Job, ParityReport
+from runners.protocol.messages import BlockCommand, Can, CheckReport, DriftReport, EpochCommand, EpochReport, Job, ParityReport
 from runners.rank.epochs import EpochRunner
 from runners.rank.micro_benchmark_runner import MicroBenchmarkRunner
 from runners.rank.own_step import own_flops
@@ -71,6 +71,14 @@ class Engine:
     def cases(self) -> Mapping[str, Case]:
         """The cases of a micro-benchmark by name; empty where a workload is trained."""
         return self.runner.cases if isinstance(self.runner, MicroBenchmarkRunner) else {}
+
+    @property
+    def can(self) -> list[Can]:
+        """What this rank may be asked for."""
+        if isinstance(self.runner, MicroBenchmarkRunner):
+            return ["block", "gate"]
+        apart: list[Can] = ["steps_apart"] if self.backend.has_local_steps and not self.job.speed.sync_batchnorm else []
+        return ["block", "gate", "trace", *apart, *(("epoch",) if self.epochs else ())]
 
     @property
     def sample_unit(self) -> str:

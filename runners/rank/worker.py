@@ -216,4 +216,4 @@ class EngineRank:
         self._engine = self.start()
         report = self._engine.report(recorded_environment(os.environ))
         self.clock.mark("model")
-        return StartedReply(report=report, notes=list(self._engine.notes), start_s=self.clock.stages_s)
+        return StartedReply(report=report, can=self._engine.can, notes=list(self._engine.notes), start_s=self.clock.stages_s)

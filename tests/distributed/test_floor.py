@@ -12,12 +12,13 @@ pytestmark = pytest.mark.usefixtures("no_processes_left")
 
 MEASURED = {"floor": True, "local_every": 1, "rounds": 2}
 FAILS_AS_FLOOR = """
-import sys
+from measurement.agent.ringside_agent import settings
 from workloads.digits import Digits
 
 class Fails(Digits):
     def build_model(self):
-        if '"arm":"floor"' in sys.argv[-1]:
+        told = settings.read()
+        if told and told.arm == "floor":
             raise RuntimeError("planted")
         return super().build_model()
 """

@@ -84,7 +84,7 @@ class Rank:
 
     def _start(self, _: Mapping[str, Any]) -> str:
         report = reports.rank_report(self.first.script, self.place)
-        return json.dumps({"kind": "started", "report": report, "script": self.first.report(self.place.rank)})
+        return json.dumps({"kind": "started", "can": ["block"], "report": report, "script": self.first.report(self.place.rank)})
 
     def _block(self, command: dict[str, Any]) -> None:
         told = {"rank": self.place.rank, "start": self.settings.start}
