@@ -133,7 +133,6 @@ class StandingArm:
     plan: Plan
     launcher_reference: str
     transport: str | None
-    has_local_steps: bool
     recorded: Mapping[str, Any]
 
 
@@ -152,7 +151,6 @@ def lead(session: CollectiveSession, engine: Engine, *, plan: Plan, folder: Resu
         plan=plan,
         launcher_reference=engine.world.launcher,
         transport=engine.backend.describe().get("transport"),
-        has_local_steps=engine.backend.has_local_steps and not plan.speed.sync_batchnorm,
         recorded={"sample_unit": engine.sample_unit, "padding_bytes": None},
     )
     folder.write_plan(plan)

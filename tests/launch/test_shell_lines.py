@@ -9,9 +9,9 @@ import typer
 import yaml
 from typer.testing import CliRunner
 
+from measurement.agent.ringside_agent.place import World
 from measurement.plans.plan import Arm
 from measurement.plans.plan_file import check_plan
-from measurement.world import World
 from reports import conclude
 from reports.formats.html import HtmlReport
 from reports.formats.markdown import MarkdownReport
