@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import struct
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,8 +22,8 @@ from torch.utils.data import Dataset, TensorDataset
 from measurement.errors import PlanError
 from workloads.data.files import FetchOptions, check_labels, read_whole, require_files
 from workloads.data.input import Augmented, Sample, Transformed
-from workloads.data.pretrained import DAMAGED_PICKLE, build_classifier, with_weights
 from workloads.supervised import SGDOptions, SGDTrained
+from workloads.synthetic import build_classifier
 
 TRAINING_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
 HELD_OUT_BATCHES = ("test_batch",)
@@ -39,13 +40,18 @@ ARRAY_CONSTRUCTORS = {
     ("_codecs", "encode"),
 }
 """All that a pickled array calls, in protocols 0 to 5, written by numpy 1 or 2."""
+DAMAGED_PICKLE = (
+    *(pickle.UnpicklingError, ArithmeticError, AttributeError, EOFError, ImportError, LookupError, MemoryError, OSError),
+    *(RuntimeError, struct.error, TypeError, ValueError),
+)
+"""What ``pickle`` raises on damaged bytes."""
 
 
 class Cifar10Options(SGDOptions, FetchOptions):
     """What a plan may set under ``workload_options``."""
 
     image_size: Literal[32, 224] = 32
-    """Height and width in pixels. 32 is the original size; 224 suits weights from ImageNet."""
+    """Height and width in pixels. 32 is the original size; 224 is ImageNet's."""
     weight_decay: float = Field(default=5e-4, ge=0)
     """Weight decay of the optimizer."""
 
@@ -60,8 +66,7 @@ class Cifar10(SGDTrained):
     options: Cifar10Options
 
     def build_model(self) -> nn.Module:
-        model = build_classifier("resnet18", num_classes=NUM_CLASSES)
-        return with_weights(model, self.options.pretrained, new_head=self.options.new_head)
+        return build_classifier("resnet18", num_classes=NUM_CLASSES)
 
     def read_training_set(self) -> Dataset[Sample]:
         from torchvision.transforms import v2

@@ -14,8 +14,8 @@ from torch.utils.data import Dataset
 from measurement.errors import PlanError
 from workloads.data.files import DataOptions, entries, first_few, missing, part_of
 from workloads.data.input import Augmented, Sample, Transformed
-from workloads.data.pretrained import ClassifierName, build_classifier, with_weights
 from workloads.supervised import SGDOptions, SGDTrained
+from workloads.synthetic import ClassifierName, build_classifier
 
 PARTS = ("train", "val")
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -45,8 +45,7 @@ class Imagenet(SGDTrained):
 
     def build_model(self) -> nn.Module:
         """Return a model with one output for each folder in ``train/``."""
-        model = build_classifier(self.options.model, num_classes=len(self._classes()))
-        return with_weights(model, self.options.pretrained, new_head=self.options.new_head)
+        return build_classifier(self.options.model, num_classes=len(self._classes()))
 
     def read_training_set(self) -> Dataset[Sample]:
         """Return the images of ``train/``: a random crop of each, resized, and flipped at random."""

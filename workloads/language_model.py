@@ -18,7 +18,6 @@ from torch.utils.data import Dataset
 from measurement.errors import PlanError
 from workloads.data.files import WORDS, DataOptions, ExpandedPath, entries, missing, part_of, readable
 from workloads.data.input import Sample
-from workloads.data.pretrained import with_weights
 from workloads.supervised import Supervised
 
 BYTES = 256
@@ -52,9 +51,7 @@ class LanguageModel(Supervised):
 
     def build_model(self) -> nn.Module:
         """Return a model of 0.1 (nano), 0.8 (micro), 2.7 (mini) or 85 (gpt2-small) million parameters, besides the positions."""
-        given = self.options
-        model = Decoder(SIZES[given.size], vocabulary=BYTES, sequence_length=given.sequence_length)
-        return with_weights(model, given.pretrained, new_head=given.new_head)
+        return Decoder(SIZES[self.options.size], vocabulary=BYTES, sequence_length=self.options.sequence_length)
 
     def build_optimizer(self, model: nn.Module) -> Optimizer:
         """Return AdamW, without weight decay for biases and norms."""

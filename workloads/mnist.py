@@ -13,7 +13,6 @@ from torch.utils.data import Dataset, TensorDataset
 from measurement.errors import PlanError
 from workloads.data.files import FetchOptions, check_labels, read_whole, require_files
 from workloads.data.input import Sample, Transformed
-from workloads.data.pretrained import with_weights
 from workloads.digits import NUM_CLASSES, ConvNet
 from workloads.supervised import SGDOptions, SGDTrained
 
@@ -34,7 +33,7 @@ class Mnist(SGDTrained):
     options: MnistOptions
 
     def build_model(self) -> nn.Module:
-        return with_weights(ConvNet(), self.options.pretrained, new_head=self.options.new_head)
+        return ConvNet()
 
     def read_training_set(self) -> Dataset[Sample]:
         return self._read("train")

@@ -68,10 +68,9 @@ class Supervised(Workload):
         return self.read_held_out_set()
 
     def require_data(self) -> None:
-        """Read both datasets, and build the model, which reads the pretrained weights."""
+        """Read both datasets."""
         self.read_training_set()
         self.read_held_out_set()
-        self.build_model()
 
     def batches(self, *, rank: int, world_size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield epoch after epoch of this rank's shard, reshuffled each time."""

@@ -1,18 +1,44 @@
-"""Any torchvision classifier on fixed random images: real compute and real gradients, without loading any data."""
+"""Any torchvision classifier on fixed random images: real compute and real gradients, without loading any data.
+
+Importing torchvision takes a second, so it is done on first use.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Annotated
 
 import torch
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import SGD, Optimizer
 
+from measurement.errors import unknown_name
 from measurement.plans.settings import PlanOptions
 from workloads.base import Workload
-from workloads.data.pretrained import ClassifierName, build_classifier
+
+
+def _known(name: str) -> str:
+    import torchvision
+
+    known = torchvision.models.list_models(module=torchvision.models)
+    if name not in known:
+        raise ValueError(unknown_name("torchvision model", name, known))
+    return name
+
+
+ClassifierName = Annotated[str, AfterValidator(_known)]
+"""Any classifier of ``torchvision.models``."""
+
+
+def build_classifier(name: str, *, num_classes: int) -> nn.Module:
+    """Return a classifier with random weights."""
+    import torchvision
+
+    extra = {"init_weights": True, "aux_logits": False} if name in ("googlenet", "inception_v3") else {}
+    model: nn.Module = torchvision.models.get_model(name, weights=None, num_classes=num_classes, **extra)
+    return model
 
 
 class SyntheticOptions(PlanOptions):

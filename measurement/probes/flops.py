@@ -53,8 +53,6 @@ class Peak:
     """What one device can do at most, in TFLOP/s of dense matrices. Sparse ones, which data sheets like to show, are twice that."""
 
     source: str
-    sheet: str
-    """Where the maker says so."""
     tflops: Mapping[str, float]
     """By ``fp32``, ``tf32``, ``fp16``, ``bf16``."""
 
@@ -70,56 +68,46 @@ class Peak:
         return self.tflops.get(usual.get(count.dtype, "") if precision in ("fp32", "tf32") else precision.removeprefix("amp-"))
 
 
-def _peak(device: str, sheet: str, **tflops: float) -> Peak:
-    return Peak(source=f"data sheet of {device}", sheet=sheet, tflops=tflops)
+SHEETS = (
+    # name, device, fp32, tf32, fp16, bf16
+    (r"GB200", "NVIDIA GB200 NVL72", 80, 1250, 2500, 2500),
+    (r"B200", "NVIDIA HGX B200", 75, 1100, 2250, 2250),
+    (r"H100 NVL", "NVIDIA H100 NVL", 60, 417.5, 835.5, 835.5),
+    (r"H100 PCIe", "NVIDIA H100 PCIe", 51, 378, 756.5, 756.5),
+    (r"H100", "NVIDIA H100 SXM", 67, 494.5, 989.5, 989.5),
+    (r"H200(?! NVL)", "NVIDIA H200 SXM", 67, 494.5, 989.5, 989.5),
+    (r"A100", "NVIDIA A100", 19.5, 156, 312, 312),
+    (r"L40S", "NVIDIA L40S", 91.6, 183, 362, 362),
+    (r"L4", "NVIDIA L4", 30.3, 60, 121, 121),
+    (r"A10", "NVIDIA A10", 31.2, 62.5, 125, 125),
+    (r"V100-PCIE", "NVIDIA V100 PCIe", 14, None, 112, None),
+    (r"V100", "NVIDIA V100 SXM2", 15.7, None, 125, None),
+    (r"T4", "NVIDIA T4", 8.1, None, 65, None),
+    (r"MI300X", "AMD Instinct MI300X", 163.4, 653.7, 1307.4, 1307.4),
+    (r"MI325X", "AMD Instinct MI325X", 163.4, 653.7, 1307.4, 1307.4),
+    (r"MI250X", "AMD Instinct MI250X, half of it for each of its two devices", 47.9, None, 191.5, 191.5),
+)
+"""By what a device's name holds; the first that fits. Each figure of a maker's sheet is quoted by others, too: tables of Lightning
+and torchtitan, and pages that copy the sheet's own table. GH200 and H200 NVL are left out: quotations differ or lack.
 
-
-NVIDIA, WIDEN = "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center", "https://nvdam.widen.net/s"
-BLACKWELL = f"{WIDEN}/wwnsxrhm2w/blackwell-datasheet-3384703"
-HOPPER = "https://resources.nvidia.com/en-us-gpu-resources/h100-datasheet-24306"
-H200 = f"{WIDEN}/nb5zzzsjdf/hpc-datasheet-sc23-h200-datasheet-3002446"
-ADA = "https://images.nvidia.com/aem-dam/Solutions/Data-Center/l4/nvidia-ada-gpu-architecture-whitepaper-v2.1.pdf"
-VOLTA = "https://images.nvidia.com/content/technologies/volta/pdf/volta-v100-datasheet-update-us-1165301-r5.pdf"
-INSTINCT = "https://www.amd.com/en/products/accelerators/instinct"
-PEAKS = {
-    r"GB200": _peak("NVIDIA GB200 NVL72", BLACKWELL, bf16=2500, fp16=2500, tf32=1250, fp32=80),
-    r"B200": _peak("NVIDIA HGX B200", BLACKWELL, bf16=2250, fp16=2250, tf32=1100, fp32=75),
-    r"H100 NVL": _peak("NVIDIA H100 NVL", HOPPER, bf16=835.5, fp16=835.5, tf32=417.5, fp32=60),
-    r"H100 PCIe": _peak("NVIDIA H100 PCIe", HOPPER, bf16=756.5, fp16=756.5, tf32=378, fp32=51),
-    r"H100": _peak("NVIDIA H100 SXM", HOPPER, bf16=989.5, fp16=989.5, tf32=494.5, fp32=67),
-    r"H200(?! NVL)": _peak("NVIDIA H200 SXM", H200, bf16=989.5, fp16=989.5, tf32=494.5, fp32=67),
-    r"A100": _peak(
-        "NVIDIA A100",
-        f"{NVIDIA}/a100/pdf/nvidia-a100-datasheet-us-nvidia-1758950-r4-web.pdf",
-        bf16=312,
-        fp16=312,
-        tf32=156,
-        fp32=19.5,
-    ),
-    r"L40S": _peak(
-        "NVIDIA L40S", "https://resources.nvidia.com/en-us-l40s/l40s-datasheet-28413", bf16=362, fp16=362, tf32=183, fp32=91.6
-    ),
-    r"L4": _peak("NVIDIA L4", ADA, bf16=121, fp16=121, tf32=60, fp32=30.3),
-    r"A10": _peak("NVIDIA A10", f"{NVIDIA}/a10/pdf/a10-datasheet.pdf", bf16=125, fp16=125, tf32=62.5, fp32=31.2),
-    r"V100-PCIE": _peak("NVIDIA V100 PCIe", VOLTA, fp16=112, fp32=14),
-    r"V100": _peak("NVIDIA V100 SXM2", VOLTA, fp16=125, fp32=15.7),
-    r"T4": _peak("NVIDIA T4", f"{NVIDIA}/tesla-t4/t4-tensor-core-datasheet-951643.pdf", fp16=65, fp32=8.1),
-    r"MI300X": _peak("AMD Instinct MI300X", f"{INSTINCT}/mi300/mi300x.html", bf16=1307.4, fp16=1307.4, tf32=653.7, fp32=163.4),
-    r"MI325X": _peak("AMD Instinct MI325X", f"{INSTINCT}/mi300/mi325x.html", bf16=1307.4, fp16=1307.4, tf32=653.7, fp32=163.4),
-    r"MI250X": _peak(
-        "AMD Instinct MI250X, half of it for each of its two devices",
-        f"{INSTINCT}/mi200/mi250x.html",
-        bf16=191.5,
-        fp16=191.5,
-        fp32=47.9,
-    ),
-}
-"""By what a device's name holds; the first that fits. A figure stands here if somebody else quotes it of the same sheet: tables of
-Lightning and torchtitan, and pages that copy the sheet's own table. Of GH200 and H200 NVL quotations differ or lack."""
+- Blackwell: nvdam.widen.net/s/wwnsxrhm2w/blackwell-datasheet-3384703
+- H100: resources.nvidia.com/en-us-gpu-resources/h100-datasheet-24306
+- H200: nvdam.widen.net/s/nb5zzzsjdf/hpc-datasheet-sc23-h200-datasheet-3002446
+- A100, A10, T4: nvidia.com/content/dam/en-zz/Solutions/Data-Center, such as nvidia-a100-datasheet-us-nvidia-1758950-r4-web.pdf
+- L40S: resources.nvidia.com/en-us-l40s/l40s-datasheet-28413
+- L4: images.nvidia.com, nvidia-ada-gpu-architecture-whitepaper-v2.1.pdf
+- V100: images.nvidia.com, volta-v100-datasheet-update-us-1165301-r5.pdf
+- Instinct: amd.com/en/products/accelerators/instinct"""
+PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
 
 
 def peak_of(device: str) -> Peak | None:
     """Find a device's peak by its name as PyTorch gives it; None where it is not known, as of a part of a GPU (MIG)."""
     if " MIG " in f"{device} ":
         return None
-    return next((peak for name, peak in PEAKS.items() if re.search(rf"\b{name}\b", device)), None)
+    sheet = next((sheet for sheet in SHEETS if re.search(rf"\b{sheet[0]}\b", device)), None)
+    if sheet is None:
+        return None
+    _, source, *tflops = sheet
+    known = {name: value for name, value in zip(PRECISIONS, tflops, strict=True) if value is not None}
+    return Peak(source=f"data sheet of {source}", tflops=known)

@@ -206,14 +206,10 @@ class ResultsFolder:
     def records(self) -> list[LaunchRecord]:
         """All records, by launch and arm; a damaged one is an error, never a hole.
 
-        Launches that ran their arms one at a time, which Ringside no longer makes, are left out.
-
         Raises:
             RecordError: a record cannot be read.
         """
-        paths = sorted(self.root.glob("launch-*/*/record.json"))
-        contents = ((path, _read_json(path)) for path in paths)
-        return [_record(path, content) for path, content in contents if not content.get("alone")]
+        return [read_record(path) for path in sorted(self.root.glob("launch-*/*/record.json"))]
 
     def steps(self, record: LaunchRecord) -> pd.DataFrame:
         """The raw steps of a launch (columns: ``STEP_COLUMNS``); no rows where nothing was timed."""
@@ -303,10 +299,7 @@ def read_record(path: Path) -> LaunchRecord:
     Raises:
         RecordError: it is missing, damaged or of a later version.
     """
-    return _record(path, _read_json(path))
-
-
-def _record(path: Path, content: dict[str, Any]) -> LaunchRecord:
+    content = _read_json(path)
     try:
         return LaunchRecord.model_validate(content | {"scripts": _read_scripts(path.with_name(SCRIPT_FILE))}, extra="ignore")
     except ValidationError as error:

@@ -128,11 +128,11 @@ def test_of_many_mistakes_a_message_tells_the_first():
     [
         ("data_wait_s", "", "could not convert string to float"),
         ("round", None, "cannot be read: "),
-        ("rank", -1, "it has ranks, steps or samples below 0"),
+        ("rank", -1, "it has times or numbers that no step has"),
         ("turn", 1000, "it has steps of 1 blocks that the record beside it does not have"),
         ("kind", "other", "blocks that the record beside it does not have"),
-        ("step_s", float("inf"), "it has times that are negative or no numbers"),
-        ("step_s", -1.0, "it has times that are negative or no numbers"),
+        ("step_s", float("inf"), "it has times or numbers that no step has"),
+        ("step_s", -1.0, "it has times or numbers that no step has"),
     ],
 )
 def test_steps_that_are_none_are_told(tmp_path, column, value, message):

@@ -14,12 +14,10 @@ from runners.planning.workload import resolve_workload
 from tests.conftest import REPOSITORY
 from tests.kit.dataset_files import (
     HELD_OUT_SAMPLES,
-    WRITERS,
     cifar_batch,
     digits_28,
     idx,
     write_cifar10,
-    write_data,
     write_imagenet,
     write_mnist,
     write_python2_pickle,
@@ -274,35 +272,6 @@ def test_no_workload_imports_torchvision_before_it_is_asked_for():
             assert "workloads.data.image_folder" not in names, path
 
 
-@pytest.mark.parametrize("name", WRITERS)
-def test_weights_are_taken_from_a_file(tmp_path, name):
-    options = write_data(name, tmp_path / "data")
-    torch.manual_seed(1)
-    wanted = resolve_workload(name, options).build(local_batch_size=4, seed=3).build_model().state_dict()
-    torch.save(wanted, tmp_path / "weights.pt")
-    made = resolve_workload(name, {**options, "pretrained": str(tmp_path / "weights.pt")}).build(local_batch_size=4, seed=3)
-    found = made.build_model().state_dict()
-    assert all(torch.equal(found[key], tensor) for key, tensor in wanted.items())
-
-
-def test_a_new_head_takes_all_weights_but_those_of_the_classes(tmp_path):
-    write_mnist(tmp_path)
-    good = workload("mnist", tmp_path).build_model().state_dict()
-    other = {key: torch.full_like(tensor, 0.25) for key, tensor in good.items()}
-    other |= {"classify.weight": torch.zeros(1000, 1568), "classify.bias": torch.zeros(1000)}
-    torch.save(other, tmp_path / "weights.pt")
-    options = {"pretrained": str(tmp_path / "weights.pt")}
-    message = refusal(workload("mnist", tmp_path, **options))
-    assert "classify.bias [1000], not [10]; say new_head: true if these are of another number of classes" in message
-    torch.manual_seed(5)
-    fresh = workload("mnist", tmp_path).build_model().state_dict()
-    torch.manual_seed(5)
-    found = workload("mnist", tmp_path, **options, new_head=True).build_model().state_dict()
-    for key, tensor in found.items():
-        wanted = fresh[key] if key.startswith("classify") else other[key]
-        assert torch.equal(tensor, wanted), key
-
-
 def test_smoothed_labels_are_learnt_and_not_evaluated(tmp_path):
     write_mnist(tmp_path)
     plain, smoothed = (workload("mnist", tmp_path, label_smoothing=share) for share in (0.0, 0.1))
@@ -312,29 +281,3 @@ def test_smoothed_labels_are_learnt_and_not_evaluated(tmp_path):
     wanted = -(0.9 * logits[range(len(batch[1])), batch[1]] + 0.1 * logits.mean(dim=1)).mean()
     assert torch.allclose(smoothed.compute_loss(model, batch), wanted)
     assert smoothed.evaluation_sums(model, batch) == plain.evaluation_sums(model, batch)
-
-
-def test_what_is_no_checkpoint_of_this_model_is_refused_with_its_name(tmp_path):
-    write_mnist(tmp_path)
-    path = tmp_path / "weights.pt"
-    good = workload("mnist", tmp_path).build_model().state_dict()
-
-    def said(content):
-        from workloads.data import pretrained
-
-        pretrained._read.cache_clear()
-        path.write_bytes(content) if isinstance(content, bytes) else torch.save(content, path)
-        message = refusal(workload("mnist", tmp_path, pretrained=str(path)))
-        assert f"pretrained '{path}'" in message
-        return message
-
-    other = {**{key: value for key, value in good.items() if "block1" not in key}, "fc.bias": torch.zeros(2)}
-    other["classify.weight"] = torch.zeros(4, 1568)
-    message = said(other)
-    assert "missing: block1.0.weight, block1.0.bias, block1.1.weight, block1.1.bias and 3 more; unexpected: fc.bias" in message
-    assert "of other shape: classify.weight [4, 1568], not [10, 1568]" in message
-    assert "holds a dict of epoch, model, no state dict" in said({"epoch": 3, "model": good})
-    assert "is never unpickled" in said({"model": Malicious()})
-    assert "is never unpickled" in said(b"no checkpoint")
-    path.unlink()
-    assert "does not exist" in refusal(workload("mnist", tmp_path, pretrained=str(tmp_path / "none.pt")))

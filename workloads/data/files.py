@@ -47,10 +47,6 @@ class DataOptions(InputOptions):
 
     data_dir: ExpandedPath = Path("data")
     """Folder of the data; relative to the folder in which the run was started."""
-    pretrained: ExpandedPath | None = None
-    """State dict to start from, as ``torch.save(model.state_dict(), path)`` writes it. Weights are never downloaded."""
-    new_head: bool = False
-    """Leave out weights of ``pretrained`` for another number of classes. The last layer then starts anew."""
 
 
 class FetchOptions(DataOptions):
