@@ -101,7 +101,7 @@ class Answer:
     def sentences(self) -> list[str]:
         """What differs, and what was found of equality, the most important first."""
         equality = self.comparison.get("equality") or {}
-        found = [one["sentence"] for one in self.comparison.get("configuration_differences", [])]
+        found = [one["sentence"] for one in self.comparison["differences"]]
         return [*found, *equality.get("ranks", {}).values(), *equality.get("batches", {}).values(), equality.get("sentence", "")]
 
     @property

@@ -8,7 +8,7 @@ all throughputs regress. Ratios are free of that, since both arms ran on the sam
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +16,8 @@ import numpy as np
 import pandas as pd
 
 from measurement.conditions.conditions import CONDITIONS, MAY_CHANGE_IN_A_PLAN
-from measurement.conditions.same_environment import SOURCE, changes_since, told
-from measurement.conditions.same_environment import Change as Values
+from measurement.conditions.differences import is_allowed
+from measurement.conditions.same_environment import SOURCE, Values, changes_since, format_changes
 from measurement.errors import PlanError, RecordError
 from measurement.plans.plan import FIXED_LENGTH, FLOOR, Plan
 from measurement.records.record import LaunchRecord, Manifest
@@ -27,9 +27,9 @@ from reports.conclusions.disturbances import is_quiet
 from reports.conclusions.verdict import farthest, reach_of_load
 from reports.estimate import Estimate
 from reports.parts_schema import Against, Change, ChangeVerdict, ChangeWithheld
-from reports.runs import Run, by_field, is_allowed, of_ranks
+from reports.runs import Run, by_field, rank_differences
 from reports.schema import Comparison
-from reports.scripts.configuration import configuration_differences
+from reports.scripts.configuration import script_differences
 from reports.statistics.intervals import RatioEstimate, launch_ratios
 from reports.statistics.separate import Runs, separate_ratio
 from reports.statistics.student import Array
@@ -99,60 +99,55 @@ class StoredComparison:
         # Of sources a file or a revision of the user's is what changes between dates; a version of an environment is a condition.
         sources = {field: found[field] for field in found if field.startswith(SOURCE) and field.rpartition("/")[2] not in VERSIONS}
         rest = {field: change for field, change in found.items() if field not in sources}
-        refused = told({field: change for field, change in rest.items() if not is_allowed(field, self.allowed)})
+        refused = format_changes({field: change for field, change in rest.items() if not is_allowed({field}, self.allowed)})
         if refused:
             raise PlanError(
                 f"'{self.folder.root}' was measured under other conditions than '{place}', so they might make the difference "
                 "(then -> now):\n  " + "\n  ".join(refused) + "\nmeasure both alike, or both states in turn by one plan (arms with "
                 "a commit or python of their own), or say --allow FIELD to 'ringside report' to compare them all the same"
             )
-        allowed = [f"Compared although it differs (--allow): {line}" for line in told(rest)]
-        return [*allowed, *([f"Sources differ: {'; '.join(told(sources))}"] if sources else [])]
+        allowed = [f"Compared although it differs (--allow): {line}" for line in format_changes(rest)]
+        return [*allowed, *([f"Sources differ: {'; '.join(format_changes(sources))}"] if sources else [])]
 
 
 def unlike_plans(then: StoredComparison, now: StoredComparison) -> dict[str, Values]:
     """What the plans ask for differently, arms by their names; how long is measured may differ."""
     found: dict[str, Values] = {}
     for field in (name for name in Plan.model_fields if name not in OF_NO_ARM):
-        found |= _pairs(field, getattr(then.plan, field), getattr(now.plan, field))
+        found |= by_field(field, {"then": getattr(then.plan, field), "now": getattr(now.plan, field)})
     own = {field: field.rpartition(".")[2] if field.startswith(("measurement.", "scripts.")) else field for field in found}
     found = {field: change for field, change in found.items() if own[field] not in {*MAY_CHANGE_IN_A_PLAN, *FIXED_LENGTH}}
     for name in (name for name in then.plan.arms if name in now.plan.arms):
-        found |= _pairs(f"arms.{name}", then.plan.arms[name], now.plan.arms[name])
+        found |= by_field(f"arms.{name}", {"then": then.plan.arms[name], "now": now.plan.arms[name]})
     return found
-
-
-def _pairs(field: str, then: object, now: object) -> Mapping[str, Values]:
-    return {name: (values["then"], values["now"]) for name, values in by_field(field, {"then": then, "now": now})}
 
 
 def unlike_environments(then: StoredComparison, now: StoredComparison) -> dict[str, Values]:
     """In which machines, versions and sources they differ; nothing where one is not known."""
     if then.manifest is None or now.manifest is None:
         return {}
-    moved = tuple([launch for other in one.elsewhere for launch in other.launches] for one in (then.manifest, now.manifest))
-    elsewhere: dict[str, Values] = {"launches measured elsewhere": (moved[0], moved[1])} if any(moved) else {}
+    known = {"then": then.manifest, "now": now.manifest}
+    moved = {name: [launch for other in one.elsewhere for launch in other.launches] for name, one in known.items()}
+    elsewhere = {"launches measured elsewhere": moved} if any(moved.values()) else {}
     return changes_since(then.manifest, then.records, now.manifest) | elsewhere
 
 
 def _unlike_ranks(then: StoredComparison, now: StoredComparison) -> Iterator[tuple[str, Values]]:
     """In what the ranks of each arm report something else; sources are known by the environments."""
     for arm in (arm for arm in now.plan.roles() if arm != FLOOR):
-        runs = [
-            Run(folder=one.folder, plan=one.plan, record=record)
-            for one in (then, now)
+        runs = {
+            name: Run(folder=one.folder, plan=one.plan, record=record)
+            for name, one in (("then", then), ("now", now))
             if (record := next((record for record in one.records if record.arm == arm and record.ranks), None))
-        ]
+        }
         if len(runs) < 2:
             continue
-        skipped = ("source.", *OF_SCRIPTS) if runs[1].record.scripts else ("source.",)
-        for field, values in of_ranks(runs, is_one_arm=True).items():
-            if not field.startswith(skipped):
-                yield field, (values[runs[0].name], values[runs[1].name])
-        roles = zip(runs, ({"arm": "then", "role": "baseline"}, {"arm": "now", "role": "candidate"}), strict=True)
-        for one in configuration_differences([run.record.model_copy(update=role) for run, role in roles]):
-            if one.changes_work:
-                yield one.field, (one.values.get("then"), one.values.get("now"))
+        skipped = ("source.", *OF_SCRIPTS) if runs["now"].record.scripts else ("source.",)
+        rows = [row for row in rank_differences(runs, is_one_arm=True) if not (row.allowed or row.field.startswith(skipped))]
+        roles = {"then": "baseline", "now": "candidate"}
+        records = [run.record.model_copy(update={"arm": name, "role": roles[name]}) for name, run in runs.items()]
+        rows += [row for row in script_differences(records) if row.changes_work]
+        yield from ((row.field, row.values) for row in rows)
 
 
 WORST: Sequence[ChangeVerdict] = ("regressed", "undecided", "no regression", "improved")

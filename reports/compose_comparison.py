@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from measurement.conditions.differences import Difference, arm_differences, noted_work, unlike_work
 from measurement.conditions.disturbing_variables import told
 from measurement.conditions.same_environment import plan_digest
 from measurement.errors import RecordError
@@ -25,10 +26,10 @@ from reports.conclusions.steps import Steps
 from reports.conclusions.summaries import summarise_arms
 from reports.conclusions.training_results import summarise_training
 from reports.launch_budget import summarise_spread, summarise_timings
-from reports.parts_schema import ConfigurationDifference, TrainingSummary
+from reports.parts_schema import TrainingSummary
 from reports.projection.what_if import Links, what_if
 from reports.schema import ArmSummary, Comparison, RatioSummary
-from reports.scripts.configuration import configuration_of, own_work_differences, unlike_work, work_note
+from reports.scripts.configuration import SEVERITIES, script_differences
 from reports.scripts.equality import judge_equality
 from reports.scripts.script_arms import ITERATIONS, sample_unit, samples_of_a_step, script_notes
 from reports.statistics.interim_analyses import error_share
@@ -44,7 +45,7 @@ from reports.wording.comparison_sentences import (
 )
 from reports.wording.disturbances import elsewhere_lines, floor_lines, load_sentence, oversubscription_warning, page_fault_lines
 from reports.wording.headlines import headline
-from reports.wording.reasons import ratio_note
+from reports.wording.reasons import ratio_note, work_note
 from reports.wording.training_sentences import NO_CONTROL, training_findings, training_note, training_warnings
 
 BLOCK_COLUMNS = ["launch", "turn", "round", "arm", "kind", "case", "throughput_per_s", *THROUGHPUT]
@@ -60,6 +61,7 @@ def compare(
     losses: Mapping[tuple[int, str], pd.DataFrame] | None = None,
     traces: Traces | None = None,
     links: Links | None = None,
+    differences: Sequence[Difference] | None = None,
 ) -> Comparison:
     """All that the reports show of a comparison. The figures do not depend on the ``manifest``.
 
@@ -68,10 +70,11 @@ def compare(
         records: every launch of every arm so far, in any order.
         steps: theirs (``reports.conclusions.steps.read_steps``).
         host_use: ``measurement.records.results.ResultsFolder.host_use``; None: not known.
-        manifest: of the comparison, for the fairness table and where the time went.
+        manifest: of the comparison, for where the time went.
         losses: of scripts, by launch and arm (``measurement.records.results.ResultsFolder.losses``).
         traces: of the arms; None: there are none.
         links: to answer "what if" for.
+        differences: between runs that people started; None: they are found from the records.
 
     Raises:
         RecordError: there is no record, or one of another plan.
@@ -79,8 +82,9 @@ def compare(
     _check(plan, records, manifest)
     ordered, unit = sorted(records, key=lambda record: record.launch), sample_unit(records)
     share = error_share(manifest.looks if manifest else [], until_decided=plan.measurement.until_decided)
-    differences = configuration_of(ordered, allow=plan.allow) or own_work_differences(ordered, allow=plan.allow)
-    unlike = unlike_work(differences, baseline=plan.baseline)
+    rows = find_differences(plan, ordered) if differences is None else differences
+    rows = sorted(rows, key=lambda row: SEVERITIES.index(row.severity))
+    unlike = unlike_work(rows, baseline=plan.baseline)
     counted = steps.by_iteration() if unit == ITERATIONS else steps
     evidence = Evidence.gather(plan, records, counted, host_use=host_use, error_share=share, unlike_work=unlike)
     traced = {trace.arm: traced_steps(trace) for trace in traces.arms} if traces else {}
@@ -92,7 +96,7 @@ def compare(
     leaders, training = fastest(evidence, results), summarise_training(plan, evidence.records)
     found = Comparison(
         **_answer(plan, results, arms, leaders, training),
-        **_cautions(evidence, ordered, arms, results, differences, training, manifest),
+        **_cautions(evidence, ordered, arms, results, rows, training, manifest),
         limit=_limit(evidence, arms),
         measured_minutes=evidence.minutes,
         results=results,
@@ -103,7 +107,7 @@ def compare(
         arms=arms,
         cases=evidence.cases,
         traces=summarise_traces(traces, traced, whole=whole, confidence=evidence.confidence) if traces else None,
-        configuration_differences=differences,
+        differences=rows,
         equality=judge_equality(plan, ordered, losses=losses) if plan.are_scripts else None,
         machine_table=columns(machine_by_block(evidence.host_use, evidence.readings), MACHINE_COLUMNS),
         block_table=columns(evidence.blocks, BLOCK_COLUMNS),
@@ -111,6 +115,18 @@ def compare(
         **_manifest_fields(manifest, evidence.records),
     )
     return found.model_copy(update={"headline": headline(found)})
+
+
+def find_differences(plan: Plan, records: Sequence[LaunchRecord]) -> list[Difference]:
+    """In what the arms differ: in the launch in which most of them reported, the first of several."""
+    launches: dict[int, list[LaunchRecord]] = {}
+    for record in records:
+        launches.setdefault(record.launch, []).append(record)
+    launch = max(launches.values(), key=lambda launch: sum(bool(record.scripts or record.ranks) for record in launch))
+    if plan.are_scripts:
+        return script_differences(launch, allow=plan.allow)
+    compared = [record for record in launch if record.role not in ("control", "floor")]
+    return [*noted_work(records, allow=plan.allow), *arm_differences(compared, allow=plan.allow)]
 
 
 def _results(evidence: Evidence, arms: Sequence[ArmSummary]) -> list[RatioSummary]:
@@ -145,7 +161,7 @@ def _cautions(
     ordered: Sequence[LaunchRecord],
     arms: Sequence[ArmSummary],
     results: Sequence[RatioSummary],
-    differences: Sequence[ConfigurationDifference],
+    differences: Sequence[Difference],
     training: TrainingSummary | None,
     manifest: Manifest | None,
 ) -> dict[str, Any]:
@@ -227,5 +243,5 @@ def _manifest_fields(manifest: Manifest | None, records: Sequence[LaunchRecord])
     }
     if manifest is None:
         return fields
-    told = ("created_at", "ringside_version", "driver", "fairness", "seconds", "choices")
+    told = ("created_at", "ringside_version", "driver", "seconds", "choices")
     return fields | {name: getattr(manifest, name) for name in told}

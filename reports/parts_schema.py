@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from measurement.plans.settings import Quantity, TrainingSettings
 from reports.estimate import Estimate, Stored
@@ -104,33 +104,9 @@ class TrainingSummary(Stored):
         return next(arm for arm in self.arms if arm.name == name)
 
 
-Severity = Literal["mistake", "work", "training", "speed", "note"]
-"""How much a difference matters: a usual mistake of a porting; other work; another training; other speed; what comes with a
-library."""
 Nearness = Literal["equal", "equal up to rounding", "apart", "not compared"]
 """How near two arms are."""
 LossVerdict = Literal["no worse", "worse", "undecided"]
-
-
-class ConfigurationDifference(Stored):
-    """One setting in which scripts differ, or one thing that their first steps did differently."""
-
-    field: str
-    """Such as ``optimizer.0.0.lr``, or of what was seen ``gradients.scale``."""
-    values: dict[str, Any]
-    """By arm; null where the arm has none. Where ranks of an arm differ: ``{"by_rank": [...]}``."""
-    changes_work: bool = False
-    """Whether a step, or an epoch, is then another amount of work."""
-    allowed: bool = False
-    """Whether the plan allows this difference in work (``allow``)."""
-    severity: Severity = "training"
-    sentence: str
-    """What it means, without a full stop."""
-
-    @property
-    def withholds(self) -> bool:
-        """Whether there is no verdict, because of it."""
-        return self.changes_work and not self.allowed
 
 
 class StartEquality(Stored):

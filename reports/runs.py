@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from measurement.conditions.conditions import CONDITIONS, MAY_DIFFER_BETWEEN_RUNS, condition_of
-from measurement.conditions.fairness import fairness_table
+from measurement.conditions.differences import (
+    OWN_ENVIRONMENT,
+    Difference,
+    arm_differences,
+    in_words,
+    is_allowed,
+    row_of,
+)
 from measurement.errors import PlanError, RecordError
 from measurement.plans.plan import ARM_NAME, Plan
 from measurement.records.record import LaunchRecord
@@ -162,9 +169,7 @@ def name_arms(runs: Sequence[Run]) -> dict[ArmKey, str]:
 
 QUESTION = tuple(condition.field for condition in CONDITIONS if condition.runs)
 """Fields of a plan that define what is asked; the ranks report the rest."""
-SHOWN_AS = {condition.name: condition.between_runs for condition in CONDITIONS if condition.between_runs}
-"""Names of fields that are compared in another form: hosts by their number and cores by how many they are."""
-BATCH = tuple(SHOWN_AS.get(one.name, one.name) for one in CONDITIONS if one.arms == "as ranks")
+BATCH = tuple(one.between_runs or one.name for one in CONDITIONS if one.arms == "as ranks")
 """What a single process that trains with the global batch of many ranks has of its own."""
 FOLLOWS_FROM_SIZE = ("placement", *BATCH)
 """What may differ between runs of unlike world sizes; the batch is looked at by itself."""
@@ -185,40 +190,35 @@ def require_equal_conditions(runs: Sequence[Run], arms: Mapping[ArmKey, str], al
     for run in runs:
         size = 0 if run.plan.training else run.plan.world_size
         by_size.setdefault(size, {}).setdefault(arms[run.kind], []).append(run)
-    asked = (by_field(field, {run.name: getattr(run.plan, field) for run in runs}) for field in QUESTION)
-    differing, between = {field: values for found in asked for field, values in found}, dict[str, dict[str, Any]]()
+    rows = asked_differences({run.name: run for run in runs}, allowed=allowed)
     for by_arm in by_size.values():
         for same in by_arm.values():  # whose launches must agree in all that they report
-            differing |= of_ranks(same, is_one_arm=True)
-        between |= of_ranks([same[0] for same in by_arm.values()], is_one_arm=False)
-    sizes = [next(iter(by_arm.values()))[0] for by_arm in by_size.values()]
-    of_sizes = of_ranks(sizes, is_one_arm=False)
-    between |= {field: values for field, values in of_sizes.items() if field not in FOLLOWS_FROM_SIZE}
-    named = between.keys() - differing.keys() if runs[0].arm is not None else set()
-    brought = _brought_by_versions(between, runs)
-    shown = {field: values for field, values in between.items() if field in named and (is_told_by_names(field) or field in brought)}
-    differing = {field: values for field, values in (between | differing).items() if field not in shown}
-    refuse([told(field, values) for field, values in differing.items() if not is_allowed(field, allowed)])
+            rows += rank_differences({run.name: run for run in same}, is_one_arm=True, allowed=allowed)
+    between = [{same[0].name: same[0] for same in by_arm.values()} for by_arm in by_size.values()]
+    of_arms = [row for firsts in between for row in rank_differences(firsts, allowed=allowed)]
+    of_sizes = rank_differences({name: run for firsts in between for name, run in [*firsts.items()][:1]}, allowed=allowed)
+    rows += [*of_arms, *(row for row in of_sizes if row.field not in FOLLOWS_FROM_SIZE)]
+    by_row: dict[str, Difference] = {}
+    for row in rows:
+        by_row.setdefault(row.field, row)
+    refuse([row.sentence for row in by_row.values() if not row.allowed])
     by_name = {run.name: arms[run.kind] for run in runs}
-    named_by = {field: {by_name[name]: value for name, value in values.items()} for field, values in shown.items()}
+    chosen = [row for row in by_row.values() if is_allowed({row.field}, allowed, changes_work=row.changes_work)]
+    named = [row for row in by_row.values() if row not in chosen and condition_of(row.field).follows and runs[0].arm is not None]
     return [
-        *(f"The runs that were named differ: {told(field, values)}" for field, values in named_by.items()),
-        *(f"Compared although {told(field, values)} (--allow)" for field, values in differing.items()),
+        *(f"The runs that were named differ: {_by_arm(row, by_name)}" for row in named),
+        *(f"Compared although it differs (--allow): {row.sentence}" for row in chosen),
     ]
 
 
-def is_told_by_names(field: str) -> bool:
-    """Whether runs may differ in a field where people named their arms: versions and sources."""
-    condition = condition_of(field)
-    return condition is not None and bool(condition.follows) and not condition.is_work
+def _by_arm(row: Difference, arms: Mapping[str, str]) -> str:
+    return in_words(row.field, {arms[name]: value for name, value in row.values.items()})
 
 
-def _brought_by_versions(between: Mapping[str, Mapping[str, Any]], runs: Sequence[Run]) -> set[str]:
-    """Settings of the optimizer that one release of PyTorch has and the other has not."""
-    classes = {str(rank.optimizer.get("class")) for run in runs for rank in run.record.ranks}
-    if "host.torch" not in between or len(classes) > 1:
-        return set()
-    return {field for field, values in between.items() if field.startswith("optimizer.") and None in values.values()}
+def asked_differences(runs: Mapping[str, Run], *, allowed: Sequence[str]) -> list[Difference]:
+    """In what the plans of runs, by name, ask for something else."""
+    found = (by_field(field, {name: getattr(run.plan, field) for name, run in runs.items()}) for field in QUESTION)
+    return [row_of(field, values, allow=allowed) for pairs in found for field, values in pairs]
 
 
 def by_field(field: str, values: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -231,39 +231,30 @@ def by_field(field: str, values: Mapping[str, Any]) -> Iterator[tuple[str, dict[
         yield field, dict(dumped)
 
 
-def of_ranks(runs: Sequence[Run], *, is_one_arm: bool) -> dict[str, dict[str, Any]]:
-    """What the ranks of runs report differently, by field and run; ``is_one_arm``: what defines an arm may not differ, either."""
-    trains = runs[0].plan.training is not None
-    records = [_as_condition(run, role="baseline" if is_one_arm else "candidate") for run in runs]
-    unimportant = (*MAY_DIFFER_BETWEEN_RUNS, *(("seed", *BATCH) if trains else ()))
-    found = {
-        SHOWN_AS.get(entry["field"], entry["field"]): entry["values"] for entry in fairness_table(records) if not entry["asked"]
-    }
-    if trains and len({run.global_batch for run in runs}) > 1:
-        found["global batch"] = {run.name: run.global_batch for run in runs}
-    return {field: values for field, values in found.items() if field not in unimportant}
+def rank_differences(runs: Mapping[str, Run], *, is_one_arm: bool = False, allowed: Sequence[str] = ()) -> list[Difference]:
+    """What the ranks of runs, by name, report differently.
+
+    ``is_one_arm``: what defines an arm may not differ, either. Else names of arms stand for their versions and sources.
+    """
+    first = next(iter(runs.values()))
+    own = OWN_ENVIRONMENT if first.arm is not None and not is_one_arm else ()
+    records = [_as_condition(run, name=name, role="baseline" if is_one_arm else "candidate") for name, run in runs.items()]
+    rows = arm_differences(records, own=own, allow=allowed, between_runs=True)
+    unimportant = {*MAY_DIFFER_BETWEEN_RUNS, *(("seed", *BATCH) if first.plan.training else ())}
+    note = {"severity": "note", "allowed": True, "changes_work": False}
+    rows = [row.model_copy(update=note) if row.field in unimportant else row for row in rows]
+    batches = {name: run.global_batch for name, run in runs.items()}
+    if first.plan.training and len({*batches.values()}) > 1:
+        rows.append(row_of("global batch", batches, allow=allowed))
+    return rows
 
 
-def _as_condition(run: Run, *, role: str) -> LaunchRecord:
-    """The record as ``fairness_table`` is to see it: under the run's name, cores counted and hosts numbered."""
+def _as_condition(run: Run, *, name: str, role: str) -> LaunchRecord:
+    """The record as it is compared: under a name, cores counted and hosts numbered."""
     ranks = [
         rank.model_copy(update={"affinity": [len(rank.affinity)], "host": f"host {rank.node_rank}"}) for rank in run.record.ranks
     ]
-    nothing = {"workload": "", "workload_options": {}}  # which are compared by themselves, and ask for nothing else
-    return run.record.model_copy(update={"arm": run.name, "role": role, "ranks": ranks, **nothing})
-
-
-def is_allowed(field: str, allowed: Sequence[str]) -> bool:
-    """Whether a field, or one that it stands below, may differ."""
-    return any(field == one or field.startswith(f"{one}.") for one in allowed)
-
-
-def told(field: str, values: Mapping[str, Any]) -> str:
-    """Such as ``local_batch_size is 32 in ddp-1, ddp-2; 64 in hvd-1``."""
-    by_value: dict[str, list[str]] = {}
-    for name, value in values.items():
-        by_value.setdefault(repr(value) if not isinstance(value, str) else value, []).append(name)
-    return f"{field} is " + "; ".join(f"{value} in {', '.join(names)}" for value, names in by_value.items())
+    return run.record.model_copy(update={"arm": name, "role": role, "ranks": ranks})
 
 
 def refuse(lines: Sequence[str]) -> None:

@@ -7,12 +7,13 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from measurement.conditions.differences import Difference
 from measurement.records.record import Case, Failure, LengthChoice, ParityResult
 from measurement.records.trace import NcclChoices, Span
 from reports.estimate import Caution, Estimate, RunOrder, Stored
-from reports.parts_schema import Against, ConfigurationDifference, Equality, TrainingSummary
+from reports.parts_schema import Against, Equality, TrainingSummary
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Version of comparison.json, a study's too. It grows when a key changes its meaning or goes."""
 
 Verdict = Literal["faster", "slower", "equivalent", "undecided"]
@@ -670,9 +671,8 @@ class Comparison(Summary, Point):
     """Wall time of all blocks, all arms together."""
     traces: TraceFigures | None = None
     """Null without ``--trace``."""
-    configuration_differences: list[ConfigurationDifference] = []
-    """What scripts do differently, most important first; empty of workloads."""
-    fairness: list[dict[str, Any]] = []
+    differences: list[Difference] = []
+    """In what the arms differ, most important first: work, settings, versions, machines, what comes with a library."""
     environment: list[dict[str, Any]] = []
     """One fingerprint per host that ranks ran on."""
     left_in_shell: list[str] = []

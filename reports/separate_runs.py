@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from measurement.conditions.fairness import fairness_table
+from measurement.conditions.differences import in_words, is_allowed
 from measurement.conditions.same_environment import plan_digest
 from measurement.errors import PlanError
 from measurement.plans.plan import Arm, Plan, Point
@@ -18,7 +18,15 @@ from reports import write_files
 from reports.compose_comparison import compare
 from reports.compose_study import study_of
 from reports.conclusions.steps import Steps, read_steps
-from reports.runs import ArmKey, Run, is_allowed, is_told_by_names, name_arms, refuse, require_equal_conditions, told
+from reports.runs import (
+    ArmKey,
+    Run,
+    asked_differences,
+    name_arms,
+    rank_differences,
+    refuse,
+    require_equal_conditions,
+)
 from reports.schema import Comparison, Study
 
 ConcludedRuns = tuple[Comparison | Study, Mapping[str, Comparison]]
@@ -42,7 +50,7 @@ def conclude_runs(runs: Sequence[Run], *, name: str, baseline: str | None = None
         by_size.setdefault(run.plan.world_size, []).append(run)
     unlike = require_equal_conditions(runs, arms, allowed)
     if len(by_size) == 1 or runs[0].plan.training is not None:
-        return _comparison(runs, arms, name=name, baseline=chosen, unlike=unlike), {}
+        return _comparison(runs, arms, name=name, baseline=chosen, allowed=allowed, unlike=unlike), {}
     return _study(by_size, arms, name=name, baseline=chosen, allowed=allowed, unlike=unlike)
 
 
@@ -60,6 +68,7 @@ def _comparison(
     *,
     name: str,
     baseline: str,
+    allowed: Sequence[str],
     unlike: Sequence[str],
 ) -> Comparison:
     """Compare runs that may be compared."""
@@ -78,16 +87,11 @@ def _comparison(
         place = {"comparison_id": name, "plan_digest": plan_digest(plan), "arm": arm, "role": plan.role(arm), "launch": launch}
         records.append(run.record.model_copy(update=place))
         tables.append(read_steps(run.folder, [run.record]).as_of(arm=arm, launch=launch))
-    found = compare(plan, records, Steps.joined(tables))
-    table = fairness_table(list({record.arm: record for record in reversed(records)}.values()))
-    are_named = runs[0].arm is not None  # what their names stand for was asked for
-    return found.model_copy(
-        update={
-            "runs": {arm: [run.name for run in same] for arm, same in by_arm.items()},
-            "fairness": [{**row, "asked": row["asked"] or (are_named and is_told_by_names(row["field"]))} for row in table],
-            "warnings": [*found.warnings, *unlike],
-        }
-    )
+    firsts = {arm: same[0] for arm, same in by_arm.items()}
+    rows = [*asked_differences(firsts, allowed=allowed), *rank_differences(firsts, allowed=allowed)]
+    found = compare(plan, records, Steps.joined(tables), differences=rows)
+    named = {arm: [run.name for run in same] for arm, same in by_arm.items()}
+    return found.model_copy(update={"runs": named, "warnings": [*found.warnings, *unlike]})
 
 
 def _plan(by_arm: Mapping[str, Sequence[Run]], *, name: str, baseline: str) -> Plan:
@@ -135,15 +139,17 @@ def _study(
     batches = {size: by_size[size][0].plan.local_batch_size for size in sizes}
     wholes = {size: by_size[size][0].global_batch for size in sizes}
     scaling = "weak" if len(set(batches.values())) == 1 else "strong"
-    if scaling == "strong" and len(set(wholes.values())) > 1 and not is_allowed("local_batch_size", allowed):
-        sizes_told = told("local_batch_size", {f"runs of {size} ranks": batches[size] for size in sizes})
+    if scaling == "strong" and len(set(wholes.values())) > 1 and not is_allowed({"local_batch_size"}, allowed):
+        sizes_told = in_words("local_batch_size", {f"runs of {size} ranks": batches[size] for size in sizes})
         refuse([f"{sizes_told} (neither the batch of each rank nor that of all together is the same)"])
     points = {f"n{size}": Point(world_size=size) for size in sizes}
     compared = {}
     for size in sizes:
         present = dict.fromkeys(arms[run.kind] for run in by_size[size])
         own = baseline if baseline in present or len(present) > 1 else next(iter(present))
-        compared[f"n{size}"] = _comparison(by_size[size], arms, name=f"{name}.n{size}", baseline=own, unlike=unlike)
+        compared[f"n{size}"] = _comparison(
+            by_size[size], arms, name=f"{name}.n{size}", baseline=own, allowed=allowed, unlike=unlike
+        )
     first = by_size[sizes[0]][0].plan
     asked = {arms[run.kind]: _as_asked(run.record) for same in by_size.values() for run in same}
     update = {"name": name, "baseline": baseline, "arms": asked, "points": points, "scaling": scaling, "world_size": sizes[0]}

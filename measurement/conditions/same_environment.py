@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from measurement.conditions.conditions import CONDITIONS, MAY_CHANGE_IN_A_PLAN
+from measurement.conditions.differences import differing
 from measurement.errors import quoted
 from measurement.plans.plan import ONLY_ACROSS_HOSTS, Plan
 from measurement.records.record import LaunchRecord, Manifest, OtherEnvironment
@@ -24,7 +25,8 @@ DIGITS = 8
 """How many digits of a digest a message shows."""
 
 Environment = dict[str, Any]
-Change = tuple[Any, Any]
+Values = Mapping[str, Any]
+"""What a field was ``then``, and what it is ``now``."""
 
 
 def plan_digest(plan: Plan) -> str:
@@ -60,7 +62,7 @@ def environment_of(manifest: Manifest) -> Environment:
     return found | {f"{SOURCE}{name}": digest for name, digest in manifest.sources.items()}
 
 
-def changes_since(manifest: Manifest | None, records: Iterable[LaunchRecord], now: Manifest) -> dict[str, Change]:
+def changes_since(manifest: Manifest | None, records: Iterable[LaunchRecord], now: Manifest) -> dict[str, Values]:
     """What is not as it was when a comparison began: each field with what it was and what it is.
 
     ``manifest`` and ``records`` are the folder's; no manifest where a driver was killed before it was written. ``now`` is the one
@@ -81,15 +83,16 @@ def find_environment(others: Iterable[OtherEnvironment], now: Manifest) -> Other
     return next((other for other in others if not _changes(other.environment, present)), None)
 
 
-def told(changes: Mapping[str, Change]) -> list[str]:
+def format_changes(changes: Mapping[str, Values]) -> list[str]:
     """Each change in a few words, ``torch: 2.14.0 -> 2.15.0``."""
     return [
-        f"{field.removeprefix(SOURCE)}: {_value(field, then)} -> {_value(field, now)}" for field, (then, now) in changes.items()
+        f"{field.removeprefix(SOURCE)}: {_value(field, values['then'])} -> {_value(field, values['now'])}"
+        for field, values in changes.items()
     ]
 
 
-def _changes(then: Environment, now: Environment) -> dict[str, Change]:
-    return {field: (value, now[field]) for field, value in then.items() if field in now and now[field] != value}
+def _changes(then: Environment, now: Environment) -> dict[str, Values]:
+    return dict(differing({"then": then, "now": now}, shared=True))
 
 
 def _fields(facts: Mapping[str, Any], host: str, *, of_a_rank: bool = False) -> Environment:

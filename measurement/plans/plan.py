@@ -115,7 +115,7 @@ class Arm(Section):
     options: dict[str, Any] = {}
     """The backend's options, named as the library names them."""
     environment: Variables = {}
-    """Set in every rank of this arm alone; shown in the fairness manifest as asked for."""
+    """Set in every rank of this arm alone; shown in the report as asked for."""
     workload: str | None = None
     """A workload of this arm's own. None: the plan's."""
     workload_options: dict[str, Any] = {}

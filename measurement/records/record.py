@@ -51,7 +51,7 @@ how often the script was started before in this launch; ``samples`` are this ran
 
 
 class RankReport(Written):
-    """What a rank reports of itself, read back from inside it: the raw material of the fairness manifest."""
+    """What a rank reports of itself, read back from inside it: in what arms differ follows from it (``conditions.differences``)."""
 
     rank: int
     local_rank: int
@@ -375,7 +375,7 @@ class LaunchRecord(Written):
     commit: str | None = None
     """The arm's own, in full; None: the files as they lay there."""
     unlike_work: dict[str, str] = {}
-    """How the work of an arm that has its own differs from that of the arm it was held against: a phrase by field."""
+    """What the gate found of an arm's own work that differs from that of the arm it was held against: a phrase by field."""
     sample_unit: str = "samples"
     world_size: int
     hosts: list[str] = []
@@ -472,9 +472,6 @@ class Manifest(Written):
     """What a trial of the workload showed that readers should know."""
     warnings: list[str] = []
     """Differences between those hosts that did not keep them from being used."""
-    fairness: list[dict[str, Any]] = []
-    """Each value that differs between arms: ``field``, ``values`` by arm, ``asked`` (true: the plan asked for it, or it
-    is what defines the backend)."""
     looks: list[int] = []
     """The number of launches each time that the verdicts were seen, or decided whether to measure on: each look costs certainty."""
     choices: list[LengthChoice] = []

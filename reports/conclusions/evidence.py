@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from measurement.conditions.differences import Difference
 from measurement.plans.plan import FLOOR, Plan
 from measurement.records.record import Case, LaunchRecord
 from measurement.records.step_tables import HOST_USE_TYPES, empty
@@ -14,7 +15,6 @@ from reports.conclusions.blocks import tabulate_blocks
 from reports.conclusions.disturbances import find_stalls, tabulate_readings
 from reports.conclusions.step_terms import Terms
 from reports.conclusions.steps import Steps
-from reports.parts_schema import ConfigurationDifference
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +40,8 @@ class Evidence:
     """Minutes of blocks so far."""
     spent_minutes: float
     """Minutes of launches so far, starts and checks included; those of blocks where launches do not tell."""
-    unlike_work: Mapping[str, Sequence[ConfigurationDifference]]
-    """By arm of scripts, what of its work differs from the baseline's and withholds a verdict."""
+    unlike_work: Mapping[str, Sequence[Difference]]
+    """By arm, what of its work differs from the baseline's and withholds a verdict."""
     error_share: float
     """That this analysis may spend (``reports.statistics.interim_analyses``)."""
 
@@ -54,7 +54,7 @@ class Evidence:
         *,
         host_use: pd.DataFrame | None,
         error_share: float,
-        unlike_work: Mapping[str, Sequence[ConfigurationDifference]] | None = None,
+        unlike_work: Mapping[str, Sequence[Difference]] | None = None,
     ) -> Evidence:
         """Work it out from all records, the floor's among them, and all of their steps."""
         order = list(plan.roles())

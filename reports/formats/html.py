@@ -70,7 +70,6 @@ class HtmlReport(Report):
             explained=[r for r in comparison.results if r.role == "candidate" and r.term_differences_s],
             stride=pair_stride(comparison),
             method=method(comparison),
-            fairness=[fairness_row(entry) for entry in comparison.fairness],
             plain=plain,
             environment=environment_rows(comparison),
             files=FILES[:2] if comparison.runs else FILES,
@@ -135,15 +134,6 @@ def _in_figures(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _in_figures(part) for key, part in value.items()}
     return [_in_figures(part) for part in value] if isinstance(value, list | tuple) else value
-
-
-def fairness_row(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """A field that differs between arms: each value once, with the arms that have it."""
-    values = entry.get("values", {})
-    arms: dict[str, list[str]] = {}
-    for arm, value in values.items() if isinstance(values, Mapping) else []:
-        arms.setdefault(plain(value), []).append(str(arm))
-    return {"field": entry.get("field", ""), "asked": bool(entry.get("asked")), "values": list(arms.items())}
 
 
 def environment_rows(comparison: Comparison) -> list[tuple[str, list[str]]]:

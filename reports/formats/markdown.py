@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 
@@ -37,7 +36,6 @@ class MarkdownReport(Report):
             verdicts=verdict_table(summary),
             training=training_table(summary.training) if summary.training else None,
             divide=caption("arms", summary),
-            dumps=json.dumps,
             **tables,
             **shown,
         ).encode()

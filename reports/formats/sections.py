@@ -39,12 +39,15 @@ def sections(c: Comparison) -> list[Section]:
     if c.are_scripts:
         made += [
             ("equality", "Do they train alike?", equality_table(c)),
-            ("differences", "What the scripts do differently", differences_table(c.configuration_differences)),
             ("phases", "Why", phases_table(c)),
         ]
+    made += [
+        ("differences", "What the arms do differently", differences_table([one for one in c.differences if not one.is_note])),
+        ("notes", "", differences_table([one for one in c.differences if one.is_note])),
+    ]
     if not c.cases:
         made += [
-            ("conditions", "What each rank ran on, and defaults that differ", conditions_table(c)),
+            ("conditions", "What each rank ran on", conditions_table(c)),
             *([] if c.are_scripts else [("steps", "Why", steps_table(c))]),
             ("terms", "", terms_table(c)),
             ("causes", "Specific causes", causes_table(c)),

@@ -9,8 +9,8 @@ from rich.console import Group
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from measurement.conditions.differences import Difference
 from measurement.errors import printable
-from reports.parts_schema import ConfigurationDifference
 from reports.schema import Comparison, Study
 from reports.tables.arm_tables import against_table, case_table
 from reports.tables.machine_tables import asked_resources
@@ -147,7 +147,7 @@ def shown(text: str, *, style: str = "") -> Text:
     return Text(printable(text), style=style)
 
 
-def differences_table(differences: Sequence[ConfigurationDifference]) -> Group:
+def differences_table(differences: Sequence[Difference]) -> Group:
     """What scripts do differently, before they are timed: likely mistakes in words, then at most ``MOST_DIFFERENCES`` settings."""
     if not differences:
         return Group(shown("The scripts do nothing differently that the agent sees"))

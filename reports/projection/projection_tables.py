@@ -21,7 +21,7 @@ PROJECTION = (
     number("efficiency", "at.efficiency.value", "{:.0%}".format),
     number("hold", "at.hold", rate),
     number("ring", "at.ring", rate),
-    number("measured", lambda row: row["at"].measured or None, rate, unless="empty"),
+    number("measured", lambda row: row["at"].measured or None, rate, optional=True),
 )
 RATIOS = (
     Column("ratio", lambda one: f"{one.candidate} / {one.baseline}"),

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from measurement.conditions.conditions import Severity
+from measurement.conditions.differences import shown
 from measurement.judging.distances import ARITHMETICS, Sketches
 from measurement.judging.ranks import BUFFER, named
 from measurement.judging.two_arms import gradient_factor
-from reports.parts_schema import Severity
 from reports.scripts.equality import arithmetic, first_gradients
-from reports.scripts.script_arms import ScriptArm, shown
+from reports.scripts.script_arms import ScriptArm
 
 NEAR = 0.02
 """A factor within this share of a number is that number."""

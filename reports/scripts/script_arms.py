@@ -7,14 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from measurement.conditions.differences import Difference, is_by_rank, joined
 from measurement.judging.ranks import RankAgreement, agreement
 from measurement.records.record import LaunchRecord
 from measurement.records.script_report import ScriptReport
-from reports.parts_schema import ConfigurationDifference
-
-MOST_SHOWN = 40
-"""Characters of a value that a sentence or a table shows."""
-BY_RANK = "by_rank"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,36 +96,6 @@ class ScriptArm:
         return "float16" if "fp16" in said.lower() else said
 
 
-def joined(values: Sequence[Any]) -> Any:
-    """One value where all ranks have the same, else those of all ranks."""
-    return values[0] if all(value == values[0] for value in values) else {BY_RANK: list(values)}
-
-
-def is_by_rank(value: Any) -> bool:
-    """Whether ranks of an arm differ in it."""
-    return isinstance(value, dict) and set(value) == {BY_RANK}
-
-
-def shown(value: Any) -> str:
-    """A value as a sentence or a table shows it."""
-    if value is None:
-        return "none"
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    if is_by_rank(value):
-        return cut(f"{', '.join(shown(one) for one in value[BY_RANK])} by rank")
-    if isinstance(value, list | tuple):
-        return cut(", ".join(shown(one) for one in value))
-    return cut(str(value))
-
-
-def cut(text: str) -> str:
-    """A text without what is too long to be shown."""
-    return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 1]}…"
-
-
 ITERATIONS = "iterations"
 MOST_FILES = 10
 """Files of an arm that the note on them names."""
@@ -150,7 +116,7 @@ def samples_of_a_step(records: Sequence[LaunchRecord]) -> int:
     return next((samples for samples in counted if samples), 0)
 
 
-def script_notes(records: Sequence[LaunchRecord], differences: Sequence[ConfigurationDifference]) -> list[str]:
+def script_notes(records: Sequence[LaunchRecord], differences: Sequence[Difference]) -> list[str]:
     """What a reader must know of scripts: what counts as a sample, work that may differ, and what the agent could not see."""
     reports = [(record.arm, report) for record in records if record.role != "control" for report in record.scripts]
     uncounted = dict.fromkeys(arm for arm, report in reports if report.samples_from is None)
@@ -160,7 +126,7 @@ def script_notes(records: Sequence[LaunchRecord], differences: Sequence[Configur
             f"Samples of {', '.join(uncounted)} could not be counted: iterations per second are compared, which is fair only "
             "where global batches are alike; 'samples_per_step' tells them"
         )
-    allowed = [one.field for one in differences if one.allowed]
+    allowed = [one.field for one in differences if one.changes_work and one.allowed]
     if allowed:
         notes.append(f"Work differs, and is allowed to: {', '.join(allowed[:MOST_ALLOWED])}")
     unseen: dict[str, list[str]] = {}

@@ -35,9 +35,7 @@ from reports.wording.formatting import (
 from reports.wording.reasons import REASONS
 from reports.wording.study_sentences import cause_of, trained_to
 
-MPI_PARAMETERS = {"environment.OMPI_MCA_pml": "pml", "environment.OMPI_MCA_btl": "btl"}
-"""Which of Open MPI's ways to carry bytes a launcher chose: ``horovodrun --mpi`` does, ``mpirun`` does not."""
-POINT = Column("point", "place", unless="empty")
+POINT = Column("point", "place", optional=True)
 ARM = Column("arm", "arm.name")
 RUNS_AS = Column("runs as", "arm", arm_kind)
 STATUS = Column("status", "arm.status", lambda status: Entry(text=status, kind=status))
@@ -60,8 +58,8 @@ def _pairs(row: ArmRow) -> str:
 def results_table(study: Study) -> Table:
     """Every arm at every point, in groups by point. Without scaling where all points have as many ranks."""
     status, speed, *verdicts = _verdicts(study.sample_unit, study.confidence)
-    scaling = [figure_column(figure, is_short=True, unless="empty") for figure in (SPEED_UP, EFFICIENCY)]
-    time = figure_column(TIME_TO_TRAIN, {"end": trained_to(study.target_accuracy)}, unless="empty")
+    scaling = [figure_column(figure, is_short=True, optional=True) for figure in (SPEED_UP, EFFICIENCY)]
+    time = figure_column(TIME_TO_TRAIN, {"end": trained_to(study.target_accuracy)}, optional=True)
     exposed = number("exposed ms", _exposed)
     cause = Column("cause", "arm", cause_of, wraps=True)
     columns = [POINT, ARM, status, speed, *scaling, time, *verdicts, exposed, cause]
@@ -202,41 +200,14 @@ def _case_entry(comparison: Comparison, arm: ArmSummary, case: Case) -> Entry:
 
 
 def conditions_table(comparison: Comparison) -> Table:
-    """What each rank of an arm ran on, and what the arm does that nobody asked for and that moves the answer, where they differ.
-
-    One row per arm but the control. The columns of what may differ are left out where no arm differs.
-    """
-    mpi = {entry["field"]: entry["values"] for entry in comparison.fairness if str(entry.get("field")) in MPI_PARAMETERS}
+    """What each rank of an arm ran on. One row per arm but the control."""
     columns = [
         Column("arm", "name"),
         number("cores", "cores_per_rank"),
         number("threads", "threads_per_rank"),
         number("cores for other threads", "load.other_threads_share", "{:.2f}".format),  # the library's, and torch's own
-        Column(
-            "buffers broadcast in forward",
-            lambda arm: "yes" if arm.described.get("broadcast_buffers", False) else "no",
-            unless="alike",
-        ),
-        Column("gradients meet in", _exchange_unit, unless="alike"),
-        Column("MPI parameters", lambda arm: _mpi_parameters(arm.name, mpi), unless="alike"),
-        Column("NCCL", "described.nccl", unless="alike"),
     ]
     return table(columns, [arm for arm in comparison.arms if arm.role != "control"])
-
-
-def _exchange_unit(arm: ArmSummary) -> str:
-    """The size up to which gradients are put together before they are exchanged."""
-    if "fusion_threshold_bytes" in arm.described:
-        return f"fusion buffers up to {arm.described['fusion_threshold_bytes'] / 2**20:g} MiB"
-    if "bucket_cap_bytes" in arm.described:
-        return f"buckets up to {arm.described['bucket_cap_bytes'] / 2**20:g} MiB"
-    return NONE
-
-
-def _mpi_parameters(arm: str, values: Mapping[str, Mapping[str, object]]) -> str:
-    """What the launcher told Open MPI of how to carry bytes."""
-    told = [f"{MPI_PARAMETERS[field]} {by_arm[arm]}" for field, by_arm in values.items() if by_arm.get(arm) is not None]
-    return ", ".join(told) or NONE
 
 
 def training_table(training: TrainingSummary) -> Table:

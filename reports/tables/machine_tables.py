@@ -37,11 +37,11 @@ MACHINE = (
     Column("arm", "arm"),
     Column("host", "host.host"),
     number("cores busy", "host", lambda host: f"{significant(host.busy_cores)} of {len(host.core_shares)}"),
-    number("busiest core", "host", lambda host: share(max(host.core_shares, default=None)), unless="empty"),
+    number("busiest core", "host", lambda host: share(max(host.core_shares, default=None)), optional=True),
     number("memory GiB", "host", lambda host: f"{gibibytes(host.memory_used_bytes)} of {gibibytes(host.memory_bytes)}"),
-    Column("network, MB/s sent (packets/s)", lambda row: _network(row["host"]), unless="empty"),
-    number("W", "host.power_w", significant, unless="empty"),
-    Column("GPUs", lambda row: _gpus(row["host"]), unless="empty"),
+    Column("network, MB/s sent (packets/s)", lambda row: _network(row["host"]), optional=True),
+    number("W", "host.power_w", significant, optional=True),
+    Column("GPUs", lambda row: _gpus(row["host"]), optional=True),
 )
 
 
@@ -85,7 +85,7 @@ def resource_table(summary: Summary, *, without: Collection[str] = ()) -> Table:
     flops, _ = FLOP_UNITS[devices[0] if devices else "GPU"]
     names = {"unit": summary.sample_unit, "device": " or ".join(devices), "flops": flops}
     shown = [figure for figure in RESOURCES if figure.title and figure.name not in without]
-    columns = [figure_column(figure, names, read=READ.get(figure.name, figure.read), unless="empty") for figure in shown]
+    columns = [figure_column(figure, names, read=READ.get(figure.name, figure.read), optional=True) for figure in shown]
     return table([POINT, ARM, *columns], rows, group="place")
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from reports.parts_schema import ConfigurationDifference, LossEquality, ParameterEquality, Severity
+from measurement.conditions.conditions import Severity
+from measurement.conditions.differences import Difference, shown
+from reports.parts_schema import LossEquality, ParameterEquality
 from reports.schema import Comparison
-from reports.scripts.script_arms import shown
 from reports.tables.figures import arm_rows
 from reports.tables.table import Column, Entry, Kind, Table, table
 from reports.wording.formatting import NONE
@@ -17,7 +18,6 @@ SEVERITY_WORDS: dict[Severity, str] = {
     "work": "other work",
     "training": "other training",
     "speed": "speed alone",
-    "note": "follows from others",
 }
 KINDS: dict[str, Kind] = {
     "equal": "same",
@@ -33,7 +33,7 @@ KINDS: dict[str, Kind] = {
 """How verdicts and severities look."""
 
 
-def differences_table(differences: Sequence[ConfigurationDifference], *, in_words: bool = True) -> Table:
+def differences_table(differences: Sequence[Difference], *, in_words: bool = True) -> Table:
     """One row for each field: its value in every arm, and what the difference means. Arms are columns named like them."""
     arms = dict.fromkeys(arm for one in differences for arm in one.values)
     columns = [
@@ -45,13 +45,17 @@ def differences_table(differences: Sequence[ConfigurationDifference], *, in_word
     return table(columns, differences)
 
 
-def _value(arm: str, one: ConfigurationDifference) -> str:
+def _value(arm: str, one: Difference) -> str:
     return shown(one.values[arm]) if arm in one.values else ""
 
 
-def _meaning(one: ConfigurationDifference) -> Entry:
-    work = (", allowed" if one.allowed else ", other work") if one.changes_work and one.severity != "work" else ""
-    return Entry(text=f"{SEVERITY_WORDS[one.severity]}{work}", kind=KINDS.get(one.severity, "plain"))
+def _meaning(one: Difference) -> Entry:
+    """How much it matters, and who asked for it."""
+    if one.severity == "note":
+        return Entry(text="comes with the library" if one.is_default else "asked for" if one.allowed else "follows from others")
+    work = ", other work" if one.changes_work and one.severity != "work" else ""
+    asked = ", a default" if one.is_default else ", allowed" if one.allowed else ""
+    return Entry(text=f"{SEVERITY_WORDS[one.severity]}{work}{asked}", kind=KINDS.get(one.severity, "plain"))
 
 
 def _judged(verdict: str, distance: float | None, where: str = "") -> Entry:

@@ -65,8 +65,8 @@ def phases_table(comparison: Comparison) -> Table:
     columns = [
         Column("ms per step", "name"),
         *(number(PHASE_TITLES[phase], f"step_phases_s.{phase}", _milliseconds) for phase in SCRIPT_PHASES),
-        Column("exchange by DDP's counters", _counted, unless="empty"),
-        Column("long gaps", "gaps", lambda gaps: f"{gaps.count}, longest {milliseconds(gaps.longest_s)} ms", unless="empty"),
+        Column("exchange by DDP's counters", _counted, optional=True),
+        Column("long gaps", "gaps", lambda gaps: f"{gaps.count}, longest {milliseconds(gaps.longest_s)} ms", optional=True),
     ]
     return table(columns, [arm for arm in comparison.arms if arm.step_phases_s])
 

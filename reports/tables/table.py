@@ -50,8 +50,8 @@ class Column:
     """Its entries may be broken over several lines."""
     is_short: bool = False
     """The page shows its entries in their shorter words."""
-    unless: Literal["empty", "alike"] | None = None
-    """Left out where no row has a figure, but for the baseline's own ratio; or where all rows have the same."""
+    optional: bool = False
+    """Left out where no row has a figure, but for the baseline's own ratio."""
 
     def entry(self, shown: Any) -> Entry:
         """What stands in a row."""
@@ -61,8 +61,7 @@ class Column:
 
     def is_left_out(self, entries: Sequence[Entry]) -> bool:
         """Whether these entries tell nothing."""
-        texts = {entry.text for entry in entries}
-        return (self.unless == "empty" and texts <= {"", "1", NONE}) or (self.unless == "alike" and len(texts) == 1)
+        return self.optional and {entry.text for entry in entries} <= {"", "1", NONE}
 
 
 number = partial(Column, numeric=True)

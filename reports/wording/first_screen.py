@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from measurement.conditions.differences import Difference
 from reports.conclusions.disturbances import is_quiet
 from reports.conclusions.step_terms import bottleneck_of
 from reports.conclusions.summaries import VERDICTS, count_verdicts
-from reports.parts_schema import ConfigurationDifference
 from reports.schema import ArmSummary, Comparison, LoadFigures, RatioSummary, Study
 from reports.wording.causes import short_cause
 from reports.wording.comparison_sentences import (
@@ -101,7 +101,7 @@ def _of_comparison(comparison: Comparison) -> FirstScreen:
         candidates = [_by_case(arms[name], comparison) for name in names]
     else:
         candidates = [_candidate(arms[name], results.get(name), cause=_convergence(name, comparison)) for name in names]
-    differs = any(one.severity != "note" for one in comparison.configuration_differences)  # in more than comes with a library
+    differs = any(not one.is_note for one in comparison.differences)  # in more than comes with a library
     culprit = culprit_lines(comparison)[:1] if differs else []
     return FirstScreen(
         headline=comparison.headline,
@@ -201,19 +201,20 @@ def _quiet(arms: Sequence[ArmSummary], results: Sequence[RatioSummary]) -> Mark:
 
 def _same_work(arms: Sequence[ArmSummary], results: Sequence[RatioSummary], of: Comparison | None) -> Mark:
     """Whether all arms train the same: gradients or, of scripts, all that was seen of them. What is worst has the word."""
-    equality, fairness = (of.equality, of.fairness) if of else (None, [])
+    equality = of.equality if of else None
     wrong = [arm.name for arm in arms if arm.status == "wrong" or (arm.parity and not arm.parity.passed)]
     unlike = [result.candidate for result in results if result.withheld_by == "work"]
     timed = [arm for arm in arms if arm.launches] or arms
     unchecked = [arm.name for arm in timed if arm.parity is None] if equality is None else []
-    unasked = [str(entry.get("field")) for entry in fairness if not entry.get("asked")]
+    shown = [one for one in of.differences if not (one.is_note or one.withholds)] if of else []
+    unasked = [one.field for one in shown if one.changes_work or not one.allowed]
     differ = f"{count(len(unasked), 'setting')} differ{'s' if len(unasked) == 1 else ''}"
     found = [
         ("wrong", wrong, "The check of gradients failed in"),
         ("other work", unlike, "Other work than the baseline's is done by"),
         ("not the same", equality.unequal if equality else [], "Not shown to train alike"),
         ("not checked", unchecked, "Gradients were not checked of"),
-        (differ, unasked, "Different, though the plan did not ask for it"),
+        (differ, unasked, "Different, though no plan or library asks for it"),
     ]
     word = next((word for word, names, _ in found if names), "same")
     said = [f"{lead}: {', '.join(dict.fromkeys(names))}" for _, names, lead in found if names]
@@ -307,17 +308,17 @@ def first_lines(comparison: Comparison) -> list[str]:
 
 def culprit_lines(comparison: Comparison) -> list[str]:
     """The most important differences, and how many there are besides."""
-    found = comparison.configuration_differences
+    found = comparison.differences
     if not found:
         return ["No setting differs that the agent sees"]
-    lines = [f"{_kind(one)}: {one.sentence}" for one in found if one.severity != "note"][:MOST_CULPRITS]
+    lines = [f"{_kind(one)}: {one.sentence}" for one in found if not one.is_note][:MOST_CULPRITS]
     more = len(found) - len(lines)
     if not lines:
         return [f"{more} settings differ that come with the library: see the table"]
     return [*lines, f"and {more} more {'difference' if more == 1 else 'differences'}: see the table"] if more else lines
 
 
-def _kind(one: ConfigurationDifference) -> str:
+def _kind(one: Difference) -> str:
     """How much it matters, in a word or two."""
     work = "other work" if one.changes_work else ""
     if one.severity == "mistake":

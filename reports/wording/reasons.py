@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from measurement.conditions.differences import Difference
 from reports.schema import ArmSummary, RatioSummary
 from reports.wording.formatting import count, minutes_words, ratio, significant
 
@@ -31,6 +32,8 @@ class Reason:
     """Besides where the result names the reason (``withheld_by``, ``caution``)."""
 
 
+MAX_FIELDS = 3
+"""That a note on unlike work names."""
 MORE_LAUNCHES = "measure three or more (the plan's measurement.launches)"
 NEXT_LAUNCHES = "Measure three or more launches (measurement.launches)"
 NEXT_RUNS = "Measure five or more runs of each, alternating"
@@ -119,6 +122,13 @@ def brief_reason(result: RatioSummary) -> str:
 def withheld_words(result: RatioSummary) -> str:
     """What withholds a verdict, in a few words; empty where nothing does."""
     return REASONS[result.withheld_by].brief if result.withheld_by else ""
+
+
+def work_note(differences: Sequence[Difference], *, allow: str = "allow, --allow") -> str:
+    """Why unlike work gets no verdict, and what to do. ``allow``: where it is allowed."""
+    fields = list(dict.fromkeys(one.field for one in differences))
+    more = f" and {len(fields) - MAX_FIELDS} more" if len(fields) > MAX_FIELDS else ""
+    return f"the two do different work ({', '.join(fields[:MAX_FIELDS])}{more}); make it alike, or allow it ({allow})"
 
 
 def ratio_note(result: RatioSummary, arms: Sequence[ArmSummary]) -> str | None:

@@ -374,4 +374,4 @@ class ArmLaunch:
 
 def merge_reports(new: RankReport, old: RankReport) -> RankReport:
     """A rank's last report, with model and optimizer of its first: the last knows the rebuilt buckets, but may have no model."""
-    return new.model_copy(update={"optimizer": new.optimizer or old.optimizer, "model": new.model or old.model})
+    return new.model_copy(update={"optimizer": old.optimizer or new.optimizer, "model": old.model or new.model})

@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from measurement.conditions.conditions import fingerprint
-from measurement.conditions.same_environment import changes_since, environment_of, find_environment, plan_digest, told
+from measurement.conditions.same_environment import (
+    changes_since,
+    environment_of,
+    find_environment,
+    format_changes,
+    plan_digest,
+)
 from measurement.errors import RecordError
 from measurement.files import LOCK_FILE
 from measurement.plans.plan import Plan
@@ -41,12 +47,14 @@ class ComparisonHistory:
         before = find_environment(known.elsewhere, now) if known else None
         self.manifest = known or now
         self.environment = environment_of(now)
-        self.changes = [] if before else told(changes)
+        self.changes = [] if before else format_changes(changes)
         """What is not as it was when the folder's launches were measured, unless a user went on in this environment before."""
         self.starting_s = self.training_s = 0.0
         """Seconds of this session that launches took to start, and to measure."""
         self._folder, self._sources, self._is_new = folder, sources, known is None
-        self._elsewhere = (before or OtherEnvironment(differences=told(changes), environment=self.environment)) if changes else None
+        self._elsewhere = (
+            (before or OtherEnvironment(differences=format_changes(changes), environment=self.environment)) if changes else None
+        )
         self._began = time.monotonic()
 
     @property

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from measurement.conditions.fairness import own_work, unasked_differences, work_differences
+from measurement.conditions.differences import arm_differences, own_work
 from measurement.plans.plan import Measurement
 from measurement.records.record import LaunchRecord
 from runners.driver.arm_session import ArmLaunch, Say
@@ -77,11 +77,10 @@ def require_together(reports: Sequence[DriftReport | None]) -> None:
 def compare_conditions(arms: Sequence[ArmLaunch]) -> None:
     """Fail each arm whose versions, cores, threads or seeds are other than the first one's, unless the plan asked for that."""
     for first, arm in _with_reference(arms):
-        differences = unasked_differences(first.conditions, arm.conditions)
-        if differences:
-            arm.fail(ArmFailed(f"not comparable with {first.record.arm}: {'; '.join(differences)}"))
-        elif own_work([first.record, arm.record]):
-            arm.record.unlike_work = work_differences(first.conditions, arm.conditions)
+        rows, own = arm_differences([first.conditions, arm.conditions]), own_work([first.record, arm.record])
+        refused = [row.sentence for row in rows if not (row.allowed or (row.changes_work and own))]
+        if refused:
+            arm.fail(ArmFailed(f"not comparable with {first.record.arm}: {'; '.join(refused)}"))
 
 
 def _pass_gate(arm: ArmLaunch, *, measurement: Measurement, after_blocks: bool) -> None:
@@ -125,7 +124,7 @@ def _compare_work(first: ArmLaunch, arm: ArmLaunch) -> None:
         return
     has_own_work = bool(own_work([first.record, arm.record]))
     if has_own_work and first.gate and arm.gate and _shapes(first.gate) != _shapes(arm.gate):
-        arm.record.unlike_work.setdefault("model.tensors", f"its parameters and buffers have other names or sizes than {name}'s")
+        arm.record.unlike_work["model.tensors"] = f"its parameters and buffers have other names or sizes than {name}'s"
         return
     failures: dict[str, list[str]] = {}
     if found.samples_digest != known.samples_digest:

@@ -18,7 +18,6 @@ from typing import Any
 import pandas as pd
 
 from measurement.agent.ringside_agent.machine.core_use import usable_cores
-from measurement.conditions.fairness import fairness_table
 from measurement.conditions.sources import digests
 from measurement.environment import steering_environment
 from measurement.errors import PlanError
@@ -31,7 +30,7 @@ from reports.against import StoredComparison
 from reports.formats.terminal import differences_table, shown
 from reports.launch_budget import choose_length
 from reports.schema import Comparison
-from reports.scripts.configuration import configuration_differences
+from reports.scripts.configuration import script_differences
 from reports.scripts.script_arms import written_files
 from reports.statistics.interim_analyses import next_analysis
 from runners.driver.arm_session import ArmSession
@@ -303,7 +302,6 @@ class ComparisonRun:
         try:
             launch.run()
         finally:
-            self.history.manifest.fairness = fairness_table([arm.record for arm in launch.compared])
             self._note_trial(launch.notes)
             self.history.starting_s += launch.starting_s
             self.history.training_s += launch.measuring_s
@@ -347,7 +345,7 @@ class ComparisonRun:
             self.progress.show(shown(note))
         if len(records) < len(self.compared.arms):
             return
-        differences = configuration_differences(records, allow=self.plan.allow)
+        differences = script_differences(records, allow=self.plan.allow)
         told = repr([(one.field, one.sentence) for one in differences])
         if told != self._told and any(record.scripts for record in records):
             self._told = told

@@ -16,6 +16,7 @@ import psutil
 
 from measurement.addresses import family_of, listen, with_port
 from measurement.conditions.conditions import CONDITIONS
+from measurement.conditions.differences import differing, in_words
 from measurement.errors import LaunchError, PlanError
 from measurement.plans.plan import Plan
 from measurement.probes.fingerprint import cards, core_count
@@ -170,13 +171,15 @@ def _require(wrong: Sequence[str]) -> None:
 
 
 def host_differences(facts: Mapping[str, Mapping[str, Any]]) -> tuple[list[str], list[str]]:
-    """Compare hosts with the first one: returns differences that make ranks unequal, and others that are worth knowing. Pure.
+    """Differences between hosts that make ranks unequal, and others that are worth knowing. Pure.
 
     ``facts``: by host, ``conditions.fingerprint``.
     """
-    first, *others = facts
-    unlike = [line for other in others for line in _unlike(facts, first, other, "refuse")]
-    worth_knowing = [line for other in others for line in _unlike(facts, first, other, "report")]
+    found, unlike, worth_knowing = differing(facts), list[str](), list[str]()
+    for condition in (one for one in CONDITIONS if one.hosts and one.field in found):
+        (unlike if condition.hosts == "refuse" else worth_knowing).append(
+            f"hosts differ in {in_words(condition.field, found[condition.field], none='missing', at='on')}"
+        )
     return unlike, [*worth_knowing, *_unlike_cards(facts)]
 
 
@@ -187,13 +190,3 @@ def _unlike_cards(facts: Mapping[str, Mapping[str, Any]]) -> list[str]:
         return []
     listed = ", ".join(f"'{host}' has {' and '.join(own) or 'none'}" for host, own in kinds.items())
     return [f"GPUs are of several kinds, and all ranks wait for the slowest: {listed}"]
-
-
-def _unlike(facts: Mapping[str, Mapping[str, Any]], first: str, other: str, rule: str) -> list[str]:
-    names = [condition.field for condition in CONDITIONS if condition.hosts == rule]
-    mine, theirs = facts[first], facts[other]
-    return [
-        f"host '{other}' has {name} {theirs.get(name) or 'missing'}, host '{first}' has {mine.get(name) or 'missing'}"
-        for name in names
-        if theirs.get(name) != mine.get(name)
-    ]

@@ -55,4 +55,4 @@ def test_the_report_says_what_the_input_takes(measured):
     said = [sentence for sentence in found.findings if sentence.startswith("Input takes ")]
     assert [sentence.rpartition(" ")[2] for sentence in said] == ["ddp", "hvd"]
     assert all(sentence in (measured.root / "report.md").read_text() for sentence in said)
-    assert any(entry["field"] == "input" and entry["asked"] for entry in found.fairness)
+    assert any(row.field == "input" and row.allowed for row in found.differences)

@@ -79,7 +79,7 @@ def test_horovod_and_ddp_are_compared_as_they_are_typed(compared):
     assert records["ddp"].commands[0]["argv"][:2] == ["torchrun", "--master-port"], "arms are up at the same time"
     assert set(ran.folder.losses(records["ddp"])["step"]) >= set(range(5))
     assert found["equality"]["start"]["ddp"]["verdict"].startswith("equal")
-    assert "library" in {one["field"] for one in found["configuration_differences"]}
+    assert "library" in {one["field"] for one in found["differences"]}
     assert said.index("What the scripts do differently") < said.index("measuring blocks")
 
 

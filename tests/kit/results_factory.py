@@ -141,18 +141,13 @@ def on_terminal(comparison: Comparison, *, width: int = 80) -> str:
 
 
 def make_manifest(plan: Plan) -> Manifest:
-    """One difference that was asked for, one that was not."""
-    libraries = {name: arm.backend for name, arm in plan.compared_arms().items()}
+    """A comparison of synthetic arms."""
     return Manifest(
         comparison_id=COMPARISON_ID,
         plan_digest=plan_digest(plan),
         created_at=STARTED,
         ringside_version="0.1.0",
         driver={"host": "host1", "cpu": "Synthetic CPU", "cores": 2, "git_commit": "0" * 40, "git_dirty": False},
-        fairness=[
-            {"field": "backend", "values": libraries, "asked": True},
-            {"field": "threads", "values": dict.fromkeys(libraries, 1) | {plan.baseline: 2}, "asked": False},
-        ],
         seconds={"total": 240.0, "starting": 40.0, "training": 180.0, "other": 20.0},
     )
 

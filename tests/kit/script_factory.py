@@ -226,7 +226,7 @@ def write_script_results(root: Path, plan: Plan, records: Sequence[LaunchRecord]
     """A whole results folder without reports."""
     folder = ResultsFolder(root)
     folder.write_plan(plan)
-    folder.write_manifest(make_manifest(plan).model_copy(update={"fairness": []}))
+    folder.write_manifest(make_manifest(plan))
     for record in records:
         folder.write_launch(record)
     return folder

@@ -32,8 +32,7 @@ def written(root, text, *, has_cases):
     truth = Truth(statuses={("horovod-mpi", 0): "failed"}, message=text, log=text, cases=cases)
     plan = make_plan(launches=2).model_copy(update={"reports": ["html", "markdown", "junit", "csv"]})
     folder = write_results(root / "results", plan=plan, truth=truth)
-    fairness = [{"field": text, "values": {"ddp-gloo": text, text: [text]}, "asked": False}]
-    told = {"notes": [text], "driver": {"host": text, "cpu": text}, "fairness": fairness}
+    told = {"notes": [text], "driver": {"host": text, "cpu": text}}
     folder.write_manifest(make_manifest(plan).model_copy(update=told))
     for record in folder.records():
         path = folder.launch_folder(record.launch, record.arm) / "record.json"

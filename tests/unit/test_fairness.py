@@ -1,13 +1,18 @@
-"""The fairness manifest: what the plan asked for may differ, what it did not may not."""
+"""Conditions of arms: what the plan asked for may differ, what it did not may not."""
 
 from __future__ import annotations
 
 import pytest
 
-from measurement.conditions.fairness import fairness_table, unasked_differences
+from measurement.conditions.differences import arm_differences
 from measurement.records.record import RankReport
 from tests.kit.changed import changed
 from tests.kit.results_factory import make_record
+
+
+def refused(*records):
+    """What of their differences nobody asked for."""
+    return [row for row in arm_differences(records) if not row.allowed]
 
 
 def arm(name, role="candidate", environment=None, **changes):
@@ -29,33 +34,34 @@ def arm(name, role="candidate", environment=None, **changes):
     ],
 )
 def test_unasked_differences(changes, field):
-    found = unasked_differences(arm("a", role="baseline"), arm("b", **changes))
-    assert [line.partition(" is ")[0] for line in found] == ([field] if field else [])
+    found = refused(arm("a", role="baseline"), arm("b", **changes))
+    assert [row.field for row in found] == ([field] if field else [])
 
 
 def test_variables_differ_only_where_asked_or_a_librarys_own():
     first = arm("a", role="baseline")
     other = make_record(arm="b", role="candidate", ranks=arm("b").ranks)
     other.ranks[0].environment = {"HOROVOD_CYCLE_TIME": "1", "OMP_NUM_THREADS": "4"}
-    assert unasked_differences(first, other) == ["environment.OMP_NUM_THREADS is '4', a has None"]
+    assert [row.sentence for row in refused(first, other)] == ["environment.OMP_NUM_THREADS: none in a, 4 in b"]
     other.environment = {"OMP_NUM_THREADS": "4"}
-    assert unasked_differences(first, other) == []
-    assert {row["field"]: row["asked"] for row in fairness_table([first, other])} == {
-        "environment.HOROVOD_CYCLE_TIME": True,
-        "environment.OMP_NUM_THREADS": True,
+    assert {row.field: (row.allowed, row.is_default) for row in arm_differences([first, other])} == {
+        "environment.HOROVOD_CYCLE_TIME": (True, True),
+        "environment.OMP_NUM_THREADS": (True, False),
     }
+    other.ranks[0].environment = {"TORCH_LOGS": "+dynamo"}
+    assert [(row.field, row.severity) for row in refused(first, other)] == [("environment.TORCH_LOGS", "speed")]
 
 
 def test_what_a_rank_keeps_is_told_but_is_no_condition():
     """In sequential mode an arm that is done, and has optimizer state, meets one that has not stepped yet."""
     done, new = arm("a", role="control", kept_bytes={"optimizer_state": 8}), arm("b", role="baseline", kept_bytes={})
-    assert unasked_differences(new, done) == []
-    assert fairness_table([done, new]) == [{"field": "kept_bytes.optimizer_state", "values": {"a": 8, "b": None}, "asked": True}]
+    (row,) = arm_differences([done, new])
+    assert (row.field, row.values, row.allowed, row.is_note) == ("kept_bytes.optimizer_state", {"a": 8, "b": None}, True, True)
 
 
 def test_a_control_is_nothing_but_its_baseline():
-    found = unasked_differences(arm("a", role="baseline"), arm("c", role="control", backend={"bucket_cap_mb": 1}))
-    assert found == ["backend.bucket_cap_mb is 1, a has None"]
+    found = refused(arm("a", role="baseline"), arm("c", role="control", backend={"bucket_cap_mb": 1}))
+    assert [row.sentence for row in found] == ["backend.bucket_cap_mb: none in a, 1 in c"]
 
 
 def test_one_process_beside_many_has_what_follows_from_that_and_nothing_else():
@@ -64,8 +70,14 @@ def test_one_process_beside_many_has_what_follows_from_that_and_nothing_else():
         return changed(made, world_size=2)
 
     alone = changed(arm("alone", role="baseline", threads=2, local_batch_size=8), world_size=1)
-    assert unasked_differences(alone, many("b")) == []
-    assert unasked_differences(alone, many("b", seed=2)) == ["seed is 2, alone has 1"]
-    assert all(row["asked"] for row in fairness_table([alone, many("b"), many("c")]))
-    uneven = {row["field"]: row["asked"] for row in fairness_table([alone, many("b"), many("c", threads=4)])}
-    assert (uneven["threads"], uneven["local_batch_size"]) == (False, True)
+    assert [row.field for row in refused(alone, many("b", seed=2))] == ["seed"]
+    assert refused(alone, many("b"), many("c")) == []
+    assert [row.field for row in refused(alone, many("b"), many("c", threads=4))] == ["threads"]
+
+
+def test_defaults_of_libraries_that_move_the_answer_are_no_notes():
+    ours, theirs = arm("a", role="baseline", backend={"bucket_cap_bytes": 1, "op": "a"}), arm("b", backend={"op": "b"})
+    rows = {row.field: row for row in arm_differences([ours, theirs])}
+    assert [(row.is_note, row.is_default) for row in rows.values()] == [(False, True), (True, True)]
+    ours.options = {"bucket_cap_mb": 1}
+    assert not arm_differences([ours, theirs])[0].is_default

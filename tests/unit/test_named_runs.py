@@ -50,8 +50,9 @@ def test_names_make_arms_of_one_back_end(tmp_path, given):
     found = compared(named(root, given))
     assert (found.baseline, found.result("new").run_order) == ("old", "alternating")
     assert found.result("new").throughput_ratio == pytest.approx(0.8, rel=0.1)
+    assert {row.field for row in found.differences if row.allowed} >= {"host.torch", "source.train.py"}
     said = [line for line in found.warnings if line.startswith("The runs that were named differ: ")]
-    assert [line.split(": ")[1].split(" is ")[0] for line in said] == ["host.torch", "source.train.py"]
+    assert [line.split(": ")[1] for line in said] == ["host.torch", "source.train.py"]
 
 
 def test_a_setting_that_only_one_release_has_is_no_difference_in_work(tmp_path):
@@ -62,9 +63,9 @@ def test_a_setting_that_only_one_release_has_is_no_difference_in_work(tmp_path):
 @pytest.mark.parametrize(
     ("new", "given", "message"),
     [
-        ({"optimizer": {"lr": 0.2}}, "old=a-* new=b-*", "optimizer.lr is 0.1 in .*a-0; 0.2 in .*b-0"),
-        ({"optimizer": {"nesterov": True}}, "old=a-* new=b-*", "optimizer.nesterov is None in"),
-        ({"source": "2" * 16}, "all=*", r"source.train.py is 0000000000000000 in .*name them where sources or versions"),
+        ({"optimizer": {"lr": 0.2}}, "old=a-* new=b-*", "optimizer.lr: 0.1 in .*a-0, 0.2 in .*b-0"),
+        ({"optimizer": {"nesterov": True}}, "old=a-* new=b-*", "optimizer.nesterov: none in"),
+        ({"source": "2" * 16}, "all=*", r"source.train.py: 0000000000000000 in .*name them where sources or versions"),
     ],
 )
 def test_what_names_do_not_say_is_refused(tmp_path, new, given, message):

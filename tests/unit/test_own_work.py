@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from measurement.conditions.fairness import fairness_table, unasked_differences, work_differences
+from measurement.conditions.differences import arm_differences
 from measurement.conditions.same_environment import plan_digest
 from measurement.errors import PlanError
 from measurement.plans.plan_file import check_plan
@@ -150,15 +150,14 @@ def test_what_follows_from_an_arms_own_is_asked_for(own, changes, unasked, unlik
     same = {"optimizer": SGD, "model": {"parameters": 2}, "sources": {"train.py": "1"}, "fingerprint": {"torch": "2.1"}}
     first = arm("a", role="baseline", **same)
     other = arm("b", **{**same, **changes}).model_copy(update=own)
-    assert [line.partition(" is ")[0] for line in unasked_differences(first, other)] == unasked
-    assert sorted(work_differences(first, other) if own else {}) == unlike
-    shown = {row["field"]: row["asked"] for row in fairness_table([first, other])}
-    assert all(shown[field] is (field not in unasked) for field in shown)
+    rows = [row for row in arm_differences([first, other]) if not row.allowed]
+    assert [row.field for row in rows if not (row.changes_work and own)] == unasked
+    assert sorted(row.field for row in rows if row.changes_work and own) == unlike
 
 
 def test_another_unit_is_other_work():
     other = changed(arm("b"), sample_unit="tokens", workload="x")
-    assert work_differences(arm("a"), other) == {"sample_unit": "it counts tokens, a counts samples"}
+    assert "sample_unit: samples in a, tokens in b" in [row.sentence for row in arm_differences([arm("a"), other])]
 
 
 def own(name, reports, **more):
@@ -186,13 +185,14 @@ def test_other_samples_and_states_of_an_arms_own_work_are_told_and_do_not_fail_i
     assert wrong["plain"].status == "wrong", "of the plan's own work, it is an error"
 
 
-def test_conditions_that_follow_are_noted_before_anything_is_measured():
-    first, other = gated("old", [], role="baseline"), own("new", [])
-    for one, size in ((first, 2), (other, 3)):
+def test_conditions_that_follow_fail_no_arm():
+    first, other, plain = gated("old", [], role="baseline"), own("new", []), gated("plain", [])
+    for one, size in ((first, 2), (other, 3), (plain, 3)):
         one.ready = [changed(rank, model={"parameters": size}) for rank in arm("x").ranks]
         one.record.world_size = 1
-    gates.compare_conditions([first, other])
-    assert (other.record.status, list(other.record.unlike_work)) == ("ok", ["model.parameters"])
+    gates.compare_conditions([first, other, plain])
+    assert (other.record.status, plain.record.status) == ("ok", "failed")
+    assert "model.parameters: 2 in old, 3 in plain" in plain.record.error.message
 
 
 @pytest.mark.slow
@@ -210,10 +210,11 @@ def test_unlike_work_gets_no_verdict_unless_it_is_allowed(tmp_path, allow, verdi
     arms = {**plan.arms, "new": changed(plan.arms["new"], commit="v2")}
     plan = changed(plan, arms=arms, allow=allow)
     folder = write_results(tmp_path, ratios=ratios, launch_noise=0.01, plan=plan)
-    unlike = {"model.parameters": "model.parameters is 3, ddp-gloo has 2", "samples": "consumed other samples than ddp-gloo"}
+    unlike = {"samples": "consumed other samples than ddp-gloo"}
     for record in folder.records():
-        if record.arm == "new":
-            folder.write_record(changed(record, unlike_work=unlike, parity=ParityResult(passed=True)))
+        ranks = [changed(rank, model={"parameters": 3 if record.arm == "new" else 2}) for rank in record.ranks]
+        noted = {"unlike_work": unlike, "commit": "c" * 40, "parity": ParityResult(passed=True)} if record.arm == "new" else {}
+        folder.write_record(changed(record, ranks=ranks, **noted))
     found = conclude(folder)
     result = found.result("new")
     assert (result.verdict, result.withheld_by, result.verdict_alone) == (verdict, withheld, "slower")
@@ -222,7 +223,7 @@ def test_unlike_work_gets_no_verdict_unless_it_is_allowed(tmp_path, allow, verdi
         assert result not in found.undecided, "no measuring would decide it"
         assert any(line.startswith("No verdict on new against ddp-gloo (") for line in found.findings)
         assert found.fastest == ["ddp-gloo"]
-    allowed = {one.field: one.allowed for one in found.configuration_differences}
+    allowed = {one.field: one.allowed for one in found.differences}
     assert (allowed["samples"], allowed["model.parameters"]) == (withheld is None, True)
 
 

@@ -140,10 +140,10 @@ FACTS = {"python": "3.11.7", "torch": "2.15.0", "horovod": "0.28.1", "cpu": "A"}
 def test_hosts_that_differ_are_named():
     errors, warnings = host_differences({"host1": FACTS, "host2": FACTS | {"torch": "2.13.0", "horovod": None, "cpu": "B"}})
     assert errors == [
-        "host 'host2' has torch 2.13.0, host 'host1' has 2.15.0",
-        "host 'host2' has horovod missing, host 'host1' has 0.28.1",
+        "hosts differ in torch: 2.15.0 on host1, 2.13.0 on host2",
+        "hosts differ in horovod: 0.28.1 on host1, missing on host2",
     ]
-    assert warnings == ["host 'host2' has cpu B, host 'host1' has A"]
+    assert warnings == ["hosts differ in cpu: A on host1, B on host2"]
     assert host_differences({"host1": FACTS, "host2": FACTS}) == ([], [])
 
 

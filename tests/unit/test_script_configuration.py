@@ -8,9 +8,11 @@ import re
 import pytest
 from rich.console import Console
 
+from measurement.conditions.differences import unlike_work
 from measurement.judging.ranks import ranks_apart
 from reports.formats.terminal import differences_table
-from reports.scripts.configuration import configuration_differences, unlike_work, work_note
+from reports.scripts.configuration import script_differences
+from reports.wording.reasons import work_note
 from tests.kit.script_factory import HOROVOD, Script, one_launch, script_plan
 
 SOUND = Script()
@@ -107,7 +109,7 @@ MISTAKES = {
 
 
 def differences(old, new, allow=()):
-    return configuration_differences(one_launch(script_plan(), {"old": old, "new": new}), allow=allow)
+    return script_differences(one_launch(script_plan(), {"old": old, "new": new}), allow=allow)
 
 
 def test_a_parameter_that_gets_rounding_alone_for_a_gradient_may_stay_as_it_is():
@@ -115,7 +117,7 @@ def test_a_parameter_that_gets_rounding_alone_for_a_gradient_may_stay_as_it_is()
     for record in records:
         for report in record.scripts:
             report.steps[0].gradients["fc.bias"] = [1e-9 * value for value in report.steps[0].gradients["fc.bias"]]
-    assert "optimizer.left_out" not in [one.field for one in configuration_differences(records)]
+    assert "optimizer.left_out" not in [one.field for one in script_differences(records)]
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
@@ -199,14 +201,14 @@ def test_variables_that_steer_nothing_here_are_notes():
 def test_a_seed_that_is_never_the_same_is_said_to_be_none():
     plan = script_plan()
     arms = {"old": Script(seeds=[1, 1]), "old-control": Script(seeds=[2, 2]), "new": Script(seeds=[3, 3])}
-    found = configuration_differences(one_launch(plan, arms))
+    found = script_differences(one_launch(plan, arms))
     assert found[0].sentence == "seed.torch is another each time old is started: it sets no seed"
 
 
 def test_several_candidates_have_one_row_for_each_setting():
     plan = script_plan("new", "third")
     arms = {"old": SOUND, "new": Script(learning_rate=0.2), "third": Script(learning_rate=0.2)}
-    first = configuration_differences(one_launch(plan, arms))[0]
+    first = script_differences(one_launch(plan, arms))[0]
     assert first.values == {"old": 0.1, "new": 0.2, "third": 0.2}
     assert "new" in first.sentence and "third" in first.sentence
 
@@ -245,5 +247,5 @@ def test_a_rate_that_is_not_known_is_not_said_to_stay():
     records = one_launch(plan, {"old": counting, "new": blind})
     for step in (step for record in records if record.arm == "new" for report in record.scripts for step in report.steps):
         step.learning_rates = []
-    found = next(one for one in configuration_differences(records) if one.field == "schedule.lr")
+    found = next(one for one in script_differences(records) if one.field == "schedule.lr")
     assert found.sentence.startswith("old steps its schedule with every optimizer step, new does not")

@@ -129,12 +129,12 @@ def set_ranks(**changes):
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
-        ({"local_batch_size": 64}, "local_batch_size is 32 in {ddp}; 64 in {hvd}"),
-        ({"workload": "synthetic"}, "workload is digits in {ddp}; synthetic in {hvd}"),
-        ({"change": set_ranks(threads=2)}, "threads is 1 in {ddp}; 2 in {hvd}"),
-        ({"change": set_ranks(fingerprint={"cpu": "Another"})}, "host.cpu is Synthetic CPU in {ddp}; Another in {hvd}"),
-        ({"change": set_ranks(environment={"TORCH_LOGS": "+dynamo"})}, "environment.TORCH_LOGS is None in {ddp}; +dynamo in {hvd}"),
-        ({"change": set_ranks(node_rank=1)}, "placement is host 0 in {ddp}; host 1 in {hvd}"),
+        ({"local_batch_size": 64}, "local_batch_size: 32 in {ddp}, 64 in {hvd}"),
+        ({"workload": "synthetic"}, "workload: digits in {ddp}, synthetic in {hvd}"),
+        ({"change": set_ranks(threads=2)}, "threads: 1 in {ddp}, 2 in {hvd}"),
+        ({"change": set_ranks(fingerprint={"cpu": "Another"})}, "host.cpu: Synthetic CPU in {ddp}, Another in {hvd}"),
+        ({"change": set_ranks(environment={"TORCH_LOGS": "+dynamo"})}, "environment.TORCH_LOGS: none in {ddp}, +dynamo in {hvd}"),
+        ({"change": set_ranks(node_rank=1)}, "placement: host 0 in {ddp}, host 1 in {hvd}"),
     ],
 )
 def test_runs_of_another_question_or_on_other_conditions_are_refused(tmp_path, changes, field):
@@ -145,9 +145,12 @@ def test_runs_of_another_question_or_on_other_conditions_are_refused(tmp_path, c
     assert field.format(ddp=ddp, hvd=hvd) in done.stderr
     assert "say --allow FIELD to compare them all the same" in done.stderr
     assert not (tmp_path / "out").exists()
-    named = field.partition(" is ")[0].partition(".")[0]
+    named = field.partition(":")[0].partition(".")[0]
     allowed = compared([ddp, hvd], allowed=[named])
-    assert any(line.startswith(f"Compared although {named}") and line.endswith("(--allow)") for line in allowed.warnings)
+    assert any(line.startswith(f"Compared although it differs (--allow): {named}") for line in allowed.warnings)
+    row = next(row for row in allowed.differences if row.field.startswith(named))
+    assert (row.allowed, row.changes_work) == (True, named in ("local_batch_size", "workload"))
+    assert row.values.keys() == {"ddp", "horovod"} and allowed.result("horovod").withheld_by is None
     assert allowed.headline.startswith("With TORCH_LOGS set: ") == (named == "environment")
 
 
@@ -156,7 +159,7 @@ def test_launches_of_one_arm_must_agree_in_all_that_they_report(tmp_path):
         record.ranks = [changed(rank, backend=rank.backend | {"cycle_time_ms": 5}) for rank in record.ranks]
 
     paths = [*write_alternating(tmp_path, 1), write_run(tmp_path / "hvd-5", HVD, minute=9, change=slow_cycle)]
-    with pytest.raises(PlanError, match=r"backend.cycle_time_ms is None in .*hvd-0; 5 in .*hvd-5"):
+    with pytest.raises(PlanError, match=r"backend.cycle_time_ms: none in .*hvd-0, 5 in .*hvd-5"):
         compared(paths)
 
 
@@ -177,7 +180,7 @@ def test_several_world_sizes_are_the_points_of_a_study(tmp_path):
     with pytest.raises(PlanError, match="neither the batch of each rank nor that of all together is the same"):
         conclude_runs(read_runs([paths[0], write_run(tmp_path / "odd", DDP, world_size=2, local_batch_size=24)]), name="odd")
     elsewhere = write_run(tmp_path / "elsewhere", DDP, world_size=2, minute=50, change=set_ranks(fingerprint={"cpu": "Another"}))
-    with pytest.raises(PlanError, match=r"host.cpu is Synthetic CPU in .*; Another in "):
+    with pytest.raises(PlanError, match=r"host.cpu: Synthetic CPU in .*, Another in "):
         conclude_runs(read_runs([paths[0], elsewhere]), name="elsewhere")
     without = [path for path in paths if not path.name.startswith("ddp-2")]
     more = write_run(tmp_path / "mpi", replace_arm(HVD, transport="mpi"), world_size=2, minute=40)
@@ -220,7 +223,7 @@ def test_trainings_to_the_end_are_compared_by_their_seeds(tmp_path):
     with pytest.raises(PlanError, match="trained ddp with the same seed 3"):
         compared([*paths, twice])
     other = write_training(tmp_path / "half", HVD, seed=5, right=[120, 180, 196, 198], local_batch_size=16)
-    with pytest.raises(PlanError, match="global batch is 64 in"):
+    with pytest.raises(PlanError, match="global batch: 64 in"):
         compared([*paths, other])
 
 

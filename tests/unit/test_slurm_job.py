@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from measurement.agent.ringside_agent.place import HOROVOD, MPI, RENDEZVOUS
-from measurement.conditions.same_environment import changes_since, told
+from measurement.conditions.same_environment import changes_since, format_changes
 from measurement.errors import LaunchError
 from measurement.records.record import Manifest
 from runners.launchers import known_rank_variables, meeting_place, without_rank_variables
@@ -117,4 +117,4 @@ def of_a_job(**hosts):
 def test_a_job_that_is_given_other_nodes_of_the_same_kind_goes_on():
     began = of_a_job(node1="EPYC", node2="EPYC")
     assert changes_since(began, [], of_a_job(node5="EPYC", node9="EPYC")) == {}
-    assert told(changes_since(began, [], of_a_job(node5="EPYC", node9="Xeon"))) == ["cpu on node 2: EPYC -> Xeon"]
+    assert format_changes(changes_since(began, [], of_a_job(node5="EPYC", node9="Xeon"))) == ["cpu on node 2: EPYC -> Xeon"]

@@ -1,0 +1,251 @@
+"""In what arms, scripts, runs, sessions and hosts differ: the rows of the one table (``conditions``).
+
+Arms of a plan may differ in what defines them: the backend, and what the plan sets for one arm. Everything else must be equal; a
+difference that nobody asked for makes two arms incomparable. What follows from an arm's own workload, commit or Python was asked
+for; where it makes the arm do unlike work, its verdict is withheld.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, get_args
+
+from measurement.conditions.conditions import (
+    CONDITIONS,
+    OWN_WORK,
+    Condition,
+    Severity,
+    condition_of,
+)
+from measurement.conditions.disturbing_variables import Library, disturbances
+from measurement.records.record import LaunchRecord, RankReport
+from measurement.records.record_types import Written
+
+ALL = "all"
+"""In ``allow``: every difference in work."""
+BY_RANK = "by_rank"
+MOST_SHOWN = 40
+"""Characters of a value that a sentence or a table shows."""
+OWN_ENVIRONMENT = frozenset({"python", "commit"})
+"""Fields of a launch's record that people mean where they name the arms of their own runs."""
+
+
+class Difference(Written):
+    """One value in which arms, runs, sessions or hosts differ, or one thing that the first steps of scripts did differently."""
+
+    field: str
+    """Such as ``threads`` or ``optimizer.0.0.lr``, or of what was seen ``gradients.scale``."""
+    values: dict[str, Any]
+    """By arm, or by run, session or host; null where it has none. Where ranks of an arm differ: ``{"by_rank": [...]}``."""
+    severity: Severity = "training"
+    changes_work: bool = False
+    """Whether a step, or an epoch, is then another amount of work."""
+    allowed: bool = False
+    """Whether it was asked for, is allowed (``allow``), or comes with an arm's library or launcher."""
+    is_default: bool = False
+    """Whether a library or launcher brings it, and nobody asked for it."""
+    sentence: str
+    """What it means, without a full stop."""
+
+    @property
+    def is_note(self) -> bool:
+        """Whether it says nothing that a reader must know: it comes with a library, was asked for, or follows from another."""
+        return self.severity == "note"
+
+    @property
+    def withholds(self) -> bool:
+        """Whether there is no verdict, because of it."""
+        return self.changes_work and not self.allowed
+
+
+def differing(by_name: Mapping[str, Mapping[str, Any]], *, shared: bool = False) -> dict[str, dict[str, Any]]:
+    """Every field that is not the same for all: its value by name, None where one has none.
+
+    ``shared``: only fields that all have. Sources that one does not have are no difference: a plug-in may import more files.
+    """
+    fields = dict.fromkeys(field for own in by_name.values() for field in own)
+    found = {}
+    for field in fields:
+        values = {name: own.get(field) for name, own in by_name.items() if field in own or not field.startswith("source.")}
+        known = list(values.values())
+        if any(value != known[0] for value in known) and not (shared and any(field not in own for own in by_name.values())):
+            found[field] = values
+    return found
+
+
+def row_of(field: str, values: Mapping[str, Any], *, allow: Collection[str] = ()) -> Difference:
+    """A difference that nobody asked for, as the table has it. ``allow``: fields that may differ, or ``all``."""
+    condition = condition_of(field)
+    changes_work = condition.matters == "work"
+    return Difference(
+        field=field,
+        values=dict(values),
+        severity="speed" if condition.matters == "note" else condition.matters,
+        changes_work=changes_work,
+        allowed=is_allowed({field}, allow, changes_work=changes_work),
+        sentence=in_words(condition.label or field, values),
+    )
+
+
+def arm_differences(
+    records: Sequence[LaunchRecord],
+    *,
+    own: Collection[str] | None = None,
+    allow: Collection[str] = (),
+    between_runs: bool = False,
+) -> list[Difference]:
+    """In what the ranks of arms differ, as they report it. Pure.
+
+    Args:
+        records: one of each arm; those without ranks do not count.
+        own: in what of their own they differ, fields of their records; None: ``own_work``.
+        allow: fields that may differ, with all that stands below them, or ``all``.
+        between_runs: whether fields have the names that they have between runs.
+    """
+    known = [record for record in records if record.ranks]
+    own = own_work(known) if own is None else own
+    rows, found = [], differing({record.arm: _flatten(record, between_runs=between_runs) for record in known})
+    for field, values in found.items():
+        condition, row = condition_of(field), row_of(field, values, allow=allow)
+        follows = _follows_from_ranks(condition, known, values) or _is_of_one_release(field, values, found)
+        if follows or (not row.changes_work and _is_asked(condition, field, values, known, own)):
+            is_default = condition.of_library and not any(_is_set(field, record) for record in known)
+            severity = condition.matters if condition.of_library else "note"
+            asked = {"allowed": True, "changes_work": False, "is_default": is_default, "severity": severity}
+            row = row.model_copy(update=asked)
+        rows.append(row)
+    return rows
+
+
+def noted_work(records: Iterable[LaunchRecord], *, allow: Collection[str] = ()) -> list[Difference]:
+    """What the gate found of the own work of arms, in any launch: other samples, calls, tensors or states. Pure."""
+    noted: dict[str, dict[str, str]] = {}
+    for record in records:
+        for field, phrase in record.unlike_work.items():
+            noted.setdefault(field, {}).setdefault(record.arm, phrase)
+    return [
+        Difference(
+            field=field,
+            values=phrases,
+            severity="work",
+            changes_work=True,
+            allowed=is_allowed({field}, allow, changes_work=True),
+            sentence="; ".join(f"{arm}: {phrase}" for arm, phrase in phrases.items()),
+        )
+        for field, phrases in noted.items()
+    ]
+
+
+def own_work(records: Sequence[LaunchRecord]) -> set[str]:
+    """In what of their own these arms differ: fields of their records, such as ``commit``. Pure."""
+    return {name for name in OWN_WORK if any(getattr(one, name) != getattr(records[0], name) for one in records)}
+
+
+def unlike_work(differences: Sequence[Difference], *, baseline: str) -> dict[str, list[Difference]]:
+    """By arm, the differences to the baseline in work that withhold its verdict."""
+    found: dict[str, list[Difference]] = {}
+    for one in differences:
+        for arm, value in one.values.items():
+            if one.withholds and arm != baseline and value != one.values.get(baseline):
+                found.setdefault(arm, []).append(one)
+    return found
+
+
+def is_allowed(fields: Collection[str], allow: Collection[str], *, changes_work: bool = False) -> bool:
+    """Whether one of these fields is named, or all that begin so."""
+    named = any(field == name or field.startswith(f"{name}.") for field in fields for name in allow)
+    return named or (changes_work and ALL in allow)
+
+
+def in_words(label: str, values: Mapping[str, Any], *, none: str = "none", at: str = "in") -> str:
+    """Such as ``threads of a rank: 1 in new, 2 in old``."""
+    by_value: dict[str, list[str]] = {}
+    for name, value in values.items():
+        by_value.setdefault(none if value is None else shown(value), []).append(name)
+    return f"{label}: " + ", ".join(f"{value} {at} {' and '.join(names)}" for value, names in by_value.items())
+
+
+def joined(values: Sequence[Any]) -> Any:
+    """One value where all ranks have the same, else those of all ranks."""
+    return values[0] if all(value == values[0] for value in values) else {BY_RANK: list(values)}
+
+
+def is_by_rank(value: Any) -> bool:
+    """Whether ranks of an arm differ in it."""
+    return isinstance(value, dict) and set(value) == {BY_RANK}
+
+
+def shown(value: Any) -> str:
+    """A value as a sentence or a table shows it."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if is_by_rank(value):
+        return cut(f"{', '.join(shown(one) for one in value[BY_RANK])} by rank")
+    if isinstance(value, list | tuple):
+        return cut(", ".join(shown(one) for one in value))
+    return cut(str(value))
+
+
+def cut(text: str) -> str:
+    """A text without what is too long to be shown."""
+    return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 1]}…"
+
+
+def _is_asked(
+    condition: Condition, field: str, values: Mapping[str, Any], records: Sequence[LaunchRecord], own: Collection[str]
+) -> bool:
+    """Whether the plan or a library asks for it, or it defines an arm. A control must equal its baseline.
+
+    A variable that disturbs is somebody's, and no library's.
+    """
+    name = field.removeprefix("environment.")
+    if condition.arms == "result" or condition.follows & set(own):
+        return True
+    if condition.of_library and condition.arms != "own":
+        return not any(disturbances({name: str(value)}, get_args(Library)) for value in values.values() if value is not None)
+    if all(record.role in ("baseline", "control") for record in records):
+        return False
+    return condition.arms == "own" or any(_is_set(field, record) for record in records)
+
+
+def _is_set(field: str, record: LaunchRecord) -> bool:
+    """Whether the plan sets it for this arm: a variable, or an option of the library in whatever unit."""
+    kind, _, name = field.partition(".")
+    return name in record.environment if kind == "environment" else kind == "backend" and _stem(name) in map(_stem, record.options)
+
+
+def _stem(name: str) -> str:
+    """A setting's name without its unit."""
+    return name.removesuffix("_source").removesuffix("_bytes").removesuffix("_mb")
+
+
+def _follows_from_ranks(condition: Condition, records: Sequence[LaunchRecord], values: Mapping[str, Any]) -> bool:
+    """Whether the difference follows from unequal numbers of ranks: arms with as many ranks agree."""
+    by_ranks: dict[int, list[Any]] = {}
+    for record in records:
+        by_ranks.setdefault(record.world_size, []).append(values[record.arm])
+    return condition.arms == "as ranks" and all(value == same[0] for same in by_ranks.values() for value in same)
+
+
+def _is_of_one_release(field: str, values: Mapping[str, Any], found: Collection[str]) -> bool:
+    """Whether it is a setting of the optimizer that one release of PyTorch has and the other has not."""
+    is_missing = field.startswith("optimizer.") and None in values.values()
+    return is_missing and "host.torch" in found and "optimizer.class" not in found
+
+
+def _flatten(record: LaunchRecord, *, between_runs: bool) -> dict[str, Any]:
+    """Return an arm's values by field."""
+    per_rank = [dict(_of_rank(rank, between_runs=between_runs)) for rank in record.ranks]
+    fields = dict.fromkeys(field for values in per_rank for field in values)
+    return {field: joined([own.get(field) for own in per_rank]) for field in fields} | {"sample_unit": record.sample_unit}
+
+
+def _of_rank(rank: RankReport, *, between_runs: bool) -> Iterator[tuple[str, Any]]:
+    for one in (one for one in CONDITIONS if one.arms and one.source in ("rank", "host") and "." not in one.field):
+        value = rank.fingerprint.get(one.field) if one.source == "host" else getattr(rank, one.field)
+        name = (one.between_runs if between_runs else None) or one.name
+        yield from ((f"{name}.{part}", own) for part, own in value.items()) if isinstance(value, dict) else [(name, value)]
