@@ -21,7 +21,7 @@ what is rounding in it. Where it was tried out what they make of rounding, far l
 
 
 @dataclass(frozen=True, kw_only=True)
-class Apart:
+class Distances:
     """How far tensors are apart, relative to their size, or to what steps changed in them."""
 
     names: Sequence[str]
@@ -54,18 +54,18 @@ class Apart:
         return not (self.distance <= tolerance + self.rounding and self.worst <= single)
 
 
-def start_apart(ours: Sketches, theirs: Sketches) -> Apart:
+def start_apart(ours: Sketches, theirs: Sketches) -> Distances:
     """Hold what arms start with against each other, relative to the larger of both."""
     between, lengths = ours - theirs, np.fmax(ours.norms, theirs.norms)
     distance = share(between.norm, max(ours.norm, theirs.norm))
-    return Apart(names=ours.names, distances=shares(between.norms, lengths), distance=distance)
+    return Distances(names=ours.names, distances=shares(between.norms, lengths), distance=distance)
 
 
-def gradients_apart(ours: Sketches, theirs: Sketches, sizes: Mapping[str, int], arithmetic: Arithmetic) -> Apart:
+def gradients_apart(ours: Sketches, theirs: Sketches, sizes: Mapping[str, int], arithmetic: Arithmetic) -> Distances:
     """Hold gradients against the reference's, relative to the larger of both."""
     between, rounding = ours - theirs, rounding_of(theirs, sizes, arithmetic)
     lengths = np.fmax(np.fmax(ours.norms, theirs.norms), rounding)
-    return Apart(
+    return Distances(
         names=ours.names,
         distances=shares(between.norms, lengths),
         distance=share(between.norm, theirs.norm),
@@ -97,7 +97,7 @@ class Moved:
 
 def steps_apart(
     ours: Moved, theirs: Moved, sizes: Mapping[str, int], *, steps: int, stored: Arithmetic, tried: Collection[str] = ()
-) -> Apart:
+) -> Distances:
     """Hold what ``steps`` made of tensors against the reference's, relative to what they changed.
 
     Where steps change a tensor less than the last place of its numbers, as in a warm-up of the learning rate or in bfloat16, few
@@ -117,7 +117,7 @@ def steps_apart(
     lengths = np.fmax(np.fmax(mine.norms, its.norms), small * larger.usual(sizes))
     between, last_places = ours.end - theirs.end, stored.epsilon * math.sqrt(steps)
     most = math.sqrt(stored.recomputed)
-    return Apart(
+    return Distances(
         names=larger.names,
         distances=shares(between.norms, lengths),
         distance=share(between.norm, larger.norm),

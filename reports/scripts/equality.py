@@ -15,7 +15,7 @@ import pandas as pd
 
 from measurement.judging.distances import ARITHMETICS, Arithmetic, Sketches, arithmetic_of
 from measurement.judging.ranks import ALIKE, BUFFER, common_names, named, ranks_apart
-from measurement.judging.two_arms import Apart, Moved, gradient_factor, gradients_apart, start_apart, steps_apart
+from measurement.judging.two_arms import Distances, Moved, gradient_factor, gradients_apart, start_apart, steps_apart
 from measurement.plans.plan import Plan
 from measurement.records.record import LaunchRecord
 from measurement.records.script_report import ScriptReport
@@ -36,14 +36,14 @@ class _Pair:
 
     names: Sequence[str]
     """That both have."""
-    start: Apart
+    start: Distances
     only_here: Sequence[str]
     missing_here: Sequence[str]
-    gradients: Sequence[Apart]
+    gradients: Sequence[Distances]
     """Those of the first step; empty where one of the two has none."""
     factor: float | None
     """How many times as large these are, where they are the same up to it."""
-    steps: Sequence[Apart]
+    steps: Sequence[Distances]
     """Parameters after each step."""
 
 
@@ -139,7 +139,7 @@ def first_gradients(ours: ScriptReport, theirs: ScriptReport) -> tuple[Sketches,
     return Sketches.of(mine, names), Sketches.of(its, names)
 
 
-def _steps(ours: ScriptReport, theirs: ScriptReport, names: Sequence[str], *, negligible: Sequence[str]) -> list[Apart]:
+def _steps(ours: ScriptReport, theirs: ScriptReport, names: Sequence[str], *, negligible: Sequence[str]) -> list[Distances]:
     """Parameters after each step that both have; without those whose gradients are nothing but rounding."""
     kept = [name for name in names if not name.startswith(BUFFER) and name not in negligible]
     stored = max((_stored(report) for report in (ours, theirs)), key=lambda one: one.epsilon)
@@ -209,7 +209,7 @@ def _judge(pair: _Pair | None, precision: str, control: _Pair | None) -> _Judged
     return judged
 
 
-def _held(found: Sequence[Apart], least: float, control: Sequence[Apart]) -> tuple[dict[str, Any], int | None]:
+def _held(found: Sequence[Distances], least: float, control: Sequence[Distances]) -> tuple[dict[str, Any], int | None]:
     """Verdict, tolerance and names of what is held against the baseline's, and the number, from 1, of the first that is apart."""
     tolerance = max([least, *(TIMES_CONTROL * one.distance for one in control)])
     single = max([SINGLE_TENSOR * tolerance, *(TIMES_CONTROL * one.worst for one in control)])
