@@ -282,24 +282,25 @@ def _apart_words(found: _Judged) -> str:
     """From which step on, by how much, and what the gradients say of it."""
     gradients, parameters = found.gradients, found.parameters
     if parameters.verdict != "apart":
-        return f", but gradients of the first step are apart{_gradient_words(gradients)}; the parameters agree"
+        agree = "" if parameters.verdict == "not compared" else "; the parameters agree"
+        return f", but gradients of the first step are apart{_gradient_words(gradients)}{agree}"
     assert parameters.first_difference_step is not None
     percent = float(f"{100 * parameters.distances[parameters.first_difference_step - 1]:.2g}")
     by = f"{percent:g}%"
-    where = f" ({named(parameters.names)})" if 0 < len(parameters.names) <= MOST_TENSORS else ""
+    where = f" ({named(parameters.names)})" if 0 < len(parameters.names) <= MAX_TENSORS else ""
     words = f", then is apart from step {parameters.first_difference_step} on by {by} of what the steps changed{where}"
     if gradients.verdict == "apart":
         return f"{words}; its gradients differ{_gradient_words(gradients)}"
     return f"{words}; its first gradients agree" if gradients.verdict != "not compared" else words
 
 
-LEAST_FACTOR = 0.01
+MIN_FACTOR = 0.01
 """Gradients whose sizes differ by less are not said to be apart by a factor."""
-MOST_TENSORS = 5
+MAX_TENSORS = 5
 """Where more are apart, they are not named in the sentence."""
 
 
 def _gradient_words(gradients: GradientEquality) -> str:
-    if gradients.factor is not None and abs(gradients.factor - 1) > LEAST_FACTOR:
+    if gradients.factor is not None and abs(gradients.factor - 1) > MIN_FACTOR:
         return f" by a factor of {gradients.factor:.3g}"
-    return f" ({named(gradients.names)})" if 0 < len(gradients.names) <= MOST_TENSORS else ""
+    return f" ({named(gradients.names)})" if 0 < len(gradients.names) <= MAX_TENSORS else ""

@@ -109,6 +109,8 @@ def test_where_the_control_steps_otherwise_nothing_is_claimed():
     found = judged(SOUND, Script(learning_rate=0.2), control=Script(data_seed=5))
     assert (found.parameters["new"].verdict, found.unequal) == ("not compared", ["new"])
     assert "old itself steps otherwise each time: it is not repeatable; set a seed" in found.sentence
+    found = judged(SOUND, Script(gradient_factor=2.0), control=Script(learning_rate=0.02))
+    assert found.sentence == "new starts equal to old, but gradients of the first step are apart by a factor of 2"
 
 
 def test_coarse_arithmetic_is_allowed_for_where_both_have_it():
