@@ -171,8 +171,8 @@ def lead(session: CollectiveSession, engine: Engine, *, plan: Plan, folder: Resu
     if session.error is not None:
         raise session.error
     if record.error is not None:
-        why = f"backend '{record.backend}' computes wrongly, so that no timing of it counts: {record.error.message}"
-        raise ParityError(why)
+        what = f"backend '{record.backend}' computes wrongly, so that no timing of it counts: " if record.status == "wrong" else ""
+        raise ParityError(f"{what}{record.error.message}")
     _show(record, plan, where=folder.launch_folder(0, record.arm) / "record.json")
 
 

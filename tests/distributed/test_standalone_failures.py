@@ -87,6 +87,16 @@ def test_an_interrupted_run_ends_and_keeps_its_blocks(tmp_path, launcher):
 
 
 @pytest.mark.costly
+def test_a_run_that_computes_wrongly_says_so_and_leaves_its_record(tmp_path):
+    wrong = ["--backend", f"{PLUGIN.with_name('wrong.py')}:SkipsOneParameter", "-o", tmp_path / "run"]
+    done = run(*LAUNCHERS["mpirun"], "runners.ddp", *ONE_BLOCK, *wrong, timeout=ENDS_S)
+    assert done.returncode == 2
+    assert "SkipsOneParameter' computes wrongly, so that no timing of it counts: rank 1: 'classify.bias'" in done.stderr
+    (record,) = ResultsFolder(tmp_path / "run").records()
+    assert (record.status, len(record.blocks)) == ("wrong", 1)
+
+
+@pytest.mark.costly
 @needs_horovod
 def test_the_rank_that_knows_the_reason_says_it_before_its_launcher_ends_it(tmp_path):
     """Rank 0 alone writes; what the others hear first is that it has gone."""

@@ -101,6 +101,13 @@ def test_being_started_anew_before_the_rounds_makes_a_launch_no_longer():
     assert {len(arm.record.blocks) for arm in arms.values()} == {1}
 
 
+@pytest.mark.parametrize(("cases", "warmups"), [((), [1, 0, 0]), (("op/1KiB",), [1, 1, 1, 1])])
+def test_a_run_that_nobody_interrupts_warms_its_model_up_once_and_needs_no_trial(cases, warmups):
+    """The tensors of a micro-benchmark are made anew in each block."""
+    told, _ = run(cases=cases, mode="separate", rounds=3, block_steps=5, warmup_steps=1, local_every=0)
+    assert [command.warmup_steps for arm, command in told if arm == "a"] == warmups
+
+
 CASES = [f"op/{number}KiB" for number in range(5)]
 
 
