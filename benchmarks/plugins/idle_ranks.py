@@ -20,11 +20,11 @@ from typing import Any
 
 from measurement.addresses import split_port
 from measurement.agent.ringside_agent.channel import command_key, join, reply_key, seal, unseal
+from measurement.agent.ringside_agent.machine.host import fingerprint
 from measurement.agent.ringside_agent.place import RENDEZVOUS, World
 from measurement.agent.ringside_agent.settings import Settings, read
 from measurement.agent.ringside_agent.supervision import rank_supervisor
 from measurement.agent.ringside_agent.supervision.frames import AT_ONCE, SAY, Frames, messages_in, pack, together
-from measurement.conditions.conditions import fingerprint
 from measurement.records.record import CoreUse, RankReport, RankSteps, ThreadTimes
 from runners.launchers.base import HERE, HostCommand, Launcher, LaunchJob
 from runners.protocol import messages

