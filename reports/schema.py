@@ -701,6 +701,11 @@ class Comparison(Summary, Point):
         return {"": self}
 
     @property
+    def confidence(self) -> float:
+        """With which intervals hold."""
+        return float(self.measurement["confidence"])
+
+    @property
     def are_scripts(self) -> bool:
         """Whether the arms are commands of the user's."""
         return self.equality is not None

@@ -6,53 +6,50 @@ Throughput, speed-up beside the ideal line and time to train against ranks; rati
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Sequence
 
 from reports.charts.frame import Figure, arm_style, bounded_axis, curve_layout, error_bars, line, rule
 from reports.conclusions.study_conclusions import has_own_units, scaling_base
-from reports.schema import ArmSummary, Estimate, Study, StudyPoint
+from reports.schema import Estimate, Study, StudyPoint
+from reports.tables.figures import arm_rows, figure_at
 from reports.wording.study_sentences import trained_to
 
-Read = Callable[[StudyPoint, ArmSummary], Estimate | None]
 HEIGHT_PX = 360
+FROM_ZERO = {"rangemode": "tozero"}
 
 
 def study_charts(study: Study) -> dict[str, Figure]:
     """Every chart that has data, by name."""
+    speed, time, ratio = "arm.throughput_per_s", "arm.time_to_train_s", "result.ratio"
+    relative = bounded_axis(found, 1.0, may_be_log=True) if (found := _found(study, ratio)) else {}
     made = {
-        "throughput": _by_ranks(study, lambda _, arm: arm.throughput_per_s, f"{html.escape(study.sample_unit)}/s"),
-        "speed_up": speed_up_chart(study),
-        "time_to_train": _by_ranks(study, lambda _, arm: arm.time_to_train_s, f"seconds to {trained_to(study.target_accuracy)}"),
-        "ratios": ratios_chart(study),
-        "exposed": exposed_chart(study),
+        "throughput": _by_ranks(study, speed, f"{html.escape(study.sample_unit)}/s"),
+        "speed_up": _by_ranks(study, "arm.speed_up", "speed-up"),
+        "time_to_train": _by_ranks(study, time, f"seconds to {trained_to(study.target_accuracy)}"),
+        "ratios": _by_point(study, ratio, f"throughput relative to {study.baseline}", relative),
+        "exposed": _by_point(study, "arm.exposed_exchange_s", "exposed ms per step", FROM_ZERO, scale=1e3),
     }
-    return {name: figure for name, figure in made.items() if figure is not None}
-
-
-def speed_up_chart(study: Study) -> Figure | None:
-    """Speed-up by ranks for each arm, and the ideal one where ranks have their own cores; None if all points have as many ranks."""
-    figure = _by_ranks(study, lambda _, arm: arm.speed_up, "speed-up")
-    if figure and has_own_units(study.points):
+    if ratios := made["ratios"]:
+        rule(ratios["layout"], y=1)
+    if (speed_up := made["speed_up"]) and has_own_units(study.points):
         bases = (scaling_base(study.points, name) for name in study.arm_names)
         at_one = next((base.point.world_size for base in bases if base), 1)
-        sizes = figure["layout"]["xaxis"]["tickvals"]
+        sizes = speed_up["layout"]["xaxis"]["tickvals"]
         style = {"color": "@muted", "width": 1, "dash": "dash"}
         ideal = line(name="ideal", x=sizes, y=[size / at_one for size in sizes], style=style, hover="ideal: %{y:.2f}")
-        figure["data"].insert(0, ideal)
-    return figure
+        speed_up["data"].insert(0, ideal)
+    return {name: figure for name, figure in made.items() if figure}
 
 
-def _by_ranks(study: Study, read: Read, title: str) -> Figure | None:
+def _by_ranks(study: Study, path: str, title: str) -> Figure | None:
     """A line for each arm against ranks, with hosts below where they are named; None if all points have as many ranks."""
     points = sorted(study.points, key=lambda point: point.world_size)
-    figure = _chart(study, points, read, lambda point: point.world_size, "ranks", title)
     ticks = {point.world_size: _ranks_and_hosts(point) for point in points}
-    if figure is None or len(ticks) < 2:
+    found = _found(study, path)
+    if not found or len(ticks) < 2:
         return None
-    figure["layout"]["xaxis"] |= {"tickvals": list(ticks), "ticktext": list(ticks.values())}
-    found = [one for point in points for arm in point.arms if (one := read(point, arm))]
-    figure["layout"]["yaxis"] |= {"rangemode": "tozero"} | bounded_axis(found)
-    return figure
+    x = {"title": "ranks", "tickvals": list(ticks), "ticktext": list(ticks.values())}
+    ranks = {point.name: point.world_size for point in points}
+    return _chart(study, path, ranks, x, {"title": title} | FROM_ZERO | bounded_axis(found))
 
 
 def _ranks_and_hosts(point: StudyPoint) -> str:
@@ -62,60 +59,40 @@ def _ranks_and_hosts(point: StudyPoint) -> str:
     return f"{point.world_size}<br>{number} host{'' if number == 1 else 's'}"
 
 
-def ratios_chart(study: Study) -> Figure | None:
-    """Each candidate's ratio to the baseline, point by point."""
-
-    def read(point: StudyPoint, arm: ArmSummary) -> Estimate | None:
-        result = point.result(arm.name)
-        return result.ratio if result else None
-
-    figure = _by_point(study, read, "throughput relative to " + study.baseline)
-    if figure:
-        rule(figure["layout"], y=1)
-        found = [one for point in study.points for arm in point.arms if (one := read(point, arm))]
-        figure["layout"]["yaxis"] |= bounded_axis(found, 1.0, may_be_log=True)
-    return figure
+def _by_point(study: Study, path: str, title: str, y: Figure, *, scale: float = 1.0) -> Figure | None:
+    """A line for each arm, point by point in the plan's order."""
+    places = {point.name: point.name for point in study.points}
+    x = {"title": "", "type": "category", "categoryorder": "array", "categoryarray": list(places)}
+    return _chart(study, path, places, x, {"title": title} | y, scale=scale) if _found(study, path) else None
 
 
-def exposed_chart(study: Study) -> Figure | None:
-    """Exposed exchange, point by point; from the fastest link to the slowest where only their rate differs."""
-    figure = _by_point(
-        study, lambda _, arm: arm.exposed_exchange_s.times(1e3) if arm.exposed_exchange_s else None, "exposed ms per step"
-    )
-    if figure:
-        figure["layout"]["yaxis"] |= {"rangemode": "tozero"}
-    return figure
+def _found(study: Study, path: str) -> list[Estimate]:
+    return [found for row in arm_rows(study) if (found := figure_at(row, path))]
 
 
-def _by_point(study: Study, read: Read, title: str) -> Figure | None:
-    points = study.points
-    figure = _chart(study, points, read, lambda point: point.name, "", title)
-    if figure:
-        order = [point.name for point in points]
-        figure["layout"]["xaxis"] |= {"type": "category", "categoryorder": "array", "categoryarray": order}
-    return figure
-
-
-def _chart(
-    study: Study, points: Sequence[StudyPoint], read: Read, place: Callable[[StudyPoint], object], x: str, y: str
-) -> Figure | None:
-    """A line with intervals for each arm along the points at which it has a figure; None where no arm has any."""
-    first, traces = study.points[0], []
-    for name in study.arm_names:
-        found = [(point, estimate) for point in points if (estimate := read(point, point.arm(name))) is not None]
-        if found:
-            traces.append(
-                line(
-                    name=name,
-                    x=[place(point) for point, _ in found],
-                    y=[estimate.value for _, estimate in found],
-                    error_y=error_bars([estimate for _, estimate in found], thickness=1.2, width=4),
-                    customdata=[point.name for point, _ in found],
-                    style=arm_style(first, name),
-                    marker={"size": 7},
-                    hover=f"{name} at %{{customdata}}: %{{y:.3~g}}",
-                )
+def _chart(study: Study, path: str, places: Figure, x: Figure, y: Figure, *, scale: float = 1.0) -> Figure:
+    """A line with intervals for each arm along the points at which it has a figure. ``places``: of the points, in their order."""
+    by_arm: dict[str, dict[str, Estimate]] = {name: {} for name in study.arm_names}
+    for row in arm_rows(study):
+        if found := figure_at(row, path):
+            by_arm[row.arm.name][row.place] = found.times(scale)
+    traces = []
+    for name, at in ((name, at) for name, at in by_arm.items() if at):
+        known = [place for place in places if place in at]
+        traces.append(
+            line(
+                name=name,
+                x=[places[place] for place in known],
+                y=[at[place].value for place in known],
+                error_y=error_bars([at[place] for place in known], thickness=1.2, width=4),
+                customdata=known,
+                style=arm_style(study.points[0], name),
+                marker={"size": 7},
+                hover=f"{name} at %{{customdata}}: %{{y:.3~g}}",
             )
-    layout = curve_layout(HEIGHT_PX, x, y)
+        )
+    layout = curve_layout(HEIGHT_PX, x.pop("title"), y.pop("title"))
     layout["margin"]["t"] = 40
-    return {"data": traces, "layout": layout} if traces else None
+    layout["xaxis"] |= x
+    layout["yaxis"] |= y
+    return {"data": traces, "layout": layout}

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from jinja2 import Environment
 from markupsafe import Markup
 
 from measurement.errors import in_report
@@ -24,14 +25,9 @@ from reports.charts.interval_axis import interval_axis
 from reports.charts.study_charts import study_charts
 from reports.charts.timeline import pair_stride
 from reports.conclusions.study_conclusions import has_own_units
-from reports.formats.sections import sections, study_sections
-from reports.formats.texts import caption, method, templates
+from reports.formats.texts import content, templates
 from reports.schema import Comparison, Study
-from reports.tables.arm_tables import case_table, outcome_table, points_table, results_table, training_table, verdict_table
-from reports.tables.table import Table
 from reports.wording import formatting
-from reports.wording.first_screen import first_screen
-from reports.wording.study_sentences import bases, trained_to
 
 FILES = [
     ("comparison.json", "every figure, for programs"),
@@ -51,63 +47,25 @@ class HtmlReport(Report):
 
     def render(self, summary: Comparison | Study) -> bytes:
         """UTF-8 HTML, see ``render_page``."""
-        return self._render_study(summary) if isinstance(summary, Study) else self._render_comparison(summary)
-
-    def _render_comparison(self, comparison: Comparison) -> bytes:
-        figures, screen = charts(comparison), first_screen(comparison)
-        confidence, threshold = (comparison.measurement[name] for name in ("confidence", "noise_threshold"))
-        return render_page(
-            "report.html.j2",
-            figures=figures,
-            c=comparison,
-            screen=screen,
-            axis=interval_axis(screen.candidates, baseline=comparison.baseline, confidence=confidence, threshold=threshold),
-            tables=_answer(comparison),
-            divide=caption("arms", comparison),
-            sections={section.name: section for section in sections(comparison)},
-            curve_titles=CURVE_TITLES,
-            curve_name=curve_name,
-            explained=[r for r in comparison.results if r.role == "candidate" and r.term_differences_s],
-            stride=pair_stride(comparison),
-            method=method(comparison),
-            plain=plain,
-            environment=environment_rows(comparison),
-            files=FILES[:2] if comparison.runs else FILES,
-        )
-
-    def _render_study(self, study: Study) -> bytes:
-        figures, screen = study_charts(study), first_screen(study)
-        return render_page(
-            "study.html.j2",
-            figures=figures,
-            s=study,
-            screen=screen,
-            axis=interval_axis(screen.candidates, baseline=study.baseline, confidence=study.confidence),
-            files=STUDY_FILES,
-            results=results_table(study),
-            points=points_table(study),
-            sections={section.name: section for section in study_sections(study)},
-            bases=bases(study),
-            method=method(study),
-            trained_to=trained_to(study.target_accuracy),
-            has_ideal=has_own_units(study.points),
-        )
-
-
-def _answer(comparison: Comparison) -> dict[str, Table]:
-    """The tables that the page shows in a way of their own, by name."""
-    if comparison.cases:
-        return {"outcomes": outcome_table(comparison), "cases": case_table(comparison)}
-    verdicts = {"verdicts": verdict_table(comparison)}
-    return verdicts | ({"training": training_table(comparison.training)} if comparison.training else {})
+        if isinstance(summary, Study):
+            return render_page("study.html.j2", figures=study_charts(summary), files=STUDY_FILES, **content(summary))
+        files = FILES[:2] if summary.runs else FILES
+        return render_page("report.html.j2", figures=charts(summary), files=files, **content(summary))
 
 
 def render_page(template: str, *, figures: Mapping[str, Figure], **shown: Any) -> bytes:
     """A page of about 0.6 MB, most of it Plotly (compressed), which draws the figures. Strict Jinja; everything is escaped."""
     drawn = {"figures": figures, "figures_json": script_json(figures), "plotly": _plotly()}
+    return _pages().get_template(template).render(**drawn, **shown).encode()
+
+
+@cache
+def _pages() -> Environment:
     pages = templates(autoescape=True)
     pages.finalize = _as_text
-    return pages.get_template(template).render(**drawn, **shown).encode()
+    used = (curve_name, environment_rows, has_own_units, interval_axis, pair_stride, plain)
+    pages.globals |= {function.__name__: function for function in used} | {"curve_titles": CURVE_TITLES}
+    return pages
 
 
 @cache

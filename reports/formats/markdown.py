@@ -6,12 +6,9 @@ import os
 import re
 
 from reports.base import Report
-from reports.formats.sections import sections, study_sections
-from reports.formats.texts import caption, method, render_text
+from reports.formats.texts import content, render_text
 from reports.schema import Comparison, Study
-from reports.tables.arm_tables import case_table, outcome_table, points_table, results_table, training_table, verdict_table
 from reports.wording.first_screen import first_screen
-from reports.wording.study_sentences import bases
 
 JOBS = ("{GITHUB_SERVER_URL}/{GITHUB_REPOSITORY}/actions/runs/{GITHUB_RUN_ID}", "{CI_JOB_URL}/artifacts/browse")
 """Where the files of a job are seen, by the variables of GitHub Actions and of GitLab."""
@@ -25,20 +22,8 @@ class MarkdownReport(Report):
 
     def render(self, summary: Comparison | Study) -> bytes:
         """The first screen in ten lines for three arms, then a fold for each question."""
-        shown = {"c": summary, "screen": first_screen(summary), "method": method(summary)}
-        if isinstance(summary, Study):
-            tables = {"results": results_table(summary), "points": points_table(summary)}
-            return render_text("study.md.j2", sections=study_sections(summary), bases=bases(summary), **tables, **shown).encode()
-        tables = {"outcomes": outcome_table(summary), "cases": case_table(summary)} if summary.cases else {}
-        return render_text(
-            "report.md.j2",
-            sections=sections(summary),
-            verdicts=verdict_table(summary),
-            training=training_table(summary.training) if summary.training else None,
-            divide=caption("arms", summary),
-            **tables,
-            **shown,
-        ).encode()
+        template = "study.md.j2" if isinstance(summary, Study) else "report.md.j2"
+        return render_text(template, **content(summary)).encode()
 
 
 class PullRequestReport(Report):
@@ -53,7 +38,7 @@ class PullRequestReport(Report):
             "pull-request.md.j2",
             c=summary,
             screen=first_screen(summary),
-            against=summary.against if isinstance(summary, Comparison) else None,
+            against=summary.against,
             marker=NOT_IN_MARKERS.sub("_", summary.name),
             link=summary.link or _job(),
         ).encode()

@@ -1,10 +1,10 @@
-"""Texts in Markdown from templates, and of them how it was measured and what the figures mean."""
+"""Texts from templates: how it was measured, what figures mean, and the sections of a report with their tables and captions."""
 
 from __future__ import annotations
 
 import re
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -18,10 +18,25 @@ from reports.conclusions.verdict import LOAD_POWER
 from reports.schema import Comparison, Study
 from reports.statistics.budget import PILOTS
 from reports.statistics.intervals import TRIM
-from reports.tables import machine_tables
-from reports.wording import formatting
+from reports.tables import arm_tables, machine_tables
+from reports.tables.arm_tables import against_table, conditions_table
+from reports.tables.machine_tables import link_table, machine_table, rank_table, resource_table
+from reports.tables.script_tables import differences_table, equality_table
+from reports.tables.step_tables import (
+    causes_table,
+    exchange_table,
+    nccl_table,
+    phases_table,
+    steps_table,
+    terms_table,
+    threads_table,
+    timing_table,
+    what_if_table,
+)
+from reports.tables.table import Table
+from reports.wording import formatting, study_sentences
 from reports.wording.causes import trace_sentence
-from reports.wording.first_screen import MOST_LINES
+from reports.wording.first_screen import MOST_LINES, first_screen
 
 SPECIAL = str.maketrans({char: f"\\{char}" for char in "\\`*_[]<>|#&~$"})
 
@@ -62,7 +77,7 @@ def templates(*, autoescape: bool) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.globals |= {"q": formatting, "most_lines": MOST_LINES}
+    found.globals |= {"q": formatting, "tables": arm_tables, "study": study_sentences, "caption": caption, "most_lines": MOST_LINES}
     return found
 
 
@@ -79,3 +94,54 @@ def escape(text: object) -> str:
     """Text that Markdown shows as it is, on one line."""
     flat = " ".join(in_report(str(text)).split()).translate(SPECIAL)
     return flat.replace("://", ":\\/\\/")
+
+
+class Section(NamedTuple):
+    """A table with its heading; without one it continues the section before."""
+
+    title: str
+    table: Table
+    caption: str
+    """What the figures mean, without a full stop."""
+
+
+def sections(shown: Comparison | Study) -> dict[str, Section]:
+    """Those that have rows, by name, after the tables of the answer itself; of a study those of all its points together."""
+    made = _of_study(shown) if isinstance(shown, Study) else _of_comparison(shown)
+    return {name: Section(title, table, caption(name, shown)) for name, (title, table) in made.items() if table.rows}
+
+
+def _of_study(s: Study) -> dict[str, tuple[str, Table]]:
+    return {"links": ("Bytes per link", link_table(s)), "resources": ("", resource_table(s))}
+
+
+def _of_comparison(c: Comparison) -> dict[str, tuple[str, Table]]:
+    """Of a micro-benchmark what it took, and the machine."""
+    trained = {
+        "equality": ("Do they train alike?", equality_table(c)),
+        "phases": ("Why", phases_table(c)),
+        "conditions": ("What each rank ran on", conditions_table(c)),
+        "steps": ("Why", steps_table(c)),
+        "terms": ("", terms_table(c)),
+        "causes": ("Specific causes", causes_table(c)),
+        "exchanges": ("Waiting apart from transfer", exchange_table(c)),
+        "nccl": ("What NCCL chose", nccl_table(c)),
+        "threads": ("", threads_table(c)),
+        "ranks": ("Ranks and hosts", rank_table(c)),
+        "links": ("Bytes per link", link_table(c)),
+        "what_if": ("Without one cause of lost time", what_if_table(c.what_if)),
+    }
+    return {
+        "against": (f"Against {c.against.comparison_id}" if c.against else "", against_table(c)),
+        "differences": ("What the arms do differently", differences_table([one for one in c.differences if not one.is_note])),
+        "notes": ("", differences_table([one for one in c.differences if one.is_note])),
+        **({} if c.cases else trained),
+        "resources": ("Per device, memory, energy", resource_table(c)),
+        "machine": ("The machine beside the ranks", machine_table(c)),
+        "timings": ("Where the seconds of a launch go", timing_table(c)),
+    }
+
+
+def content(shown: Comparison | Study) -> dict[str, Any]:
+    """What the templates of the page and of Markdown are filled with."""
+    return {"c": shown, "screen": first_screen(shown), "method": method(shown), "sections": sections(shown)}

@@ -111,8 +111,6 @@ def tracked_run(summary: Comparison | Study, page: bytes) -> TrackedRun:
 
 IDENTITY = "ringside.identity"
 """The tag by which a run is found again."""
-MOST_AT_ONCE = 100
-"""Tags that MLflow takes in one request."""
 NOT_IN_NAMES = re.compile(r"[^\w.\-: /]")
 
 
@@ -153,9 +151,7 @@ class MlflowReport(Tracker):
             RunTag(NOT_IN_NAMES.sub("_", name), text)
             for name, text in {**run.verdicts, "mlflow.note.content": run.headline}.items()
         ]
-        for first in range(0, max(len(metrics), len(tags)), MOST_AT_ONCE):
-            part = slice(first, first + MOST_AT_ONCE)
-            client.log_batch(run_id, metrics=metrics[part], tags=tags[part])
+        client.log_batch(run_id, metrics=metrics, tags=tags)  # which makes requests of the size that servers take
         client.log_text(run_id, run.page, "report.html")
         client.set_terminated(run_id, status="FINISHED" if run.is_ok else "FAILED")
         return {"experiment": experiment, "run_id": run_id, "url": _url(client.tracking_uri, f"{number}/runs/{run_id}")}

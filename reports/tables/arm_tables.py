@@ -43,7 +43,7 @@ STATUS = Column("status", "arm.status", lambda status: Entry(text=status, kind=s
 
 def verdict_table(comparison: Comparison) -> Table:
     """One row per arm, in the plan's order."""
-    own = _verdicts(comparison.sample_unit, comparison.measurement["confidence"])
+    own = _verdicts(comparison.sample_unit, comparison.confidence)
     name = Column("arm", lambda row: Entry(text=row.arm.name, note=_note(row.arm, row.result)))
     pairs = number(
         "launches, pairs", lambda row: f"{row.result.launches}, {row.result.pairs}" if row.result and row.result.pairs else ""

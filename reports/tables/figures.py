@@ -32,13 +32,13 @@ class Figure(NamedTuple):
     path: str | Callable[[Any], Any] = ""
     """Where it lies in a ``ArmRow`` (``figure_at``), or what reads it; empty: in the field of its name."""
     title: str = ""
-    """Of its column in the table of its group; empty: it is not in it."""
+    """Its column in the table of its group; empty: it is not in it."""
     words: Words = str
     """How the table writes it."""
     gauge: str = ""
     """Its name in OpenMetrics and trackers, with its unit; empty: there it is not."""
     meaning: str = ""
-    """Of the gauge."""
+    """What the gauge's help says."""
     bounded: bool = False
     """Whether it is an estimate."""
 
@@ -54,7 +54,7 @@ class Figure(NamedTuple):
 
     @property
     def unit(self) -> str:
-        """Of the gauge; empty: it has none."""
+        """The gauge's unit; empty: it has none."""
         return next((unit for unit in UNITS if self.gauge.endswith(unit)), "")
 
 
@@ -106,7 +106,7 @@ class ArmRow(NamedTuple):
 
     @property
     def hosts(self) -> str:
-        """Of the point, as they were asked for, or as they were used."""
+        """The point's, as they were asked for, or as they were used."""
         hosts = self.point.hosts or ""
         return hosts if isinstance(hosts, str) else " ".join(hosts)
 

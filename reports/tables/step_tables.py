@@ -49,8 +49,8 @@ STEPS = (
 
 
 def steps_table(comparison: Comparison) -> Table:
-    """One row per arm: how long its steps are, and what they wait for."""
-    return table(STEPS, arm_rows(comparison))
+    """One row per arm: how long its steps are, and what they wait for. No rows of scripts: their phases say it."""
+    return table(STEPS, [] if comparison.are_scripts else arm_rows(comparison))
 
 
 def terms_table(comparison: Comparison) -> Table:
