@@ -92,24 +92,10 @@ def error_bars(estimates: Sequence[Estimate], **style: Any) -> Figure:
     return {"type": "data", "symmetric": False, "array": above, "arrayminus": below} | style
 
 
-def stacked_bars(arms: Sequence[str], parts: Sequence[tuple[str, str, list[float]]]) -> Figure:
-    """Milliseconds of each arm's step, part by part; a part below 0 goes left of it.
-
-    ``parts``: name, colour and each arm's seconds.
-    """
-    traces = [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "name": name,
-            "y": list(arms),
-            "x": [1e3 * value for value in values],
-            "marker": {"color": colour},
-            "hovertemplate": f"%{{y}}, {name}: %{{x:.2f}} ms<extra></extra>",
-        }
-        for name, colour, values in parts
-    ]
-    return {"data": traces, "layout": bar_layout(len(arms), "ms per step", barmode="relative", bargap=0.35)}
+def bars(*, hover: str, colour: object, **trace: Any) -> Figure:
+    """Bars from left to right. ``hover``: what Plotly shows of one."""
+    looks = {"type": "bar", "orientation": "h", "marker": {"color": colour}}
+    return looks | {"hovertemplate": f"{hover}<extra></extra>"} | trace
 
 
 def bar_layout(rows: int, title: str, **bars: Any) -> Figure:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from reports.charts.frame import Figure, arm_layout, bar_layout, stacked_bars
+from reports.charts.frame import Figure, arm_layout, bar_layout, bars
 from reports.conclusions.step_terms import TERMS
 from reports.schema import ArmSummary, Comparison, Estimate, RatioSummary, TracedArm
 from reports.wording.causes import TERM_NAMES
@@ -12,15 +12,22 @@ from reports.wording.formatting import PHASE_NAMES, bounds_text, milliseconds
 
 
 def terms_chart(comparison: Comparison) -> Figure | None:
-    """One stacked bar per arm; a term that no arm has is left out."""
+    """One stacked bar per arm; a term that no arm has is left out, a part below 0 goes left."""
     found = {arm.name: arm.step_terms_s for arm in comparison.arms if arm.step_terms_s}
     by_term = {term: [terms.of(term) for terms in found.values()] for term in TERMS}
-    parts = [
-        (TERM_NAMES[term], f"@term-{number}", [value.value if value else 0.0 for value in values])
+    traces = [
+        bars(
+            name=TERM_NAMES[term],
+            y=list(found),
+            x=[1e3 * value.value if value else 0.0 for value in values],
+            colour=f"@term-{number}",
+            hover=f"%{{y}}, {TERM_NAMES[term]}: %{{x:.2f}} ms",
+        )
         for number, (term, values) in enumerate(by_term.items())
         if any(values)
     ]
-    return stacked_bars(list(found), parts) if found else None
+    layout = bar_layout(len(found), "ms per step", barmode="relative", bargap=0.35)
+    return {"data": traces, "layout": layout} if found else None
 
 
 def difference_charts(comparison: Comparison) -> dict[str, Figure]:
@@ -35,19 +42,17 @@ def _waterfall(result: RatioSummary) -> Figure:
     names = [*(TERM_NAMES[term] for term in found), "step"]
     values = [1e3 * one.value for one in found.values()]
     total = sum(values)
-    trace = {
-        "type": "bar",
-        "orientation": "h",
-        "y": names,
-        "base": [0.0, *itertools.accumulate(values[:-1]), 0.0],
-        "x": [*values, total],
-        "text": [f"{value:+.2f}" for value in (*values, total)],
-        "textposition": "outside",
-        "cliponaxis": False,
-        "customdata": [*map(_bounds, found.values()), ""],
-        "marker": {"color": [*("@slower" if value > 0 else "@faster" for value in values), "@muted"]},
-        "hovertemplate": "%{y}: %{text} ms%{customdata}<extra></extra>",
-    }
+    trace = bars(
+        y=names,
+        base=[0.0, *itertools.accumulate(values[:-1]), 0.0],
+        x=[*values, total],
+        text=[f"{value:+.2f}" for value in (*values, total)],
+        textposition="outside",
+        cliponaxis=False,
+        customdata=[*map(_bounds, found.values()), ""],
+        colour=[*("@slower" if value > 0 else "@faster" for value in values), "@muted"],
+        hover="%{y}: %{text} ms%{customdata}",
+    )
     layout = arm_layout(len(names), "ms per step")
     ends = [0.0, total, *itertools.accumulate(values)]
     room = 0.3 * (max(ends) - min(ends)) or 1.0  # for what stands beside the bars
@@ -73,29 +78,21 @@ def trace_chart(comparison: Comparison) -> Figure | None:
     arms = [arm for arm in (comparison.traces.arms if comparison.traces else []) if arm.typical_step]
     if not arms:
         return None
-    bars = [bar for arm in arms for bar in [*_traced(arm), *_terms(comparison.arm(arm.arm))]]
-    rows = list(dict.fromkeys(bar[0] for bar in bars))
+    drawn = [bar for arm in arms for bar in [*_traced(arm), *_terms(comparison.arm(arm.arm))]]
+    rows = list(dict.fromkeys(bar[0] for bar in drawn))
     colours = {name: f"@arm-{number}" for number, name in enumerate(PHASE_NAMES.values())}
     colours |= {EXCHANGE: "@term-4"} | {TERM_NAMES[term]: f"@term-{number}" for number, term in enumerate(TERMS)}
     layout = bar_layout(len(rows), "ms from the step's begin", barmode="overlay", bargap=0.25)
     layout["yaxis"] |= {"categoryorder": "array", "categoryarray": rows}
-    used = dict.fromkeys(bar[1] for bar in bars)
-    return {"data": [_trace(name, colour, bars) for name, colour in colours.items() if name in used], "layout": layout}
+    used = {bar[1] for bar in drawn}
+    return {"data": [_trace(name, colour, drawn) for name, colour in colours.items() if name in used], "layout": layout}
 
 
-def _trace(name: str, colour: str, bars: list[Bar]) -> Figure:
-    own = [bar for bar in bars if bar[1] == name]
-    return {
-        "type": "bar",
-        "orientation": "h",
-        "name": name,
-        "y": [bar[0] for bar in own],
-        "base": [bar[2] for bar in own],
-        "x": [bar[3] for bar in own],
-        "customdata": [bar[4] for bar in own],
-        "marker": {"color": colour, "line": {"color": "@background", "width": 1}},
-        "hovertemplate": f"{name}: %{{x:.2f}} ms%{{customdata}}<extra></extra>",
-    }
+def _trace(name: str, colour: str, drawn: list[Bar]) -> Figure:
+    rows, _, begins, lengths, told = zip(*(bar for bar in drawn if bar[1] == name), strict=True)
+    edge = {"color": colour, "line": {"color": "@background", "width": 1}}
+    hover = f"{name}: %{{x:.2f}} ms%{{customdata}}"
+    return bars(name=name, y=rows, base=begins, x=lengths, customdata=told, colour=colour, hover=hover, marker=edge)
 
 
 def _traced(arm: TracedArm) -> list[Bar]:

@@ -12,10 +12,10 @@ import pytest
 from measurement.records.record import Case
 from reports import conclude, make_report
 from reports.charts.comparison_charts import charts
-from reports.charts.interval_axis import interval_axis
 from reports.charts.study_charts import study_charts
 from reports.compose_study import conclude_study
 from reports.conclusions.verdict import exceeds_margin, is_uninformative, reach_of_load
+from reports.formats.html import interval_axis
 from reports.statistics.student import around
 from reports.wording.first_screen import first_screen
 from reports.wording.formatting import apart, percent_apart, ratio

@@ -9,10 +9,9 @@ import pytest
 
 from reports import conclude
 from reports.charts.comparison_charts import charts
-from reports.charts.interval_axis import interval_axis
 from reports.compose_study import conclude_study
 from reports.conclusions.verdict import is_atypical
-from reports.formats.html import HtmlReport
+from reports.formats.html import HtmlReport, interval_axis
 from reports.schema import MachineFigures, NetworkFigures
 from reports.tables.machine_tables import machine_table
 from reports.wording.first_screen import MOST_CAUSE, first_screen
