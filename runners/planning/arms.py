@@ -35,11 +35,7 @@ def resolve_arms(plan: Plan) -> dict[str, ArmSetup]:
         PlanError: an unknown backend, launcher, transport or option, or a combination that cannot work.
         HostfileError: its hosts cannot be read, or are too small.
     """
-    if plan.measurement.mode == "separate":
-        raise PlanError(
-            "measurement.mode 'separate' is that of runs which people started themselves: 'ringside report RUN RUN ...' compares "
-            "them; for 'ringside compare' use 'interleaved' or 'sequential', and another results folder"
-        )
+    require_driven(plan)
     arms = {name: resolve_arm(name, arm, plan) for name, arm in plan.compared_arms().items()}
     for setup in arms.values():
         hosts = planned_hosts(setup.plan)
@@ -48,6 +44,15 @@ def resolve_arms(plan: Plan) -> dict[str, ArmSetup]:
             listed = ",".join(map(str, hosts))
             raise PlanError(f"arm '{setup.name}': launcher '{setup.launcher_reference}' does not fit hosts {listed}: {reason}")
     return arms
+
+
+def require_driven(plan: Plan) -> None:
+    """Refuse a plan whose runs people started themselves, with a ``PlanError``."""
+    if plan.measurement.mode == "separate":
+        raise PlanError(
+            "measurement.mode 'separate' is that of runs which people started themselves: 'ringside report RUN RUN ...' compares "
+            "them; for 'ringside compare' use 'interleaved' or 'sequential', and another results folder"
+        )
 
 
 def floor_beside(baseline: ArmSetup) -> ArmSetup:

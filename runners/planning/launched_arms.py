@@ -130,6 +130,27 @@ class LaunchedArm(ABC):
         """Return where its ranks run, of the placement of the whole plan."""
 
     @property
+    def environment(self) -> dict[str, str]:
+        """Variables that are set in this arm's ranks only."""
+        return self.arm.environment
+
+    @property
+    def chosen(self) -> dict[str, str]:
+        """All variables of its ranks that the plan asks for, besides."""
+        named = forwarded_by_name(os.environ, self.plan.forward_environment)
+        return interface_environment(self.plan.network_interface) | named | self.plan.environment | self.environment
+
+    def told(self, start: ArmStart, **own: Any) -> dict[str, str]:
+        """The variable by which its ranks' agents find the driver; ``own``: settings of these ranks besides."""
+        place: dict[str, Any] = {
+            "driver": start.supervisors,
+            "key_file": str(start.key_file),
+            "launch": start.launch,
+            "start": start.number,
+        }
+        return {AGENT: encode(Settings(arm=self.name, **place, **own))}
+
+    @property
     def transport(self) -> str | None:
         """What carries the bytes, where that is known beforehand."""
         return None
@@ -157,14 +178,12 @@ class ArmSetup(LaunchedArm):
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables that are set in this arm's ranks only."""
         return self.place.environment(search_path()) | self.backend.environment() | self.arm.environment
 
     @property
     def rank_environment(self) -> dict[str, str]:
         """What its ranks find of the shell's variables and of the plan's."""
-        named = forwarded_by_name(os.environ, self.plan.forward_environment)
-        return base_environment() | named | self.plan.environment | self.environment
+        return base_environment() | self.chosen
 
     @property
     def disturbances(self) -> list[Disturbance]:
@@ -184,7 +203,7 @@ class ArmSetup(LaunchedArm):
     def command(self, placement: Placement, seed: int) -> str:
         plan = self.plan.model_copy(update={"seed": seed})
         flags = words_for(plan, self.arm.model_copy(update={"transport": self.transport}))
-        chosen = {name: value for name, value in self._chosen.items() if value != str(WHILE_STOPPED_S)}
+        chosen = {name: value for name, value in self.chosen.items() if value != str(WHILE_STOPPED_S)}
         job = self._job(placement, flags, chosen, master_port=DEFAULT_PORT)
         started = self.launcher.commands(job)
         return "\n".join(
@@ -198,22 +217,12 @@ class ArmSetup(LaunchedArm):
             for one in started
         )
 
-    @property
-    def _chosen(self) -> dict[str, str]:
-        """Variables that the plan asks for, and the arm's Python and back end need."""
-        named = forwarded_by_name(os.environ, self.plan.forward_environment)
-        return interface_environment(self.plan.network_interface) | named | self.plan.environment | self.environment
-
     def commands(self, start: ArmStart) -> tuple[HostCommand, ...]:
         plan, placement = self.plan, start.placement
         is_local = placement.is_local
         threads = placement.threads_per_rank if plan.threads is None else plan.threads
-        told = Settings(
-            driver=start.supervisors,
-            key_file=str(start.key_file),
-            arm=self.name,
-            launch=start.launch,
-            start=start.number,
+        told = self.told(
+            start,
             store=start.store,
             launcher=self.launcher_reference,
             log_folder=str(start.log_folder.resolve()) if is_local else None,
@@ -221,9 +230,9 @@ class ArmSetup(LaunchedArm):
         )
         forwarded = {} if is_local else remote.forwarded_environment() | {RUN_ID: start.run_id}
         steps = {"SLURM_OVERLAP": "1"} if slurm_job(os.environ) else {}  # of mpirun's daemons, too: arms share the job's cores
-        environment = forwarded | steps | start.padding | {"OMP_NUM_THREADS": str(threads)} | self._chosen
+        environment = forwarded | steps | start.padding | {"OMP_NUM_THREADS": str(threads)} | self.chosen
         port = None if is_local else placement.free_port()
-        job = self._job(placement, (), environment | {AGENT: encode(told)}, master_port=port)
+        job = self._job(placement, (), environment | told, master_port=port)
         return tuple(replace(command, folder=self.place.folder) for command in self.launcher.commands(job))
 
     def _job(

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import psutil
 
+from measurement.agent.ringside_agent.settings import VARIABLE as AGENT
 from runners.launchers.command_lines import PYTHON_NAME
 from runners.processes.run_processes import run_processes_left
 from runners.processes.supervised_arm import SupervisedRank
-from runners.scripts.script_setup import AGENT
 
 LIBRARIES = ("libtorch", "libtorch_cpu", "libtorch_python")
 LAUNCHER_FILES = ("torchrun", "torch.distributed.run", "horovodrun", "mpirun", "run_processes", "multiprocessing")

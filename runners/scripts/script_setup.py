@@ -15,8 +15,6 @@ from typing import Any, ClassVar
 from backends.base import WHILE_STOPPED_S
 from backends.torch_distributed import NCCL_WHILE_STOPPED
 from measurement.addresses import free_port
-from measurement.agent.ringside_agent.settings import VARIABLE as AGENT
-from measurement.agent.ringside_agent.settings import Settings, encode
 from measurement.conditions.disturbing_variables import KEEP_FREED_MEMORY
 from measurement.environment import DISTURBING, PER_RANK, SECRET, STEERING
 from measurement.errors import PlanError, UnavailableError, about
@@ -24,7 +22,6 @@ from measurement.plans.plan import Arm, Plan
 from measurement.probes.installed_libraries import OPEN_MPI, installed_mpi
 from runners.hosts.placement import Placement
 from runners.launchers import HERE, HostCommand, known_rank_variables, without_rank_variables
-from runners.launchers.base import interface_environment
 from runners.launchers.carried_variables import carrying, on_hosts, seeded
 from runners.launchers.command_lines import (
     CONTAINERS,
@@ -39,7 +36,7 @@ from runners.launchers.command_lines import (
 )
 from runners.launchers.mpirun import ALLOW_ROOT
 from runners.launchers.slurm_job import slurm_job
-from runners.planning.arms import require_no_secrets, seed_of
+from runners.planning.arms import require_driven, require_no_secrets, seed_of
 from runners.planning.command_place import CommandPlace, activated, require_program, resolve_place
 from runners.planning.launched_arms import ArmStart, LaunchedArm
 from runners.planning.shell_lines import shell_line
@@ -122,44 +119,27 @@ class ScriptSetup(LaunchedArm):
     def command(self, placement: Placement, seed: int) -> str:
         flag, asked = self.plan.scripts.seed_flag, self.arm.command or ""
         line = shlex.join(seeded(self.line, flag, seed).words) if flag else asked
-        return shell_line(line, environment=self._chosen, path=self.inherited["PATH"], start=self.place.typed())
+        return shell_line(line, environment=self.chosen, path=self.inherited["PATH"], start=self.place.typed())
 
     @property
-    def _chosen(self) -> dict[str, str]:
-        """Variables that the plan asks for."""
+    def environment(self) -> dict[str, str]:
         threads = {} if self.plan.threads is None else {"OMP_NUM_THREADS": str(self.plan.threads)}
-        return threads | interface_environment(self.plan.network_interface) | self.plan.environment | self.arm.environment
+        return threads | self.arm.environment
 
     def _variables(self, start: ArmStart) -> dict[str, str]:
         """What a start adds to the environment."""
-        chosen = self._chosen
+        chosen = self.chosen
         freed = KEEP_FREED_MEMORY if self.plan.freed_memory == "keep" else {}
         users_path = chosen.get(PYTHONPATH, self.inherited.get(PYTHONPATH, ""))
         path = os.pathsep.join([str(AGENT_FOLDER), *([users_path] if users_path else [])])
         root = dict.fromkeys(ALLOW_ROOT, "1") if os.geteuid() == 0 else {}
         steps = {SLURM_OVERLAP: "1"} if slurm_job(os.environ) else {}  # arms share the job's cores
-        agent = {PYTHONPATH: path, AGENT: encode(self._told(start))}
+        of_arm = self.arm.model_dump(include={"samples_per_step", "iteration_ends", "untimed"})
+        of_arm |= {"python": sys.executable, "ranks": self.plan.world_size, **lists_for_agent(), **start.state}
+        agent = {PYTHONPATH: path} | self.told(start, **of_arm)
         waits = {"HOROVOD_GLOO_TIMEOUT_SECONDS": str(WHILE_STOPPED_S)} | NCCL_WHILE_STOPPED
         found = waits | freed | root | steps | self._mounts(start) | chosen | agent | start.padding
         return found | self._exported(found)
-
-    def _told(self, start: ArmStart) -> Settings:
-        """What the agent is told."""
-        arm = self.arm
-        return Settings(
-            driver=start.supervisors,
-            key_file=str(start.key_file),
-            arm=self.name,
-            launch=start.launch,
-            start=start.number,
-            python=sys.executable,
-            ranks=self.plan.world_size,
-            samples_per_step=arm.samples_per_step,
-            iteration_ends=arm.iteration_ends,
-            untimed=arm.untimed,
-            **lists_for_agent(),
-            **start.state,
-        )
 
     def _exported(self, found: Mapping[str, str]) -> dict[str, str]:
         """An srun without ``--export`` follows this variable."""
@@ -196,8 +176,7 @@ def resolve_scripts(plan: Plan) -> dict[str, ScriptSetup]:
     Raises:
         PlanError: a folder, a Python or a program is not there, or the agent could not arrive.
     """
-    if plan.measurement.mode == "separate":
-        raise PlanError("measurement.mode 'separate' is for runs that people started themselves; use interleaved or sequential")
+    require_driven(plan)
     return {name: _resolved(name, arm, plan) for name, arm in plan.compared_arms().items()}
 
 
