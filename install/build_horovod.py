@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
-from install import cache, cuda_wheels, edits, toolchain
+from install import cache, edits, toolchain
 from install.toolchain import BuildError, PrerequisiteError
 from install.wheel import HOROVOD_VERSION, build_wheel, run_quietly
 
@@ -78,7 +78,7 @@ def choose_operations(asked: str) -> str:
     """Choose a CPU or an NCCL build from what this machine has."""
     return toolchain.choose_operations(
         asked,
-        has_toolkit=toolchain.find_cuda_toolkit() is not None or bool(cuda_wheels.torch_cuda_release()),
+        has_toolkit=toolchain.find_cuda_toolkit() is not None or bool(toolchain.torch_cuda_release()),
         has_gpu=bool(toolchain.gpu_compute_capabilities()),
         has_nccl=toolchain.nccl_home() is not None,
     )
@@ -119,7 +119,7 @@ def operations_tag(operations: str, *, targets: Sequence[str] = ()) -> str:
     if operations != "nccl":
         return operations
     toolkit = toolchain.find_cuda_toolkit()
-    release = toolkit.version if toolkit else cuda_wheels.torch_cuda_release()
+    release = toolkit.version if toolkit else toolchain.torch_cuda_release()
     nccl = next((d.version for d in metadata.distributions() if d.name.startswith("nvidia-nccl")), "unknown")
     return f"nccl{nccl}-cuda{release}-cc{'.'.join(toolchain.kernel_targets(targets))}"
 

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from install import cache, cuda_wheels, edits, toolchain
+from install import cache, edits, toolchain
 from install.toolchain import BuildError, PrerequisiteError
 
 HOROVOD_VERSION = "0.28.1"
@@ -133,12 +133,12 @@ def fetch_toolkit(work: Path, progress: BuildProgress) -> toolchain.CudaToolkit:
         PrerequisiteError: There are no wheels to match this torch.
         BuildError: They cannot be downloaded.
     """
-    release = cuda_wheels.torch_cuda_release()
+    release = toolchain.torch_cuda_release()
     if not release:
         raise PrerequisiteError("a GPU build needs nvcc, and this torch has no wheels of CUDA 13 to match: install a CUDA toolkit")
     progress.note(f"no nvcc here: downloading that of CUDA {release} for the build (about 215 MB)")
-    run_quietly(cuda_wheels.install_argv(release, work / "cuda"), f"download of the CUDA {release} compiler")
-    return cuda_wheels.complete_toolkit(work / "cuda", release)
+    run_quietly(toolchain.install_argv(release, work / "cuda"), f"download of the CUDA {release} compiler")
+    return toolchain.complete_toolkit(work / "cuda", release)
 
 
 def gpu_environment(path: str, work: Path, *, toolkit: toolchain.CudaToolkit, targets: Sequence[str]) -> dict[str, str]:

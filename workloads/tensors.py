@@ -50,16 +50,6 @@ def coalesced(tensor: Tensor) -> Tensor:
     return tensor.detach().to_sparse().coalesce()
 
 
-def are_equal(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors are of one shape, dtype and layout and hold the same values."""
-    if (one.layout, one.dtype, one.is_nested) != (other.layout, other.dtype, other.is_nested):
-        return False
-    pairs = [dense_parts(one), dense_parts(other)]
-    if len(pairs[0]) != len(pairs[1]) or (not one.is_nested and one.shape != other.shape):
-        return False
-    return all(a.shape == b.shape and torch.equal(bytes_in(a), bytes_in(b)) for a, b in zip(*pairs, strict=True))
-
-
 def bytes_in(part: Tensor) -> Tensor:
     """uint8 [bytes]: what an ordinary tensor holds, in the order of its elements; NaN equals NaN there."""
     return part.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)

@@ -1,10 +1,11 @@
 """Hostfiles: which hosts take how many ranks, in the forms of Open MPI, Horovod and MPICH, and ``-H`` lists.
 
 One host per line: ``host1``, ``host1:4``, ``host1 slots=4`` or ``host1 slots=4 max-slots=8``; ``#`` begins a comment, IPv6
-addresses stand in brackets (``[fe80::1]:4``). A host without a number takes one rank, as in MPICH and in Open MPI's ``-H``; in
-its hostfiles Open MPI would give it one per core. Batch systems' files are read, too: a name for each slot (PBS, LSF, OAR), or
-``host1 4 all.q@host1 UNDEFINED`` (Grid Engine). Slots of a host that is named again are added up, as Open MPI does. All else is
-refused with the forms that are accepted, what launchers read differently too: a number given twice, a user.
+addresses stand in brackets (``[fe80::1]:4``). Open MPI's ``max-slots`` is read over: no host gets more ranks than slots. A host
+without a number takes one rank, as in MPICH and in Open MPI's ``-H``; in its hostfiles Open MPI would give it one per core. Batch
+systems' files are read, too: a name for each slot (PBS, LSF, OAR), or ``host1 4 all.q@host1 UNDEFINED`` (Grid Engine). Slots of a
+host that is named again are added up, as Open MPI does. All else is refused with the forms that are accepted, what launchers read
+differently too: a number given twice, a user.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9])?"
 _NAME = rf"{_LABEL}(?:\.{_LABEL})*"
 _ADDRESS = r"(?P<address>[^\[\]%]*)(?P<scope>%[A-Za-z0-9][A-Za-z0-9_.-]{0,14})?"
 _ENTRY = re.compile(rf"(?:\[{_ADDRESS}\]|(?P<name>{_NAME}))(?::(?P<slots>[0-9]{{1,9}}))?")
-_OPTION = re.compile(r"(slots|max[-_]slots)=([0-9]{1,9})")
+_OPTION = re.compile(r"(?:slots=(?P<slots>[0-9]{1,9})|max[-_]slots=[0-9]{1,9})")
 _SGE = re.compile(r"(\S+)\s+(\d+)\s+[^\s=]+@\S+\s+\S+")
 _SHOWN = 60
 
@@ -95,33 +96,25 @@ def _add(hosts: dict[str, HostSlots], words: Sequence[str], seen: str, *, accept
     """Take a host in; one that is named again with the slots of both."""
     try:
         entry = _host(*words)
+        before = hosts.get(entry.host.casefold(), replace(entry, slots=0))
+        if not 1 <= entry.slots <= MAX_SLOTS - before.slots:
+            raise ValueError(entry.slots)
     except ValueError:
         raise HostfileError(
-            f"{seen} names no host; accepted: {accepted}, with 1 to {MAX_SLOTS} slots (a user belongs into ~/.ssh/config)"
+            f"{seen} names no host; accepted: {accepted}, with 1 to {MAX_SLOTS} slots in all (a user belongs into ~/.ssh/config)"
         ) from None
-    before = hosts.setdefault(entry.host.casefold(), entry)
-    if before is entry:
-        return
-    slots = before.slots + entry.slots
-    if slots > MAX_SLOTS:
-        raise HostfileError(f"{seen}: with those before it has {slots} slots, and {MAX_SLOTS} are the most")
-    limited = None not in (before.max_slots, entry.max_slots)
-    most = (before.max_slots or 0) + (entry.max_slots or 0) if limited else None
-    hosts[entry.host.casefold()] = replace(before, slots=slots, max_slots=most, lines=before.lines + 1)
+    hosts[entry.host.casefold()] = replace(before, slots=before.slots + entry.slots)
 
 
 def _host(entry: str, *options: str) -> HostSlots:
-    """One host with its numbers; ``ValueError`` for what ssh could take for an option, or a shell for more than one word."""
+    """One host with its slots; ``ValueError`` for what ssh could take for an option, or a shell for more than one word."""
     parts, given = _ENTRY.fullmatch(entry), [_OPTION.fullmatch(option) for option in options]
     if parts is None or None in given:
         raise ValueError(entry)
-    numbers = [("slots", parts["slots"])] if parts["slots"] else []
-    numbers += [(option[1].replace("_", "-"), option[2]) for option in given if option]
-    found = {key: int(number) for key, number in numbers}
-    slots = found.get("slots", 1)
-    if len(found) < len(numbers) or not 1 <= slots <= found.get("max-slots", MAX_SLOTS) <= MAX_SLOTS:
+    numbers = [found["slots"] for found in (parts, *given) if found and found["slots"]]
+    if len(numbers) > 1:
         raise ValueError(entry)
-    return HostSlots(host=_address(parts), slots=slots, max_slots=found.get("max-slots"))
+    return HostSlots(host=_address(parts), slots=int(*numbers) if numbers else 1)
 
 
 def _address(parts: re.Match[str]) -> str:

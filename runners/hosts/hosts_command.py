@@ -51,8 +51,6 @@ def show_hosts(hosts: Sequence[HostSlots], *, world_size: int | None, reach: boo
     as_list = ",".join(f"{bracketed(entry.host)}:{entry.slots}" for entry in hosts)
     say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
     say(f"for horovodrun and mpirun: -H {as_list}")
-    for again in [entry for entry in hosts if entry.lines > 1]:
-        say(f"note: '{again.host}' is named {again.lines} times, and its slots are added up")
     if needs_full_names(hosts):
         say(f"note: for mpirun, export {KEEP_FULL_NAMES}=1 {KEEP_FULL_NAMES_5}=1: Open MPI cuts names at the first dot")
     bad = [entry for entry in found if entry.status != "ok"]
@@ -84,8 +82,7 @@ def hosts_table(hosts: Sequence[HostSlots], placed: Mapping[str, range], found: 
     for column in ("host", "slots", "ranks", *(("address", "reachable") if found else ())):
         table.add_column(column, justify="right" if column in ("slots", "ranks") else "left", overflow="fold")
     for entry in hosts:
-        limit = f" (at most {entry.max_slots})" if entry.max_slots is not None else ""
-        table.add_row(escape(entry.host), f"{entry.slots}{limit}", span(placed[entry.host]), *_reached(found.get(entry.host)))
+        table.add_row(escape(entry.host), str(entry.slots), span(placed[entry.host]), *_reached(found.get(entry.host)))
     return table
 
 

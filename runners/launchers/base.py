@@ -25,10 +25,6 @@ class HostSlots:
 
     host: str
     slots: int
-    max_slots: int | None = None
-    """Open MPI's limit on oversubscribing this host; None: no limit."""
-    lines: int = field(default=1, compare=False)
-    """How often it was named; the slots are those of all."""
 
     def __str__(self) -> str:
         """As in ``-H`` lists: ``host1:4``; IPv6 addresses in brackets."""

@@ -24,7 +24,7 @@ from measurement.agent.ringside_agent.place import World
 from measurement.conditions.sources import digests, sources_of
 from measurement.errors import PlanError, WorldSizeMismatchError
 from measurement.plans.settings import SpeedSettings
-from measurement.probes.gpu_places import pci_address
+from measurement.probes.fingerprint import pci_address
 from measurement.probes.start_clock import StartClock
 from measurement.records.record import Case, CoreUse, RankReport, RankSteps
 from runners.planning.workload import WorkloadSetup, resolve_workload

@@ -22,7 +22,7 @@ from measurement.agent.ringside_agent.machine.core_use import own_threads, usabl
 from measurement.agent.ringside_agent.place import World
 from measurement.agent.ringside_agent.supervision.rank_supervisor import state
 from measurement.conditions.disturbing_variables import KEEP_FREED_MEMORY
-from measurement.probes.gpu_places import cores_near_gpus
+from measurement.probes.fingerprint import cores_near_gpus
 
 BINDING_LAUNCHERS = ("mpirun", "mpiexec", "orte", "prte")
 """Beginnings of the names of processes that bind the ranks they start to cores, and are not bound themselves."""

@@ -23,7 +23,7 @@ from measurement.agent.ringside_agent.machine.core_use import own_threads, read_
 from measurement.agent.ringside_agent.place import World
 from measurement.agent.ringside_agent.reading.values import hyperparameters, some_elements
 from measurement.plans.settings import Input, SpeedSettings
-from measurement.probes.gpu_places import gpu_number
+from measurement.probes.fingerprint import gpu_number
 from measurement.probes.step_timer import StepTimer
 from measurement.records.record import RankSteps, ThreadTimes
 from measurement.records.record_types import PHASES

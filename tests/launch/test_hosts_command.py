@@ -16,7 +16,7 @@ def test_the_table(tmp_path):
     done = ringside("hosts", tmp_path / "hosts", "-np", "5", "--no-reach")
     assert done.returncode == 0, done.stderr
     assert rows(done)[1:] == [
-        ["host1", "4", "(at", "most", "8)", "0-3"],
+        ["host1", "4", "0-3"],
         ["fe80::2", "4", "4"],
         ["host3", "1", "none"],
         ["for", "horovodrun", "and", "mpirun:", "-H", "host1:4,[fe80::2]:4,host3:1"],
@@ -39,7 +39,7 @@ def test_a_list_and_this_machine():
         (["hostfiles/no-such-file"], "hostfile 'hostfiles/no-such-file' does not exist"),
         (["hostfiles/two-hosts", "-np", "9"], "9 ranks do not fit into 8 slots (host1:4, host2:4)"),
         (["README.md"], "hostfile 'README.md' line 3: "),
-        (["-H", "host1:4,host1:4093"], "-H host 2: 'host1:4093': with those before it has 4097 slots"),
+        (["-H", "host1:4,host1:4093"], "-H host 2: 'host1:4093' names no host; accepted: "),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(arguments, message):
@@ -65,5 +65,4 @@ def test_the_file_of_a_pbs_job_names_a_host_for_each_slot(tmp_path, monkeypatch)
         done = ringside("hosts", *arguments, "--no-reach")
         assert done.returncode == 0, done.stderr
         assert rows(done)[1:3] == [["host1", "2", "0-1"], ["host2.site", "1", "2"]]
-        assert "note: 'host1' is named 2 times, and its slots are added up" in done.stdout
         assert "note: for mpirun, export OMPI_MCA_orte_keep_fqdn_hostnames=1" in done.stdout

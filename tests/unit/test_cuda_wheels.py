@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from install import build_horovod, cuda_wheels, toolchain
+from install import build_horovod, toolchain
 from tests.conftest import REPOSITORY
 
 HIDE_TOOLKIT = """
@@ -54,10 +54,10 @@ def torch_files(monkeypatch, tmp_path):
 
 
 def test_the_wheels_are_of_the_release_that_torch_brings_and_pinned_where_the_pins_are_of_it():
-    pinned = cuda_wheels.compiler_requirements("13.2")
-    assert [line.split("==")[0] for line in pinned] == list(cuda_wheels.COMPILER_WHEELS)
+    pinned = toolchain.compiler_requirements("13.2")
+    assert [line.split("==")[0] for line in pinned] == list(toolchain.COMPILER_WHEELS)
     assert all(line.split("==")[1].startswith("13.2.") and "*" not in line for line in pinned)
-    assert cuda_wheels.compiler_requirements("13.0") == [f"{name}==13.0.*" for name in cuda_wheels.COMPILER_WHEELS]
+    assert toolchain.compiler_requirements("13.0") == [f"{name}==13.0.*" for name in toolchain.COMPILER_WHEELS]
 
 
 def test_compiler_and_torchs_files_make_a_toolkit_and_torchs_files_stay(torch_files, tmp_path):
@@ -65,7 +65,7 @@ def test_compiler_and_torchs_files_make_a_toolkit_and_torchs_files_stay(torch_fi
     nvcc.parent.mkdir(parents=True)
     nvcc.touch()
     before = sorted(torch_files.rglob("*"))
-    toolkit = cuda_wheels.complete_toolkit(tmp_path / "cuda", "13.2")
+    toolkit = toolchain.complete_toolkit(tmp_path / "cuda", "13.2")
     assert (toolkit.home, toolkit.version) == (nvcc.parent.parent, "13.2")
     for file in ("include/cuda_runtime.h", "lib/libcudart.so", "lib64/libcudart.so", "lib64/libcudart.so.13"):
         assert (toolkit.home / file).read_text(encoding="utf-8") == "torch's"
@@ -74,12 +74,12 @@ def test_compiler_and_torchs_files_make_a_toolkit_and_torchs_files_stay(torch_fi
 
 def test_wheels_without_nvcc_are_refused_with_the_remedy(torch_files, tmp_path):
     with pytest.raises(toolchain.PrerequisiteError, match=r"hold no nvcc at .*install a CUDA toolkit"):
-        cuda_wheels.complete_toolkit(tmp_path / "cuda", "13.2")
+        toolchain.complete_toolkit(tmp_path / "cuda", "13.2")
 
 
 def test_a_torch_without_wheels_of_cuda_13_offers_no_compiler(monkeypatch):
     monkeypatch.setattr(toolchain, "nccl_home", lambda: None)
-    assert cuda_wheels.torch_cuda_release() == ""
+    assert toolchain.torch_cuda_release() == ""
 
 
 def test_compute_capabilities_are_read_in_both_spellings():
@@ -91,7 +91,7 @@ def test_compute_capabilities_are_read_in_both_spellings():
 
 def test_the_capabilities_asked_for_are_in_the_key_of_the_wheel(monkeypatch):
     monkeypatch.setattr(toolchain, "find_cuda_toolkit", lambda: None)
-    monkeypatch.setattr(cuda_wheels, "torch_cuda_release", lambda: "13.2")
+    monkeypatch.setattr(toolchain, "torch_cuda_release", lambda: "13.2")
     assert build_horovod.operations_tag("nccl", targets=("80", "90")).endswith("-cuda13.2-cc80.90")
     assert build_horovod.operations_tag("cpu", targets=("80",)) == "cpu"
 
@@ -101,7 +101,7 @@ def test_the_capabilities_asked_for_are_in_the_key_of_the_wheel(monkeypatch):
 @pytest.mark.skipif(os.environ.get("RINGSIDE_DRAW") == "commit", reason="takes many minutes: make test DRAW=all runs it")
 @pytest.mark.timeout(1800)
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="hiding the machine's toolkit needs root and unshare")
-@pytest.mark.skipif(not cuda_wheels.torch_cuda_release(), reason="this torch has no wheels of CUDA 13")
+@pytest.mark.skipif(not toolchain.torch_cuda_release(), reason="this torch has no wheels of CUDA 13")
 def test_a_machine_without_nvcc_builds_horovod_with_nccl_for_the_capabilities_asked_for(tmp_path):
     """Five minutes of a core, and 215 MB where the packages are not cached."""
     empty = tmp_path / "empty"

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from measurement.probes import gpu_places
+from measurement.probes import fingerprint
 from runners.rank import resources
 from runners.rank.resources import share_out
 
@@ -59,7 +59,7 @@ def machine(monkeypatch, tmp_path, *, seen):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: seen > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: seen)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: told[number])
-    monkeypatch.setattr(gpu_places, "PCI_DEVICES", tmp_path)
+    monkeypatch.setattr(fingerprint, "PCI_DEVICES", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,9 @@ def machine(monkeypatch, tmp_path, *, seen):
 def test_cores_near_gpus_are_those_of_each_ranks_card(monkeypatch, tmp_path, seen, ranks, near):
     """A rank that sees one card beside other ranks has it for itself: where theirs are, it cannot know."""
     machine(monkeypatch, tmp_path, seen=seen)
-    assert gpu_places.cores_near_gpus(ranks) == near
+    assert fingerprint.cores_near_gpus(ranks) == near
 
 
 def test_a_card_of_which_linux_tells_nothing_is_near_no_core(monkeypatch, tmp_path):
     machine(monkeypatch, tmp_path, seen=2)
-    assert gpu_places.cores_near("0000:99:00.0") == gpu_places.cores_near(None) == UNKNOWN
+    assert fingerprint.cores_near("0000:99:00.0") == fingerprint.cores_near(None) == UNKNOWN

@@ -6,7 +6,6 @@ import contextlib
 import re
 import shlex
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,7 @@ from tests.conftest import REPOSITORY
 
 
 def read(text):
-    return [(entry.host, entry.slots, entry.max_slots) for entry in parse_hostfile(text, source="hosts")]
+    return [(entry.host, entry.slots) for entry in parse_hostfile(text, source="hosts")]
 
 
 def refused(text):
@@ -35,27 +34,26 @@ def refused(text):
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("host1 slots=4 max-slots=8", [("host1", 4, 8)]),
-        ("host1 max_slots=8 slots=4", [("host1", 4, 8)]),
-        ("host1 slots = 4", [("host1", 4, None)]),
-        ("host1:4 max-slots=8", [("host1", 4, 8)]),
-        ("host1", [("host1", 1, None)]),
-        ("10.0.0.1 slots=2", [("10.0.0.1", 2, None)]),
-        ("[FE80:0::0001] slots=4", [("fe80::1", 4, None)]),
-        ("[fe80::1%eth0]:4", [("fe80::1%eth0", 4, None)]),
-        ("node_7.rack-2.example.org:16", [("node_7.rack-2.example.org", 16, None)]),
-        ("# all\n\n host1:2 # the first\n\thost2\tslots=2\r\n#end", [("host1", 2, None), ("host2", 2, None)]),
-        (f"host1:{MAX_SLOTS}", [("host1", MAX_SLOTS, None)]),
+        ("host1 slots=4 max-slots=8", [("host1", 4)]),
+        ("host1 max_slots=8 slots=4", [("host1", 4)]),
+        ("host1 slots = 4", [("host1", 4)]),
+        ("host1:4 max-slots=8", [("host1", 4)]),
+        ("host1", [("host1", 1)]),
+        ("10.0.0.1 slots=2", [("10.0.0.1", 2)]),
+        ("[FE80:0::0001] slots=4", [("fe80::1", 4)]),
+        ("[fe80::1%eth0]:4", [("fe80::1%eth0", 4)]),
+        ("node_7.rack-2.example.org:16", [("node_7.rack-2.example.org", 16)]),
+        ("# all\n\n host1:2 # the first\n\thost2\tslots=2\r\n#end", [("host1", 2), ("host2", 2)]),
+        (f"host1:{MAX_SLOTS}", [("host1", MAX_SLOTS)]),
     ],
 )
 def test_every_form_is_read(text, expected):
     assert read(text) == expected
 
 
-SLIPS = "host1 slots=0|host1:-1|host1:4097|host1 slots=٤|host1 slots=four|host1 slots=|host1:|host1 slots=4 max-slots=2"
+SLIPS = "host1 slots=0|host1:-1|host1:4097|host1 slots=٤|host1 slots=four|host1 slots=|host1:"
 SLIPS += "|host1:4 slots=4|host1 slots|host1 slot=4|host1 4|host1 user=me|me@host1|fe80::1|[fe80::1|[host1]:4|host1:4,host2:4"
 SLIPS += "|[fe80::1%-oProxyCommand=x]|-oProxyCommand=x|/var/spool/pbs/aux/77|host1;reboot|$(reboot)|hôte|10.0.0.256|4|:4|[]"
-SLIPS += "|host1 max-slots=9999"
 
 
 @pytest.mark.parametrize("line", [*SLIPS.split("|"), "a" * 64, ".".join(["a" * 60] * 5)])
@@ -67,17 +65,14 @@ def test_a_slip_is_told_with_its_line_and_what_is_accepted(line):
 
 def test_slots_of_a_host_that_is_named_again_are_added_up():
     """As in the node files of PBS, LSF and OAR, which have a line for each slot."""
-    assert read("host1:2\nhost2\nHOST1:2") == [("host1", 4, None), ("host2", 1, None)]
-    assert read("[fe80::1]\n[fe80:0::1]") == [("fe80::1", 2, None)]
-    assert read("host1:2 max-slots=4\nhost1:1 max-slots=1") == [("host1", 3, 5)]
-    assert read("host1:2 max-slots=4\nhost1:1") == [("host1", 3, None)]
-    assert [entry.lines for entry in parse_hosts("host1,host2,host1,host1")] == [3, 1]
-    assert "hosts line 2: 'host1:4096': with those before it has 4097 slots, and 4096 are the most" in refused("host1\nhost1:4096")
+    assert read("host1:2\nhost2\nHOST1:2") == [("host1", 4), ("host2", 1)]
+    assert read("[fe80::1]\n[fe80:0::1]") == [("fe80::1", 2)]
+    assert "hosts line 2: 'host1:4096' names no host; accepted: " in refused("host1\nhost1:4096")
 
 
 def test_the_file_of_a_grid_engine_job():
     text = "node1.site 4 all.q@node1.site UNDEFINED\nnode2.site 2 all.q@node2.site 0,1:0,2\n"
-    assert read(text) == [("node1.site", 4, None), ("node2.site", 2, None)]
+    assert read(text) == [("node1.site", 4), ("node2.site", 2)]
     assert "names no host" in refused("node1 0 all.q@node1 <NULL>")
 
 
@@ -118,9 +113,7 @@ SLOTS = st.integers(1, MAX_SLOTS)
 
 @st.composite
 def host_slots(draw):
-    slots = draw(SLOTS)
-    limit = draw(st.none() | st.integers(slots, MAX_SLOTS))
-    return HostSlots(host=draw(NAMES | ADDRESSES), slots=slots, max_slots=limit)
+    return HostSlots(host=draw(NAMES | ADDRESSES), slots=draw(SLOTS))
 
 
 HOSTS = st.lists(host_slots(), min_size=1, max_size=20, unique_by=lambda entry: entry.host).map(tuple)
@@ -131,15 +124,11 @@ def read_back(hosts):
     return parse_hosts(",".join(map(str, hosts)))
 
 
-def without_limits(hosts):
-    return tuple(replace(entry, max_slots=None) for entry in hosts)
-
-
 @pytest.mark.slow
 @given(HOSTS)
 @settings(max_examples=50, deadline=None)
 def test_a_list_of_hosts_is_read_back(hosts):
-    assert read_back(hosts) == without_limits(hosts)
+    assert read_back(hosts) == hosts
 
 
 NEARLY = st.sampled_from(
@@ -168,10 +157,10 @@ def test_no_text_gets_anything_but_hosts_or_the_clear_error(text):
     for parse in (parse_hosts, lambda text: parse_hostfile(text, source="random")):
         with contextlib.suppress(HostfileError):
             hosts = parse(text)
-            assert read_back(hosts) == without_limits(hosts)
+            assert read_back(hosts) == hosts
             for entry in hosts:
                 assert re.fullmatch(r"[A-Za-z0-9:][A-Za-z0-9:%._-]*", entry.host)
-                assert 1 <= entry.slots <= (entry.max_slots or MAX_SLOTS) <= MAX_SLOTS
+                assert 1 <= entry.slots <= MAX_SLOTS
 
 
 @pytest.mark.slow
