@@ -29,9 +29,9 @@ STEPS = np.concatenate([[0.0], np.geomspace(0.003, 4, 24)])
 EXCHANGES = np.concatenate([[0.0], np.geomspace(0.003, 4, 36)])
 SHARES = np.array([0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0])
 STRAGGLES = np.array([0.0, 0.005, 0.01, 0.02, 0.03, 0.045, 0.07])
-NOISES = (0.001, 0.004, 0.008, 0.016, 0.032)
+NOISES = np.array([0.001, 0.004, 0.008, 0.016, 0.032])
 """Standard deviation of the logarithm of one figure, on one host."""
-NOISE_PRIOR = (0.1, 1.0, 1.0, 1.0, 1.0)
+NOISE_PRIOR = np.array([0.1, 1.0, 1.0, 1.0, 1.0])
 """Published figures vary by 0.4% and more; less has to be seen in many sizes that fit exactly."""
 NOISE_GROWTH = 0.3
 """How much of the noise of one host each doubling adds."""
@@ -107,31 +107,24 @@ def fit_growth(
         prior: of the terms.
     """
     logs, own = np.log(times_s), np.square(np.zeros(len(times_s)) if errors is None else errors)
-    terms = [_log_terms(count) for count in hosts]
+    rests = logs[:, None] - np.stack([_log_terms(count) for count in hosts])  # by size and cell
     factors = np.array([_noise_factor(count) for count in hosts])
-    fits = [_weigh(terms, logs, (noise * factors) ** 2 + own) for noise in NOISES]
-    best = max(float(scores.max()) for scores, _, _ in fits)
-    weights = [np.exp(scores - best) * _weights(prior) * share for (scores, _, _), share in zip(fits, NOISE_PRIOR, strict=True)]
-    least = NEGLIGIBLE * max(float(one.max()) for one in weights)
-    kept = [np.flatnonzero(one > least) for one in weights]
-    total = sum(float(one[cells].sum()) for one, cells in zip(weights, kept, strict=True))
+    precisions = 1 / ((NOISES[:, None] * factors) ** 2 + own)  # by noise and size
+    known = precisions.sum(axis=1, keepdims=True)
+    levels = precisions @ rests / known
+    squares = np.stack([p @ (rests - level) ** 2 for p, level in zip(precisions, levels, strict=True)])
+    # The log-likelihood of each noise and cell, with the level integrated out.
+    scores = -0.5 * (squares - np.log(precisions).sum(axis=1, keepdims=True) + np.log(known))
+    weights = np.exp(scores - scores.max()) * _weights(prior) * NOISE_PRIOR[:, None]
+    kept = weights > NEGLIGIBLE * weights.max()
+    noises, cells = np.nonzero(kept)
     return Growth(
-        cells=np.concatenate(kept),
-        weights=np.concatenate([one[cells] / total for one, cells in zip(weights, kept, strict=True)]),
-        levels=np.concatenate([levels[cells] for (_, levels, _), cells in zip(fits, kept, strict=True)]),
-        level_variances=np.concatenate([np.full(len(c), variance) for (*_, variance), c in zip(fits, kept, strict=True)]),
-        noises=np.concatenate([np.full(len(cells), noise) for noise, cells in zip(NOISES, kept, strict=True)]),
+        cells=cells,
+        weights=weights[kept] / weights[kept].sum(),
+        levels=levels[kept],
+        level_variances=1 / known[noises, 0],
+        noises=NOISES[noises],
     )
-
-
-def _weigh(terms: Sequence[Array], logs: Array, variances: Array) -> tuple[Array, Array, float]:
-    """Log-likelihood of each cell with its level integrated out, the level's mean, and its variance."""
-    precisions = 1 / variances
-    rests = [log - term for log, term in zip(logs, terms, strict=True)]
-    levels = sum(p * rest for p, rest in zip(precisions, rests, strict=True)) / precisions.sum()
-    squares = sum(p * (rest - levels) ** 2 for p, rest in zip(precisions, rests, strict=True))
-    scores = -0.5 * (squares + np.log(variances).sum() + np.log(precisions.sum()))
-    return np.asarray(scores), np.asarray(levels), float(1 / precisions.sum())
 
 
 def _noise_factor(hosts: float) -> float:
