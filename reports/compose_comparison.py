@@ -32,7 +32,7 @@ from reports.schema import ArmSummary, Comparison, RatioSummary
 from reports.scripts.configuration import SEVERITIES, script_differences
 from reports.scripts.equality import judge_equality
 from reports.scripts.script_arms import ITERATIONS, sample_unit, samples_of_a_step, script_notes
-from reports.statistics.interim_analyses import error_share
+from reports.statistics.budget import error_share
 from reports.traces.causes import DDP, HOROVOD, is_like, with_causes, with_named
 from reports.traces.exchange import TracedStep, summarise_traces, traced_steps
 from reports.wording.causes import limit_sentence

@@ -43,7 +43,7 @@ class Evidence:
     unlike_work: Mapping[str, Sequence[Difference]]
     """By arm, what of its work differs from the baseline's and withholds a verdict."""
     error_share: float
-    """That this analysis may spend (``reports.statistics.interim_analyses``)."""
+    """That this analysis may spend (``reports.statistics.budget``)."""
 
     @classmethod
     def gather(

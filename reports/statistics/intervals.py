@@ -14,7 +14,7 @@ of rounds alone allows; the pooled Student's t; and Student's t of the ratio's o
 than the others'.
 
 The first two hold for all candidates of a comparison at once (Šidák, JASA 62, 1967). Where a comparison is analysed again and
-again, each analysis has a share of the error to spend (``reports.statistics.interim_analyses``): repeated confidence intervals
+again, each analysis has a share of the error to spend (``reports.statistics.budget``): repeated confidence intervals
 (Jennison and Turnbull, JRSS B 51, 1989).
 
 Beside the interval stand its one-sided bounds, for equivalence by two one-sided tests (Schuirmann, J. Pharmacokinetics and

@@ -19,7 +19,6 @@ from reports.wording.formatting import (
     accuracy_interval,
     arm_kind,
     bandwidth,
-    duration,
     interval,
     milliseconds,
     minutes_words,
@@ -168,7 +167,7 @@ def case_table(comparison: Comparison, *, control: bool = True) -> Table:
 
 def case_figures(figures: CaseFigures) -> tuple[str, str, str]:
     """An arm's two figures, and what stands below the first: latency and bandwidths; of a loader, samples and time of a batch."""
-    latency = duration(figures.latency_s)
+    latency = seconds(figures.latency_s)
     if figures.samples_per_s is not None:
         batch = f"a batch in {latency}"
         return f"{rate(figures.samples_per_s)} samples/s", batch, batch

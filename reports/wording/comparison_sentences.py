@@ -12,7 +12,7 @@ from reports.conclusions.summaries import VERDICTS, Outcome, count_verdicts
 from reports.conclusions.verdict import LONGEST, is_atypical
 from reports.estimate import Estimate
 from reports.schema import ArmSummary, RatioSummary
-from reports.statistics.interim_analyses import error_share
+from reports.statistics.budget import error_share
 from reports.wording.causes import cause_clause
 from reports.wording.disturbances import (
     load_lines,

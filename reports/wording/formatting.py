@@ -108,14 +108,6 @@ def milliseconds(seconds: float | None) -> str:
     return f"{value:.0f}" if size >= 100 else f"{value:.1f}" if size >= 10 else f"{value:.2f}"
 
 
-def duration(estimate: Estimate | None) -> str:
-    """Seconds in the unit that fits, three significant digits."""
-    if estimate is None:
-        return NONE
-    factor, unit = next(((f, u) for f, u in ((1e6, "µs"), (1e3, "ms")) if estimate.value * f < 1000), (1.0, "s"))
-    return f"{significant(estimate.value * factor)} {unit}"
-
-
 def bandwidth(estimate: Estimate | None) -> str:
     """Bytes per second in the unit that fits, such as GB/s (10⁹); three significant digits."""
     if estimate is None:
@@ -180,6 +172,10 @@ def points(estimate: Estimate | None) -> str:
     return value if half is None else f"{value} ± {100 * half:.2f}"
 
 
-def seconds(value: float | None) -> str:
-    """A time in the unit that fits."""
-    return NONE if value is None else duration(Estimate(value=value))
+def seconds(value: Estimate | float | None) -> str:
+    """A time in the unit that fits, three significant digits."""
+    if value is None:
+        return NONE
+    number = value.value if isinstance(value, Estimate) else value
+    factor, unit = next(((f, u) for f, u in ((1e6, "µs"), (1e3, "ms")) if number * f < 1000), (1.0, "s"))
+    return f"{significant(number * factor)} {unit}"

@@ -172,7 +172,7 @@ def training_sentence(points: Sequence[StudyPoint], name: str, plan: Plan) -> st
         return None
     target = plan.training.target_accuracy
     times = {point.name: point.arm(name).time_to_train_s for point in points if point.arm(name).status == "ok"}
-    told = [f"{seconds(time.value)} at {place}" for place, time in times.items() if time]
+    told = [f"{seconds(time)} at {place}" for place, time in times.items() if time]
     missed = [place for place, time in times.items() if not time]
     parts = [f"in {listed(told)}"] if told else []
     parts += [f"not with every seed at {listed(missed)}"] if missed else []

@@ -32,7 +32,7 @@ from reports.launch_budget import choose_length
 from reports.schema import Comparison
 from reports.scripts.configuration import script_differences
 from reports.scripts.script_arms import written_files
-from reports.statistics.interim_analyses import next_analysis
+from reports.statistics.budget import next_analysis
 from runners.driver.arm_session import ArmSession
 from runners.driver.compared_arms import ComparedArms
 from runners.driver.comparison_folder import (

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from reports.statistics.interim_analyses import error_share, next_analysis
+from reports.statistics.budget import error_share, next_analysis
 from reports.statistics.intervals import (
     launch_ratios,
     launch_variance,
