@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from measurement.conditions.differences import Difference
 from reports.conclusions.disturbances import is_quiet
 from reports.conclusions.step_terms import bottleneck_of
 from reports.conclusions.summaries import VERDICTS, count_verdicts
-from reports.schema import ArmSummary, Comparison, LoadFigures, RatioSummary, Study
+from reports.schema import ArmSummary, Comparison, LoadFigures, Point, RatioSummary, Study
 from reports.wording.causes import short_cause
 from reports.wording.comparison_sentences import (
     WIDE,
@@ -23,6 +24,7 @@ from reports.wording.disturbances import load_lines, load_sentence
 from reports.wording.formatting import bounds_text, count, percent_apart
 from reports.wording.headlines import BAD
 from reports.wording.reasons import brief_reason, next_step, verdict_word
+from reports.wording.training_sentences import NO_CONTROL
 
 MOST_CAUSE = 12
 """The most words that a cause has."""
@@ -89,10 +91,12 @@ class FirstScreen:
 
 def first_screen(shown: Comparison | Study) -> FirstScreen:
     """The first screen of a comparison of any kind, or of a study."""
-    return _of_study(shown) if isinstance(shown, Study) else _of_comparison(shown)
+    compared = _of_study(shown) if isinstance(shown, Study) else _of_comparison(shown)
+    return FirstScreen(headline=shown.headline, marks=_marks(shown), next_step=_next_step(shown), **compared)
 
 
-def _of_comparison(comparison: Comparison) -> FirstScreen:
+def _of_comparison(comparison: Comparison) -> dict[str, Any]:
+    """Fields of ``FirstScreen``: a line for each candidate, and what was compared."""
     results = {result.candidate: result for result in comparison.results if result.case is None}
     arms = {arm.name: arm for arm in comparison.arms if arm.role == "candidate"}
     ordered = [result.candidate for result in in_order(comparison.candidates, comparison.question)]
@@ -103,14 +107,21 @@ def _of_comparison(comparison: Comparison) -> FirstScreen:
         candidates = [_candidate(arms[name], results.get(name), cause=_convergence(name, comparison)) for name in names]
     differs = any(not one.is_note for one in comparison.differences)  # in more than comes with a library
     culprit = culprit_lines(comparison)[:1] if differs else []
-    return FirstScreen(
-        headline=comparison.headline,
-        candidates=candidates,
-        marks=_marks(comparison.arms, comparison.results, control=comparison.control, of=comparison),
-        compared=_compared(comparison),
-        alike=[comparison.equality.sentence, *culprit] if comparison.equality else [],
-        next_step=_next_step(comparison),
-    )
+    alike = [comparison.equality.sentence, *culprit] if comparison.equality else []
+    return {"candidates": candidates, "compared": _compared(comparison), "alike": alike}
+
+
+def _of_study(study: Study) -> dict[str, Any]:
+    """Fields of ``FirstScreen``: a line for each candidate at each point, and what was compared."""
+    candidates = [
+        _candidate(arm, point.result(name), point=point.name)
+        for name in study.arm_names
+        for point in study.points
+        if (arm := point.arm(name)).role == "candidate" and arm.status != "not at this point"
+    ]
+    span = " to ".join(dict.fromkeys(f"{end(point.world_size for point in study.points)}" for end in (min, max)))
+    compared = f"{study.workload}, {count(len(study.points), 'point')}, {span} ranks, {study.scaling} scaling"
+    return {"candidates": candidates, "compared": compared}
 
 
 def _candidate(arm: ArmSummary, result: RatioSummary | None, *, point: str = "", cause: str = "") -> Candidate:
@@ -156,21 +167,15 @@ def _by_case(arm: ArmSummary, comparison: Comparison) -> Candidate:
     )
 
 
-def _marks(
-    arms: Sequence[ArmSummary], results: Sequence[RatioSummary], *, control: str, of: Comparison | None = None
-) -> list[Mark]:
-    """The three marks.
-
-    ``of``: the comparison that they are of; None: a study's point, of which less is kept.
-    """
-    return [
-        _control(results, control, by_seed=bool(of and of.training)),
-        _quiet(arms, results),
-        _same_work(arms, results, of),
-    ]
+def _marks(shown: Comparison | Study) -> list[Mark]:
+    """The three marks, each as it is at the worst point."""
+    places = {name: place for name, place in shown.places.items() if place.results or not name}
+    by_place = [(_control(place), _quiet(place.arms, place.results), _same_work(place)) for place in places.values()]
+    return [_worst(marks, list(places)) for marks in zip(*by_place, strict=True)]
 
 
-def _control(results: Sequence[RatioSummary], said: str, *, by_seed: bool) -> Mark:
+def _control(place: Point) -> Mark:
+    results, by_seed = place.results, place.training is not None
     controls = [result for result in results if result.role == "control"]
     known = [control for control in controls if control.ci_low is not None]
     wide = any(control.case is None and (control.ci_high or 0) > WIDE * (control.ci_low or 0) for control in known)
@@ -182,7 +187,12 @@ def _control(results: Sequence[RatioSummary], said: str, *, by_seed: bool) -> Ma
         "too wide": wide,
     }
     word = next((word for word, holds in words.items() if holds), "equal")
-    return Mark(name="control", word=word, ok=word in ("equal", "seeds instead"), explanation=said)
+    return Mark(
+        name="control",
+        word=word,
+        ok=word in ("equal", "seeds instead"),
+        explanation=NO_CONTROL if by_seed else control_sentence(results),
+    )
 
 
 def _quiet(arms: Sequence[ArmSummary], results: Sequence[RatioSummary]) -> Mark:
@@ -199,14 +209,15 @@ def _quiet(arms: Sequence[ArmSummary], results: Sequence[RatioSummary]) -> Mark:
     return Mark(name=QUIET, word=word, ok=word == "quiet", explanation=". ".join(said))
 
 
-def _same_work(arms: Sequence[ArmSummary], results: Sequence[RatioSummary], of: Comparison | None) -> Mark:
-    """Whether all arms train the same: gradients or, of scripts, all that was seen of them. What is worst has the word."""
-    equality = of.equality if of else None
+def _same_work(place: Point) -> Mark:
+    """Whether all arms train the same: gradients or, of scripts, all that was seen of them. The worst finding is shown."""
+    arms, equality = place.arms, place.equality
+    differences, lines = (place.differences, first_lines(place)) if isinstance(place, Comparison) else ([], [])
     wrong = [arm.name for arm in arms if arm.status == "wrong" or (arm.parity and not arm.parity.passed)]
-    unlike = [result.candidate for result in results if result.withheld_by == "work"]
+    unlike = [result.candidate for result in place.results if result.withheld_by == "work"]
     timed = [arm for arm in arms if arm.launches] or arms
     unchecked = [arm.name for arm in timed if arm.parity is None] if equality is None else []
-    shown = [one for one in of.differences if not (one.is_note or one.withholds)] if of else []
+    shown = [one for one in differences if not (one.is_note or one.withholds)]
     unasked = [one.field for one in shown if one.changes_work or not one.allowed]
     differ = f"{count(len(unasked), 'setting')} differ{'s' if len(unasked) == 1 else ''}"
     found = [
@@ -220,7 +231,7 @@ def _same_work(arms: Sequence[ArmSummary], results: Sequence[RatioSummary], of: 
     said = [f"{lead}: {', '.join(dict.fromkeys(names))}" for _, names, lead in found if names]
     if equality is None and not said:
         said = ["The same samples gave the same gradients in all arms, before they were timed"]
-    return Mark(name="same work", word=word, ok=word == "same", explanation=". ".join([*(first_lines(of) if of else []), *said]))
+    return Mark(name="same work", word=word, ok=word == "same", explanation=". ".join([*lines, *said]))
 
 
 def _compared(comparison: Comparison) -> str:
@@ -248,38 +259,18 @@ def _ranks(ranks: int, hosts: int, device: str, *, drawn: str) -> str:
     return f"{count(ranks, 'rank')} on {drawn}{count(hosts, 'host')} ({kind})" if hosts else count(ranks, "rank")
 
 
-def _next_step(comparison: Comparison) -> str | None:
+def _next_step(shown: Comparison | Study) -> str | None:
     """What to do about what is worst; None where there is nothing."""
-    bad = [arm for arm in comparison.arms if arm.has_failed and arm.role != "control"]
+    bad = [(arm, name) for name, place in shown.places.items() for arm in place.arms if arm.has_failed and arm.role != "control"]
     if bad:
-        return f"Fix {bad[0].name} and run again: it {BAD[bad[0].status]}, see 'What failed?'"
-    shares = [arm.step_shares for arm in comparison.arms if arm.step_shares and arm.competes]
+        arm, point = bad[0]
+        where, see = (f" at {point}", "") if point else ("", ", see 'What failed?'")
+        return f"Fix {arm.name}{where} and run again: it {BAD[arm.status]}{see}"
+    if isinstance(shown, Study):
+        return None
+    shares = [arm.step_shares for arm in shown.arms if arm.step_shares and arm.competes]
     starved = bool(shares) and all(bottleneck_of(own) == "input" for own in shares)
-    return next_step(comparison.candidates) or ("Give the loaders more workers: the input limits every arm" if starved else None)
-
-
-def _of_study(study: Study) -> FirstScreen:
-    """A line for each candidate at each point."""
-    names = [arm.name for arm in study.points[0].arms if arm.role == "candidate"]
-    candidates = [
-        _candidate(arm, point.result(name), point=point.name)
-        for name in names
-        for point in study.points
-        if (arm := point.arm(name)).status != "not at this point"
-    ]
-    ranks = sorted({point.world_size for point in study.points})
-    span = f"{ranks[0]}" if len(ranks) == 1 else f"{ranks[0]} to {ranks[-1]}"
-    parts = [study.workload, count(len(study.points), "point"), f"{span} ranks, {study.scaling} scaling"]
-    bad = [(point, arm) for point in study.points for arm in point.arms if arm.has_failed and arm.role != "control"]
-    measured = [point for point in study.points if point.results]
-    by_point = [_marks(point.arms, point.results, control=control_sentence(point.results)) for point in measured]
-    return FirstScreen(
-        headline=study.headline,
-        candidates=candidates,
-        marks=[_worst(marks, [point.name for point in measured]) for marks in zip(*by_point, strict=True)],
-        compared=", ".join(parts),
-        next_step=f"Fix {bad[0][1].name} at {bad[0][0].name}: it {BAD[bad[0][1].status]}" if bad else None,
-    )
+    return next_step(shown.candidates) or ("Give the loaders more workers: the input limits every arm" if starved else None)
 
 
 def _worst(marks: Sequence[Mark], points: Sequence[str]) -> Mark:
