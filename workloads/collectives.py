@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
-from pydantic import BaseModel, BeforeValidator, Field, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, field_validator
 
 from measurement.communicator import Communicator, ReduceOp
 from measurement.errors import PlanError, unknown_name
@@ -54,14 +54,8 @@ class CollectivesOptions(PlanOptions):
 
     operations: tuple[str, ...] | Literal["all"] | None = Field(default=None, min_length=1)
     """Operations to time, by name. None: the common ones. ``all``: all that the number of ranks allows."""
-    sizes: tuple[Size, ...] | None = Field(default=None, min_length=1)
-    """Message sizes, in bytes or as "64 KiB". None: from ``first`` to ``last``, as in nccl-tests."""
-    first: Size = 1 << 10
-    """Smallest message."""
-    last: Size = 1 << 26
-    """Largest message."""
-    factor: int = Field(default=4, ge=2)
-    """Each message is this many times as large as the one before."""
+    sizes: tuple[Size, ...] = Field(default=tuple(1 << bits for bits in range(10, 27, 2)), min_length=1)
+    """Message sizes, in bytes or as "64 KiB". Left out: from 1 KiB to 64 MiB, each four times the one before."""
     dtype: Annotated[tuple[DType, ...], BeforeValidator(_listed)] = Field(default=("float32",), min_length=1)
     """One type of elements, or several; each has cases of its own."""
     op: Annotated[tuple[ReduceOp, ...], BeforeValidator(_listed)] = Field(default=("sum",), min_length=1)
@@ -78,23 +72,6 @@ class CollectivesOptions(PlanOptions):
             if name not in OPERATIONS:
                 raise ValueError(unknown_name("operation", name, OPERATIONS))
         return names
-
-    @model_validator(mode="after")
-    def _one_way_to_say_sizes(self) -> CollectivesOptions:
-        if self.sizes is not None and self.model_fields_set & {"first", "last", "factor"}:
-            raise ValueError("sizes is given, and first, last or factor, too; leave one of them out")
-        if self.first > self.last:
-            raise ValueError(f"first {format_size(self.first)} is larger than last {format_size(self.last)}")
-        return self
-
-    def message_sizes(self) -> list[int]:
-        """The sizes in order, each once."""
-        if self.sizes is not None:
-            return sorted(set(self.sizes))
-        found = [self.first]
-        while found[-1] * self.factor <= self.last:
-            found.append(found[-1] * self.factor)
-        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +124,7 @@ class Collectives(MicroBenchmark):
             raise PlanError(f"workload 'collectives' needs 2 ranks or more, and world_size is {world_size}")
         variants = [variant for name in self._operations(world_size) for variant in self._variants_of(name)]
         self._variants = {variant.label: variant for variant in variants}
-        sizes = self.options.message_sizes()
+        sizes = sorted(set(self.options.sizes))
         return [self._case(variant, size, world_size) for variant in self._variants.values() for size in sizes]
 
     def _operations(self, world_size: int) -> list[str]:

@@ -29,8 +29,6 @@ class SGDOptions(InputOptions):
     """Momentum of SGD."""
     weight_decay: float = Field(default=0.0, ge=0)
     """Weight decay of the optimizer."""
-    label_smoothing: float = Field(default=0.0, ge=0, lt=1)
-    """Label smoothing of the training loss (Szegedy et al., arXiv:1512.00567). Evaluation does without."""
 
 
 class Supervised(Workload):
@@ -103,15 +101,11 @@ class Supervised(Workload):
         )
 
     def compute_loss(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-        return self.training_loss(*_answers(model, batch))
+        return functional.cross_entropy(*_answers(model, batch))
 
     def compute_loss_and_hits(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         logits, labels = _answers(model, batch)
-        return self.training_loss(logits, labels), count_hits(logits, labels)
-
-    def training_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Mean cross entropy of logits [n, classes] and labels int64 [n]."""
-        return functional.cross_entropy(logits, labels)
+        return functional.cross_entropy(logits, labels), count_hits(logits, labels)
 
     def evaluation_sums(self, model: nn.Module, batch: tuple[Tensor, Tensor]) -> EvaluationSums:
         return classification_sums(*_answers(model, batch))
@@ -126,10 +120,6 @@ class SGDTrained(Supervised):
 
     options: SGDOptions
     sample_unit = "images"
-
-    def training_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Mean cross entropy, with ``label_smoothing``."""
-        return functional.cross_entropy(logits, labels, label_smoothing=self.options.label_smoothing)
 
     def build_optimizer(self, model: nn.Module) -> Optimizer:
         given = self.options

@@ -244,12 +244,6 @@ def test_operations_dtypes_and_places_are_multiplied_and_only_what_is_unusual_is
     ]
 
 
-def test_sizes_as_nccl_tests_has_them():
-    asked = CollectivesOptions(first="1 KiB", last="20 KiB", factor=2)
-    assert asked.message_sizes() == [1024, 2048, 4096, 8192, 16384]
-    assert CollectivesOptions().message_sizes() == [1 << bits for bits in range(10, 27, 2)]
-
-
 @pytest.mark.parametrize(
     ("given_", "size"), [(65536, 65536), ("65536", 65536), ("64KiB", 65536), ("64 KiB", 65536), ("1 GiB", 1 << 30)]
 )
@@ -270,8 +264,6 @@ def test_a_size_survives_its_own_text(size):
         ({"workload_options": {"operations": ["all_redcue"]}}, "unknown operation 'all_redcue'; did you mean 'all_reduce'?"),
         ({"workload_options": {"operations": ["group_all_reduce"]}}, "needs 3 ranks or more, and world_size is 2"),
         ({"workload_options": {"operations": ["reduce"], "root": 2}}, "root 2 is no rank of world_size 2; give 0 to 1"),
-        ({"workload_options": {"sizes": [1024], "first": 1024}}, "sizes is given, and first, last or factor, too"),
-        ({"workload_options": {"first": "1 MiB", "last": "1 KiB"}}, "first 1MiB is larger than last 1KiB"),
         ({"world_size": 1}, "needs 2 ranks or more, and world_size is 1"),
         ({"world_size": 1, "arms": {"ddp": {"backend": "single"}}}, "backend 'single' offers no collectives"),
     ],

@@ -270,14 +270,3 @@ def test_no_workload_imports_torchvision_before_it_is_asked_for():
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [getattr(node, "module", "") or ""]
             assert not {name.partition(".")[0] for name in names} & {"torchvision", "PIL"}, path
             assert "workloads.data.image_folder" not in names, path
-
-
-def test_smoothed_labels_are_learnt_and_not_evaluated(tmp_path):
-    write_mnist(tmp_path)
-    plain, smoothed = (workload("mnist", tmp_path, label_smoothing=share) for share in (0.0, 0.1))
-    model = plain.build_model().eval()
-    batch = next(plain.batches(rank=0, world_size=1, device=torch.device("cpu")))
-    logits = model(batch[0]).log_softmax(dim=1)
-    wanted = -(0.9 * logits[range(len(batch[1])), batch[1]] + 0.1 * logits.mean(dim=1)).mean()
-    assert torch.allclose(smoothed.compute_loss(model, batch), wanted)
-    assert smoothed.evaluation_sums(model, batch) == plain.evaluation_sums(model, batch)
