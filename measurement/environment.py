@@ -8,6 +8,7 @@ import re
 import tempfile
 from collections.abc import Mapping, Sequence
 
+from measurement.agent.ringside_agent.machine.host import select
 from measurement.conditions.disturbing_variables import TABLE
 from measurement.errors import PlanError
 
@@ -78,18 +79,12 @@ def looks_secret(name: str) -> bool:
 
 def steering_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables that steer the frameworks, without secrets and without what differs from rank to rank anyway."""
-    return {
-        name: value
-        for name, value in sorted(environment.items())
-        if name.startswith(STEERING) and not name.startswith(PER_RANK) and not looks_secret(name)
-    }
+    return select(environment, STEERING, left_out=PER_RANK, secret=SECRET.pattern)
 
 
 def recorded_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """What a rank reports of its environment: ``steering_environment``, and what may disturb."""
-    return steering_environment(environment) | {
-        name: value for name, value in sorted(environment.items()) if name.startswith(DISTURBING)
-    }
+    return select(environment, STEERING + DISTURBING, left_out=PER_RANK, secret=SECRET.pattern)
 
 
 def local_environment(environment: Mapping[str, str]) -> dict[str, str]:

@@ -16,8 +16,7 @@ from measurement.records.record import Failure
 from runners.driver.arm_processes import LAST_WORDS, ArmProcesses
 from runners.hosts.placement import Placement
 from runners.processes.supervisor_server import SupervisorServer
-from runners.protocol.lost_peers import mentions_lost_peer
-from runners.protocol.messages import ErrorReply, Reply
+from runners.protocol.messages import ErrorReply, Reply, mentions_lost_peer
 from runners.scripts.arrival import first_traceback, hint_of, look_at, why_others, why_silent
 
 SETTLE_S = 1.0

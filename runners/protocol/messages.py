@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -290,6 +291,24 @@ class ErrorReply(Message):
     """The lines of the user's code around it."""
     at_s: float
     """When it was raised, seconds since the epoch by the rank's host. The first to raise is the cause; the others lost a peer."""
+
+
+LOST_PEER = re.compile(
+    r"(closed|reset) by peer|broken pipe|remote process exited|pair closure|has been shut down"
+    r"|connection (refused|lost|closed|was likely closed)|network error|no route to host|timed? ?out"
+    r"|end of file|socket closed|ncclRemoteError|DistStoreError|DistNetworkError|MPI_ERR_PROC_FAILED|MPI_Abort"
+    r"|is killed by signal: Terminated",
+    re.IGNORECASE,
+)
+"""Gloo, NCCL, Horovod, MPI, c10d's store and sockets; torch's loaders, whose processes a launcher ends with the first rank."""
+
+CAUSE_FIRST_S = 3.0
+"""A rank that lost a peer ends so much later: launchers end all ranks with the first, and the other has to say why."""
+
+
+def mentions_lost_peer(message: str) -> bool:
+    """Whether an error is likely to follow from the failure of another rank. Pure."""
+    return LOST_PEER.search(message) is not None
 
 
 class EndedReply(Message):

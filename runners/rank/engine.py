@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import gc
 import os
-import resource
-import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -19,9 +17,10 @@ import torch
 from backends import Backend, make_backend
 from measurement.agent.ringside_agent.machine import core_use
 from measurement.agent.ringside_agent.machine.core_use import own_threads, usable_cores
-from measurement.agent.ringside_agent.machine.host import fingerprint
+from measurement.agent.ringside_agent.machine.host import rank_facts
 from measurement.agent.ringside_agent.place import World
 from measurement.conditions.sources import digests, sources_of
+from measurement.environment import recorded_environment
 from measurement.errors import PlanError, WorldSizeMismatchError
 from measurement.plans.settings import SpeedSettings
 from measurement.probes.fingerprint import pci_address
@@ -85,25 +84,15 @@ class Engine:
         """What is counted per second."""
         return self.runner.workload.sample_unit
 
-    def report(self, environment: Mapping[str, str]) -> RankReport:
+    def report(self) -> RankReport:
         """Report what this rank really is: device, threads, cores, versions, optimizer."""
         runner = self.runner
         return RankReport(
-            rank=self.world.rank,
-            local_rank=self.world.local_rank,
-            node_rank=self.world.node_rank,
-            world_size=runner.world.world_size,
-            local_world_size=self.world.local_world_size,
-            launcher=self.world.launcher,
-            host=socket.gethostname(),
-            pid=os.getpid(),
+            **rank_facts(replace(self.world, world_size=runner.world.world_size)),
             device=str(runner.device) if runner.device.type == "cpu" else torch.cuda.get_device_name(runner.device),
             gpu=None if runner.device.type == "cpu" else pci_address(runner.device.index),
-            threads=torch.get_num_threads(),
-            affinity=usable_cores(),
             backend=self.backend.describe(),
-            environment=dict(environment),
-            fingerprint=fingerprint(),
+            environment=recorded_environment(os.environ),
             sources=digests(sources_of(type(runner.workload))),
             **runner.describe(),
         )
@@ -138,12 +127,6 @@ class Engine:
     def drift(self) -> DriftReport | None:
         """What must be alike on all ranks; None for a micro-benchmark."""
         return self.runner.drift() if isinstance(self.runner, Trainer) else None
-
-    def peak_memory_bytes(self) -> int:
-        """Peak resident memory of the process on CPU, peak allocated device memory on GPU."""
-        if self.runner.device.type == "cuda":
-            return torch.cuda.max_memory_allocated(self.runner.device)
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def start_engine(

@@ -22,8 +22,8 @@ from measurement.addresses import split_port
 from measurement.agent.ringside_agent import users_lines
 from measurement.agent.ringside_agent.agent import Agent, Handler
 from measurement.agent.ringside_agent.channel import join
+from measurement.agent.ringside_agent.machine.host import peak_memory_bytes
 from measurement.agent.ringside_agent.settings import RANK_VARIABLE, Settings
-from measurement.environment import recorded_environment
 from measurement.errors import LaunchError, PlanError
 from measurement.probes.start_clock import StartClock
 from measurement.registry import search_beside
@@ -31,8 +31,8 @@ from runners.launchers import make_launcher
 from runners.launchers.rank_variables import read_world
 from runners.processes import remote_results
 from runners.processes.run_processes import RUN_ID
-from runners.protocol.lost_peers import CAUSE_FIRST_S, mentions_lost_peer
 from runners.protocol.messages import (
+    CAUSE_FIRST_S,
     COMMANDS,
     Answer,
     BlockCommand,
@@ -48,6 +48,7 @@ from runners.protocol.messages import (
     StartedReply,
     TraceCommand,
     TraceReply,
+    mentions_lost_peer,
 )
 from runners.rank.remote_error import describe_error
 from runners.rank.resources import take_resources
@@ -209,11 +210,11 @@ class EngineRank:
 
     def _report_finished(self) -> FinishedReply:
         engine = self._engine
-        report = engine.report(recorded_environment(os.environ))
-        return FinishedReply(report=report, peak_memory_bytes=engine.peak_memory_bytes(), drift=engine.drift())
+        report = engine.report()
+        return FinishedReply(report=report, peak_memory_bytes=peak_memory_bytes(engine.runner.device), drift=engine.drift())
 
     def _start(self) -> StartedReply:
         self._engine = self.start()
-        report = self._engine.report(recorded_environment(os.environ))
+        report = self._engine.report()
         self.clock.mark("model")
         return StartedReply(report=report, can=self._engine.can, notes=list(self._engine.notes), start_s=self.clock.stages_s)

@@ -14,6 +14,7 @@ from typing import Any, Mapping
 from . import blocks, endings
 from .agent import Agent
 from .channel import join
+from .machine.host import peak_memory_bytes
 from .place import World, find_world
 from .reading import reports
 from .reading.first_steps import FirstSteps
@@ -100,7 +101,7 @@ class Rank:
     def _finish(self, _: Mapping[str, Any]) -> str:
         script = self.first.script
         report, drift = reports.rank_report(script, self.place), reports.drift(script)
-        peak = reports.peak_memory_bytes(script)
+        peak = peak_memory_bytes(script.device)
         return json.dumps({"kind": "finished", "report": report, "peak_memory_bytes": peak, "drift": drift})
 
     def _tell_last(self, message: Mapping[str, Any]) -> None:

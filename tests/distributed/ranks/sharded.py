@@ -36,7 +36,7 @@ def seen(text, name, world, store):
         "gradients": torch.cat([gradients[name].flatten() for name in sorted(gradients)]).tolist(),
         "parameters": torch.cat([parameters[name].flatten() for name in sorted(gradients)]).tolist(),
         "described": engine.backend.describe(),
-        "kept_bytes": engine.report({}).kept_bytes,
+        "kept_bytes": engine.report().kept_bytes,
         "elements": sum(parameter.numel() for parameter in joined.bare.parameters()),
     }
     engine.runner.release()

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import platform
 import re
+import resource
 import socket
 import sys
-from typing import Any
+from typing import Any, Mapping, Sequence
 
+from ..place import World
 from ..settings import Settings
 from ..supervision.rank_supervisor import read
 from .core_use import usable_cores
@@ -63,11 +65,35 @@ def gpu_facts() -> dict[str, Any]:
     return {"gpus": names, "driver": driver[1] if driver else None, "cuda": sys.modules["torch"].version.cuda if names else None}
 
 
+def rank_facts(world: World) -> dict[str, Any]:
+    """Where a rank stands, on which host, and what it has of that. In a process that has imported torch."""
+    place = {name: value for name, value in vars(world).items() if name != "gives"}
+    return {
+        **place,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "threads": sys.modules["torch"].get_num_threads(),
+        "affinity": usable_cores(),
+        "fingerprint": fingerprint(),
+    }
+
+
+def peak_memory_bytes(device: Any) -> int:
+    """Peak resident memory of this process on CPU, peak allocated device memory on GPU."""
+    if device is not None and device.type == "cuda":
+        return int(sys.modules["torch"].cuda.max_memory_allocated(device))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
 def steering(settings: Settings) -> dict[str, str]:
-    """The variables that steer the frameworks or disturb, without secrets and what differs from rank to rank anyway."""
-    recorded, left_out = tuple(settings.recorded), tuple(settings.left_out)
+    """The variables of this process that steer the frameworks or disturb, by the lists that the driver has."""
+    return select(os.environ, settings.recorded, left_out=settings.left_out, secret=settings.secret)
+
+
+def select(environment: Mapping[str, str], begins: Sequence[str], *, left_out: Sequence[str], secret: str) -> dict[str, str]:
+    """The variables that begin so, without those of ``left_out`` and those that look ``secret``, a regular expression."""
     return {
         name: value
-        for name, value in sorted(os.environ.items())
-        if name.startswith(recorded) and not name.startswith(left_out) and not re.search(settings.secret, name, re.IGNORECASE)
+        for name, value in sorted(environment.items())
+        if name.startswith(tuple(begins)) and not name.startswith(tuple(left_out)) and not re.search(secret, name, re.IGNORECASE)
     }

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import resource
-import socket
 import sys
 from typing import Any
 
 from ..machine import host
-from ..machine.core_use import usable_cores
 from ..place import World
 from . import libraries
 from .script import Script
@@ -25,17 +21,8 @@ def rank_report(script: Script, place: World) -> dict[str, Any]:
     loader = script.loader
     batch = getattr(loader, "batch_size", None) or getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
     return {
-        "rank": place.rank,
-        "local_rank": place.local_rank,
-        "node_rank": place.node_rank,
-        "world_size": place.world_size,
-        "local_world_size": place.local_world_size,
-        "launcher": place.launcher,
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
+        **host.rank_facts(place),
         "device": str(script.device or "cpu"),
-        "threads": torch.get_num_threads(),
-        "affinity": usable_cores(),
         "seed": torch.initial_seed(),
         "local_batch_size": batch if isinstance(batch, int) else 0,
         "micro_steps": max(1, script.accumulation),
@@ -43,7 +30,6 @@ def rank_report(script: Script, place: World) -> dict[str, Any]:
         "backend": libraries.describe(script),
         "model": script.model_report(),
         "environment": host.steering(script.settings),
-        "fingerprint": host.fingerprint(),
     }
 
 
@@ -62,12 +48,3 @@ def drift(script: Script) -> dict[str, Any]:
     some = named[:: max(1, len(named) // DRIFT_PARAMETERS)]
     parameters = {name: some_elements(one, DRIFT_ELEMENTS) for name, one in some}
     return {"hyperparameters": hyperparameters(groups), "parameters": parameters}
-
-
-def peak_memory_bytes(script: Script) -> int:
-    """Peak resident memory on CPU, peak allocated device memory on GPU."""
-    torch: Any = sys.modules["torch"]
-    device = script.device
-    if device is not None and device.type == "cuda":
-        return int(torch.cuda.max_memory_allocated(device))
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
