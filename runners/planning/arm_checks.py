@@ -100,8 +100,9 @@ def require_executables(arms: dict[str, ArmSetup]) -> None:
     for setup in arms.values():
         container, path = setup.plan.container, setup.place.environment(search_path()).get("PATH", search_path())
         if container and not setup.plan.hosts:
-            load = "load the module that has it, or give its path in container"
-            require_program(container[0], path=search_path(), folder=here, remedy=load)
+            with about("container"):
+                load = "load the module that has it, or give its path"
+                require_program(container[0], path=search_path(), folder=here, remedy=load)
         with about(f"arm '{setup.name}'"):
             require_program(setup.launcher.executable, path=path, folder=here, remedy=remedy)
         require_mpi(setup, path)

@@ -6,6 +6,7 @@ import os
 import shlex
 import shutil
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,8 +51,23 @@ class CommandPlace:
         is_here = self.file is None or (self.commit is None and self.typed_in == Path.cwd())
         return reference if is_here else f"{self.folder / str(self.file)}:{reference.rpartition(':')[2]}"
 
-    def typed(self) -> list[str]:
-        """What a person types before the command, to be where it starts: in a new checkout of a commit, which stays."""
+    def shell_line(self, command: str, *, environment: Mapping[str, str], path: str, host: str = "") -> str:
+        """Return a line that a person can paste, which runs a command as an arm's launcher does.
+
+        Args:
+            command: as typed in a shell.
+            environment: variables that it needs besides those of the user's shell.
+            path: its PATH. Only the first folder is named, where the user's PATH does not begin with it.
+            host: where to type it; empty: here.
+        """
+        first = path.split(os.pathsep)[0]
+        needs_path = first != os.environ.get("PATH", "").split(os.pathsep)[0]
+        words = [f'PATH={shlex.quote(first)}:"$PATH"'] if needs_path else []
+        words += [f"{name}={shlex.quote(value)}" for name, value in environment.items() if name != "PATH"]
+        return " && ".join([*self._typed(), " ".join([*words, command])]) + (f"  # on {host}" if host else "")
+
+    def _typed(self) -> list[str]:
+        """What is typed before the command, to be where it starts: in a new checkout of a commit, which stays."""
         if self.repository is None or self.commit is None:
             return [] if self.typed_in == Path.cwd() else [f"cd {shlex.quote(str(self.typed_in))}"]
         checkout = self.repository.with_name(f"{self.repository.name}-{self.commit[:12]}")

@@ -23,7 +23,6 @@ from runners.launchers import HostCommand, Launcher, LaunchJob
 from runners.launchers.base import interface_environment
 from runners.launchers.slurm_job import slurm_job
 from runners.planning.command_place import CommandPlace
-from runners.planning.shell_lines import shell_line
 from runners.planning.standalone_flags import MODULES, words_for
 from runners.processes import remote
 from runners.processes.local import base_environment, search_path
@@ -207,11 +206,10 @@ class ArmSetup(LaunchedArm):
         job = self._job(placement, flags, chosen, master_port=DEFAULT_PORT)
         started = self.launcher.commands(job)
         return "\n".join(
-            shell_line(
+            self.place.shell_line(
                 shlex.join(one.argv),
                 environment=one.environment,
                 path=self.environment.get("PATH", search_path()),
-                start=self.place.typed(),
                 host=one.host if len(started) > 1 else "",
             )
             for one in started

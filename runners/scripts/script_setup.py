@@ -39,7 +39,6 @@ from runners.launchers.slurm_job import slurm_job
 from runners.planning.arms import require_driven, require_no_secrets, seed_of
 from runners.planning.command_place import CommandPlace, activated, require_program, resolve_place
 from runners.planning.launched_arms import ArmStart, LaunchedArm
-from runners.planning.shell_lines import shell_line
 from runners.processes import remote
 from runners.processes.local import OUR_PYTHON
 from runners.processes.run_processes import RUN_ID
@@ -119,7 +118,7 @@ class ScriptSetup(LaunchedArm):
     def command(self, placement: Placement, seed: int) -> str:
         flag, asked = self.plan.scripts.seed_flag, self.arm.command or ""
         line = shlex.join(seeded(self.line, flag, seed).words) if flag else asked
-        return shell_line(line, environment=self.chosen, path=self.inherited["PATH"], start=self.place.typed())
+        return self.place.shell_line(line, environment=self.chosen, path=self.inherited["PATH"])
 
     @property
     def environment(self) -> dict[str, str]:

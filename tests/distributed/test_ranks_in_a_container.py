@@ -54,4 +54,4 @@ def test_what_the_host_has_not_is_missed_without_the_container(tmp_path, box):
 
 def test_a_container_without_its_program_is_told_before_anything_starts(tmp_path):
     refused = compare(tmp_path, container="apptainr exec image.sif python3", code=2).done.stderr
-    assert "container begins with 'apptainr', which is no program on PATH" in refused
+    assert "container: 'apptainr' is not on PATH; load the module that has it" in refused

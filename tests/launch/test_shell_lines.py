@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 
 import pytest
 import typer
@@ -19,7 +20,7 @@ from runners.flags import command, values_of
 from runners.hosts.placement import Placement
 from runners.launchers import HostSlots
 from runners.planning.arms import job_of, resolve_arms
-from runners.planning.shell_lines import shell_line
+from runners.planning.command_place import CommandPlace
 from runners.planning.standalone_flags import FLAGS, MODULES, RunOptions, plan_content
 from runners.standalone.command import resolve_plan
 from tests.conftest import TINY, needs_horovod, ringside_here, write_plan
@@ -83,8 +84,9 @@ def test_what_is_pasted_is_what_is_measured(arm, changes):
 
 def test_a_line_says_where_it_starts_and_what_it_needs_and_no_secret(monkeypatch):
     monkeypatch.setenv("PATH", "/venv/bin:/bin")
-    said = shell_line("run x", environment={"A": "b c", "PATH": "none"}, path="/own bin:/venv/bin", start=["cd x"], host="host1")
-    assert said == "cd x && PATH='/own bin':\"$PATH\" A='b c' run x  # on host1"
+    place = CommandPlace(typed_in=Path("/x y"))
+    said = place.shell_line("run x", environment={"A": "b c", "PATH": "none"}, path="/own bin:/venv/bin", host="host1")
+    assert said == "cd '/x y' && PATH='/own bin':\"$PATH\" A='b c' run x  # on host1"
     _, setup = setup_of({"backend": "ddp", "environment": {"A": "b c"}}, workload_options={"api_token": "planted"})
     one = Placement(hosts=(HostSlots(host="h1", slots=1), HostSlots(host="h2", slots=1)), cores={"h1": 1, "h2": 1})
     first, second = setup.command(one, 1).splitlines()

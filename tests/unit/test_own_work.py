@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import pytest
@@ -240,7 +241,7 @@ def test_a_command_of_a_commit_starts_in_its_worktree(repository, monkeypatch):
     assert (setup.recorded["commit"], setup.sources()) == (git(repository, "rev-parse", "v1").strip(), {})
     assert (setup.place.folder / "train.py").is_file() and setup.place.folder != repository
     checkout = repository.with_name(f"{repository.name}-{setup.recorded['commit'][:12]}")
-    assert setup.place.typed()[1] == f"cd {checkout}"
+    assert f" && cd {checkout} && " in setup.place.shell_line("x", environment={}, path="")
     for changes, message in (
         ({"command": f"{sys.executable} none.py"}, "arm 'a': commit 'v1' has no file 'none.py'"),
         ({"command": f"{sys.executable} {repository}/train.py"}, "train.py' lies where it is, and not in the commit; name it from"),
@@ -257,6 +258,6 @@ def test_ranks_of_a_back_end_start_in_their_arms_directory(tmp_path):
     place = resolve_arms(check({"a": ddp(directory=str(tmp_path)), "b": ddp()}, workload="own.py:Net"))["a"].place
     assert place.folder == tmp_path
     assert place.workload_here("own.py:Net") == f"{tmp_path}/own.py:Net"
-    assert place.typed() == [f"cd {tmp_path}"]
+    assert place.shell_line("x", environment={}, path=os.environ["PATH"]) == f"cd {tmp_path} && x"
     with pytest.raises(PlanError, match="arm 'a': directory '/no/such' is not a folder"):
         resolve_arms(check({"a": ddp(directory="/no/such"), "b": ddp()}))
