@@ -13,7 +13,7 @@ from reports.wording.comparison_sentences import chance_lines, first_line, input
 from reports.wording.disturbances import run_lines
 from reports.wording.formatting import count, listed, percent, seconds, with_interval
 from reports.wording.headlines import MOST_WORDS, fitting
-from reports.wording.reasons import caution_lines
+from reports.wording.reasons import caution_lines, verdict_word
 
 NO_TIMING = "without timing"
 DECIDED = ("faster", "slower")
@@ -118,7 +118,7 @@ def verdicts_sentence(points: Sequence[StudyPoint], name: str, baseline: str) ->
 def _verdict(point: StudyPoint, name: str) -> str:
     result = point.result(name)
     if result is not None and result.throughput_ratio is not None:
-        return result.verdict
+        return verdict_word(result)
     status = point.arm(name).status
     return NO_TIMING if status == "ok" else status
 
@@ -145,20 +145,15 @@ def scaling_sentence(points: Sequence[StudyPoint], name: str, *, brief: bool = F
     """Speed-up and efficiency at the most ranks that the arm was measured with."""
     most = max(points, key=lambda point: (point.arm(name).speed_up is not None, point.world_size))
     arm = most.arm(name)
-    if arm.speed_up is None or arm.scaling_efficiency is None or len({point.world_size for point in points}) == 1:
-        return None
-    if most.world_size == 1:
+    if arm.speed_up is None or arm.scaling_efficiency is None or most.world_size in (1, min(point.world_size for point in points)):
         return None
     efficiency = f"{arm.scaling_efficiency.value:.0%}" if brief else with_interval(arm.scaling_efficiency, "{:.0%}".format)
     base = (arm.scaling_baseline or "").partition(" (")[0] if brief else arm.scaling_baseline
+    used = count(units(arm, most), "core" if most.device == "cpu" else "GPU")
     return (
-        f"{name} at {most.name} ({most.world_size} ranks on {_units(arm, most)}): {arm.speed_up.value:.2f} times the throughput of "
+        f"{name} at {most.name} ({most.world_size} ranks on {used}): {arm.speed_up.value:.2f} times the throughput of "
         f"{base}, an efficiency of {efficiency}"
     )
-
-
-def _units(arm: ArmSummary, point: StudyPoint) -> str:
-    return count(units(arm, point), "core" if point.device == "cpu" else "GPU")
 
 
 def trained_to(target_accuracy: float | None) -> str:
@@ -180,22 +175,22 @@ def training_sentence(points: Sequence[StudyPoint], name: str, plan: Plan) -> st
 
 
 def warnings(points: Sequence[StudyPoint], plan: Plan) -> list[str]:
-    """What a reader must know before believing the figures."""
+    """What a reader must know before believing the figures, point by point."""
+    said = [f"{point.name}: {line}" for point in points for line in _point_warnings(point)]
     compared = [point.results for point in points if any(result.throughput_ratio is not None for result in point.results)]
-    said = [f"{point.name}: {line}" for point in points for line in point.elsewhere]
-    said += [f"{point.name}: {first_line(point.cause)}" for point in points if point.cause]
-    for point in points:
-        failed = [arm for arm in point.arms if arm.has_failed and arm.errors and not point.cause]
-        said += [f"{point.name}: {arm.name} is {arm.status}: {first_line(arm.errors[0].message)}" for arm in failed]
-    said += [
-        f"{point.name}: the control failed, see its own report"
-        for point in points
-        if any(result.control_failed for result in point.results)
-    ]
-    said += [f"{point.name}: {line}" for point in points for line in run_lines(point.results)]
-    said += [f"{point.name}: {line}" for point in points for line in caution_lines(point.results)]
     results = [result for of_point in compared for result in of_point]
     return said + chance_lines(results, comparisons=len(compared), kind="points", confidence=plan.measurement.confidence)
+
+
+def _point_warnings(point: StudyPoint) -> list[str]:
+    failed = [arm for arm in point.arms if arm.has_failed and arm.errors]
+    return [
+        *point.elsewhere,
+        *([first_line(point.cause)] if point.cause else [f"{arm.name} is {arm.status}: {cause_of(arm)}" for arm in failed]),
+        *["the control failed, see its own report" for result in point.results if result.control_failed][:1],
+        *run_lines(point.results),
+        *caution_lines(point.results),
+    ]
 
 
 def cause_of(arm: ArmSummary) -> str:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+from typing import get_args
 
 import pytest
 from scipy import stats
 
 from reports.conclusions.verdict import decide, farthest, to_decide
-from reports.estimate import Estimate
+from reports.estimate import Caution, Estimate
+from reports.parts_schema import ChangeWithheld, NoDifference
+from reports.schema import Withheld
 from reports.statistics.intervals import RatioEstimate
+from reports.wording.reasons import REASONS
 
 
 def interval(low, estimate, high):
@@ -119,3 +123,10 @@ def test_few_launches_hardly_tell_how_much_longer_and_two_do_not():
 )
 def test_where_nothing_can_be_said_there_is_no_number(one, minutes):
     assert to_decide(one, threshold=0.01, measured=minutes, launches=5) is None
+
+
+@pytest.mark.parametrize("name", [*get_args(Withheld), *get_args(Caution), *get_args(ChangeWithheld), *get_args(NoDifference)])
+def test_every_reason_has_its_words(name):
+    reason = REASONS[name]
+    assert reason.explanation if name in get_args(NoDifference) else reason.brief
+    assert reason.next_step or name in (*get_args(NoDifference), "launches"), "what to do about it"
