@@ -23,50 +23,12 @@ class _Counted(BaseModel):
     model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
 
-class Traffic(_Counted):
-    """What passed over one network interface."""
-
-    sent_bytes: int
-    received_bytes: int
-    sent_packets: int
-    received_packets: int
-
-    @property
-    def packets(self) -> int:
-        """Sent and received."""
-        return self.sent_packets + self.received_packets
-
-    def since(self, before: Traffic) -> Traffic:
-        """What passed after an earlier reading."""
-        return Traffic(
-            sent_bytes=self.sent_bytes - before.sent_bytes,
-            received_bytes=self.received_bytes - before.received_bytes,
-            sent_packets=self.sent_packets - before.sent_packets,
-            received_packets=self.received_packets - before.received_packets,
-        )
-
-
-class _GpuState(_Counted):
-    """One GPU at one time; None where it does not tell."""
-
-    utilisation: float | None
-    """Share of the last sample, up to a second long, in which the GPU worked."""
-    sm_mhz: int | None
-    memory_used_bytes: int | None
-    slowed_by: int | None
-    """NVML's bits, see ``SLOWED_BY``."""
-
-
-class GpuCounters(_GpuState):
-    """The counters of one GPU at one time."""
-
-    energy_mj: int | None
-
-
-class GpuUse(_GpuState):
-    """What one GPU did: its state at the end, and the energy that it took."""
-
-    energy_j: float | None
+Traffic = dict[str, int]
+"""What passed over a network interface: ``sent_bytes``, ``received_bytes``, ``sent_packets``, ``received_packets``."""
+Gpu = dict[str, float | None]
+"""A GPU's ``utilisation`` (share of the last sample, up to a second long, in which it worked), ``sm_mhz``, ``memory_used_bytes``
+and ``slowed_by`` (NVML's bits, see ``SLOWED_BY``); and its energy, ``energy_mj`` until then or ``energy_j`` meanwhile. None where
+it does not tell."""
 
 
 class HostUse(_Counted):
@@ -82,12 +44,12 @@ class HostUse(_Counted):
     """By interface, those that nothing passed over left out."""
     energy_j: dict[str, float]
     """By processor package; empty where it cannot be read."""
-    gpus: dict[int, GpuUse]
+    gpus: dict[int, Gpu]
 
     def link_bytes(self, interface: str | None) -> tuple[int, int]:
         """Bytes sent and received over one interface; None: over all that lead to other hosts."""
         found = [traffic for name, traffic in self.network.items() if (name == interface if interface else name != LOOPBACK)]
-        return sum(traffic.sent_bytes for traffic in found), sum(traffic.received_bytes for traffic in found)
+        return sum(traffic["sent_bytes"] for traffic in found), sum(traffic["received_bytes"] for traffic in found)
 
     def rows(self) -> Iterator[tuple[str, str, float]]:
         """What is measured, of which interface, package or GPU, and the value."""
@@ -96,12 +58,12 @@ class HostUse(_Counted):
         yield "memory_bytes", "", self.memory_bytes
         yield "busy_s", "", sum(self.core_busy_s)
         for interface, traffic in self.network.items():
-            for name, number in traffic:
+            for name, number in traffic.items():
                 yield name, interface, number
         for package, joules in self.energy_j.items():
             yield "energy_j", package, joules
         for gpu, use in self.gpus.items():
-            for name, value in use:
+            for name, value in use.items():
                 if value is not None:
                     yield f"gpu_{name}", str(gpu), value
 
@@ -117,18 +79,21 @@ class HostCounters(_Counted):
     network: dict[str, Traffic]
     energy_uj: dict[str, tuple[int, int]]
     """Microjoules taken, and where the counter begins anew."""
-    gpus: dict[int, GpuCounters]
+    gpus: dict[int, Gpu]
 
     def since(self, before: HostCounters) -> HostUse:
         """What happened after an earlier reading of the same host. Cores and interfaces that were not there then are left out."""
-        known = {name: before.network[name] for name in self.network if name in before.network}
-        passed = {name: self.network[name].since(then) for name, then in known.items() if self.network[name].packets > then.packets}
+        passed = {
+            name: {count: number - before.network[name][count] for count, number in now.items()}
+            for name, now in self.network.items()
+            if name in before.network
+        }
         return HostUse(
             wall_s=self.at_s - before.at_s,
             core_busy_s=[now - then for now, then in zip(self.core_busy_s, before.core_busy_s, strict=False)],
             memory_used_bytes=self.memory_used_bytes,
             memory_bytes=self.memory_bytes,
-            network=passed,
+            network={name: traffic for name, traffic in passed.items() if sum(traffic.values()) > 0},
             energy_j={
                 name: (now - before.energy_uj[name][0]) % limit / 1e6
                 for name, (now, limit) in self.energy_uj.items()
@@ -138,9 +103,10 @@ class HostCounters(_Counted):
         )
 
 
-def _gpu_use(before: GpuCounters, now: GpuCounters) -> GpuUse:
-    taken = None if now.energy_mj is None or before.energy_mj is None else (now.energy_mj - before.energy_mj) / 1e3
-    return GpuUse(energy_j=taken, **now.model_dump(exclude={"energy_mj"}))
+def _gpu_use(before: Gpu, now: Gpu) -> Gpu:
+    state, taken, until = dict(now), now["energy_mj"], before["energy_mj"]
+    del state["energy_mj"]
+    return state | {"energy_j": None if taken is None or until is None else (taken - until) / 1e3}
 
 
 HOST_COLUMNS = {"turn": "Int32", "host": "string", "measure": "string", "of": "string", "value": "float64"}

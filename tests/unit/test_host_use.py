@@ -12,7 +12,7 @@ import pytest
 
 from measurement.plans.plan_file import check_plan
 from measurement.probes.host_counters import read_counters
-from measurement.records.host_use import GpuCounters, HostCounters, Traffic
+from measurement.records.host_use import HostCounters
 from reports import write_reports
 from reports.conclusions.machine import energy_per_sample_j
 from reports.schema import Estimate
@@ -29,23 +29,23 @@ BEFORE = HostCounters(
     core_busy_s=[100.0, 200.0],
     memory_used_bytes=2**30,
     memory_bytes=2**34,
-    network={"lo": Traffic(sent_bytes=5, received_bytes=5, sent_packets=1, received_packets=1)},
+    network={"lo": {"sent_bytes": 5, "received_bytes": 5, "sent_packets": 1, "received_packets": 1}},
     energy_uj={"package-0": (999_000_000, 1_000_000_000)},
-    gpus={0: GpuCounters(energy_mj=5_000, utilisation=0.1, sm_mhz=300, memory_used_bytes=0, slowed_by=0)},
+    gpus={0: {"energy_mj": 5_000, "utilisation": 0.1, "sm_mhz": 300, "memory_used_bytes": 0, "slowed_by": 0}},
 )
-NOTHING = Traffic(sent_bytes=0, received_bytes=0, sent_packets=0, received_packets=0)
+NOTHING = {"sent_bytes": 0, "received_bytes": 0, "sent_packets": 0, "received_packets": 0}
 
 
 def later(**changes):
     """Two seconds after ``BEFORE``."""
-    traffic = Traffic(sent_bytes=2_000_005, received_bytes=1_000_005, sent_packets=301, received_packets=101)
+    traffic = {"sent_bytes": 2_000_005, "received_bytes": 1_000_005, "sent_packets": 301, "received_packets": 101}
     given = {
         "at_s": 12.0,
         "core_busy_s": [101.5, 200.5],
         "memory_used_bytes": 2**31,
         "network": {"lo": traffic, "eth0": traffic},
         "energy_uj": {"package-0": (19_000_000, 1_000_000_000)},
-        "gpus": {0: GpuCounters(energy_mj=605_000, utilisation=0.9, sm_mhz=1900, memory_used_bytes=2**20, slowed_by=0x24)},
+        "gpus": {0: {"energy_mj": 605_000, "utilisation": 0.9, "sm_mhz": 1900, "memory_used_bytes": 2**20, "slowed_by": 0x24}},
     }
     return BEFORE.model_copy(update=given | changes)
 
@@ -53,9 +53,9 @@ def later(**changes):
 def test_two_readings_make_what_happened_between_them():
     use = later().since(BEFORE)
     assert (use.wall_s, use.core_busy_s, use.memory_used_bytes) == (2.0, [1.5, 0.5], 2**31)
-    assert use.network == {"lo": Traffic(sent_bytes=2_000_000, received_bytes=1_000_000, sent_packets=300, received_packets=100)}
+    assert list(use.network) == ["lo"] and list(use.network["lo"].values()) == [2_000_000, 1_000_000, 300, 100]
     assert use.energy_j == {"package-0": 20.0}, "its counter began anew"
-    assert (use.gpus[0].energy_j, use.gpus[0].sm_mhz) == (600.0, 1900)
+    assert (use.gpus[0]["energy_j"], use.gpus[0]["sm_mhz"]) == (600.0, 1900)
     assert later(network=BEFORE.network).since(BEFORE).network == {}, "nothing passed"
 
 
@@ -92,7 +92,7 @@ def test_a_supervisor_reads_the_counters_of_its_host(supervisors):  # noqa: F811
         use = supervisors.tell("arm", 0, "counters")[socket.gethostname()].since(before)
     assert sum(use.core_busy_s) >= 0.4
     assert len(use.core_busy_s) == psutil.cpu_count()
-    assert use.network["lo"].sent_bytes >= 1 << 20
+    assert use.network["lo"]["sent_bytes"] >= 1 << 20
     assert 0 < use.memory_used_bytes < use.memory_bytes == psutil.virtual_memory().total
 
 
