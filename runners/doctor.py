@@ -30,8 +30,7 @@ from measurement.agent.ringside_agent.machine.core_use import usable_cores
 from measurement.errors import LaunchError
 from measurement.own_packages import clashes, on_python_path
 from measurement.probes.fingerprint import BUSY_REMEDY, busy_warning, core_count
-from measurement.probes.installed_libraries import OPEN_MPI, installed_mpi
-from runners.launchers.mpirun import ALLOW_ROOT
+from measurement.probes.installed_libraries import installed_mpi
 from runners.launchers.slurm_job import slurm_job
 from runners.processes.local import find_program
 from runners.processes.remote import last_line
@@ -208,16 +207,7 @@ def launcher_findings() -> list[Finding]:
     mpirun = find_program("mpirun")
     mpi = installed_mpi(mpirun) if mpirun else None
     versions = {"torchrun": installed_version("torch"), "horovodrun": installed_version("horovod"), "mpirun": str(mpi or "")}
-    found = [program_finding("launchers", name, SETUP, version=version or "") for name, version in versions.items()]
-    return [*found, *([as_root_finding()] if mpi and mpi.name == OPEN_MPI and os.geteuid() == 0 else [])]
-
-
-def as_root_finding() -> Finding:
-    """Whether Open MPI lets root start ranks; ``ringside compare`` allows it by itself."""
-    missing = [name for name in ALLOW_ROOT if os.environ.get(name) != "1"]
-    remedy = f"for commands of your own: export {' '.join(f'{name}=1' for name in missing)}" if missing else ""
-    detail = "refused by Open MPI, but under ringside compare" if missing else "allowed"
-    return finding("launchers", "mpirun as root", detail, remedy)
+    return [program_finding("launchers", name, SETUP, version=version or "") for name, version in versions.items()]
 
 
 def gpu_findings() -> list[Finding]:

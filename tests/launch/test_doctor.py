@@ -56,17 +56,6 @@ def test_launchers_are_found_beside_the_interpreter(found):
     assert str(beside / "torchrun") in named(found, "launchers", "torchrun").detail
 
 
-def test_root_is_told_what_mpirun_wants_of_it(monkeypatch):
-    for name in doctor.ALLOW_ROOT:
-        monkeypatch.delenv(name, raising=False)
-    finding = doctor.as_root_finding()
-    assert finding.status == "warning"
-    assert finding.remedy.endswith("export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
-    for name in doctor.ALLOW_ROOT:
-        monkeypatch.setenv(name, "1")
-    assert (doctor.as_root_finding().status, doctor.as_root_finding().remedy) == ("ok", "")
-
-
 def test_horovod_tells_its_controllers_or_why_it_is_missing(found):
     horovod = named(found, "horovod", "horovod")
     if horovod.status == "ok":
