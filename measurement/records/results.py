@@ -104,7 +104,7 @@ class ResultsFolder:
         Raises:
             RecordError: another process does, with which.
         """
-        self.prepare_to_write()
+        importlib.import_module("measurement.records.step_tables")  # one that fails after measuring would lose what was measured
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             self._lock = lock_folder(self.root)
@@ -114,11 +114,6 @@ class ResultsFolder:
             ) from None
         except OSError as error:
             raise RecordError(f"'{self.root}' cannot be written: {error.strerror or error}; give another folder with -o") from error
-
-    @staticmethod
-    def prepare_to_write() -> None:
-        """Import now what writes tables: an import that fails after measuring would lose what was measured."""
-        importlib.import_module("measurement.records.step_tables")
 
     def require_room(self) -> None:
         """Refuse to measure what could not be written.

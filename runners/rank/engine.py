@@ -62,11 +62,6 @@ class Engine:
         return self.runner
 
     @property
-    def gate_comes_first(self) -> bool:
-        """Whether the parity gate is due before what is measured, and not after."""
-        return self.setup.gate_comes_first(self.job.training)
-
-    @property
     def cases(self) -> Mapping[str, Case]:
         """The cases of a micro-benchmark by name; empty where a workload is trained."""
         return self.runner.cases if isinstance(self.runner, MicroBenchmarkRunner) else {}

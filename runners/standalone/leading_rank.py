@@ -13,6 +13,7 @@ from typing import Any
 
 from rich.console import Console
 
+from backends import Backend
 from measurement.errors import ParityError
 from measurement.plans.plan import Arm, Plan
 from measurement.records.record import LaunchRecord
@@ -28,7 +29,6 @@ from runners.protocol.messages import Command, FinishCommand, FinishedReply, Job
 from runners.rank.engine import Engine
 from runners.rank.remote_error import describe_error
 from runners.rank.worker import EngineRank
-from runners.standalone.collective_channel import CollectiveChannel
 from runners.standalone.tables import cases_table, epoch_line, outcome, throughput_table
 
 IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
@@ -37,19 +37,22 @@ They end loaders' processes, too, for which torch raises at SIGCHLD."""
 
 
 class CollectiveSession:
-    """The arm that a standalone run is, seen from rank 0, which carries every command out as the other ranks do."""
+    """The arm that a standalone run is, seen from rank 0, which carries every command out as the other ranks do.
+
+    Commands and replies go over the backend's own collectives, and never while steps are timed.
+    """
 
     starts = 1
     restarting_s = 0.0
     counts_iterations = False
 
-    def __init__(self, name: str, *, rank: EngineRank, channel: CollectiveChannel, folder: Path, started_s: float) -> None:
+    def __init__(self, name: str, *, rank: EngineRank, backend: Backend, folder: Path, started_s: float) -> None:
         """``folder``: where ranks leave the tracebacks of their errors; ``started_s``: when they began, by the monotonic clock."""
         self.name, self.started_s = name, started_s
         self.exit_codes: list[int | None] = []
         self.error: BaseException | None = None
         """What rank 0 raised in a command. It may be that another rank has gone."""
-        self._rank, self._channel, self._folder = rank, channel, folder
+        self._rank, self._backend, self._folder = rank, backend, folder
         self._is_over = self._is_in_step = False
         """Whether the last reports have come, and whether all ranks wait for the next command."""
 
@@ -80,8 +83,8 @@ class CollectiveSession:
         """
         began, self._is_in_step = time.monotonic(), False
         try:
-            self._channel.send(command.model_dump_json())
-            replies = self._channel.reply(self._rank.answer(command).model_dump_json())
+            self._backend.broadcast_bytes(command.model_dump_json().encode())
+            replies = self._backend.all_gather_bytes(self._rank.answer(command).model_dump_json().encode())
         except Exception as error:  # the record tells of it, and the run raises it again
             raise self._failed(error, describe_error(error).message) from error
         except KeyboardInterrupt as error:
@@ -117,7 +120,7 @@ class CollectiveSession:
         if self._is_in_step:
             if not self._is_over:
                 self.finish()
-            self._channel.part(str(error or ""))
+            self._backend.broadcast_bytes(str(error or " ").encode())
 
 
 def _ignore(_number: int, _frame: object) -> None:

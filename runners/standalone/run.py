@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from measurement.agent.ringside_agent.agent import obey
 from measurement.agent.ringside_agent.place import World
@@ -25,12 +25,14 @@ from runners.protocol.messages import CAUSE_FIRST_S, mentions_lost_peer
 from runners.rank.engine import Engine, start_engine
 from runners.rank.remote_error import report_error
 from runners.rank.worker import EngineRank
-from runners.standalone.collective_channel import CollectiveChannel
 from runners.standalone.joint_start import joint_start
 from runners.standalone.rendezvous import rendezvous_store
 
 if TYPE_CHECKING:
-    from backends.base import Store
+    from backends.base import Backend, Store
+
+NOTHING = b" "
+"""A broadcast has at least one byte."""
 
 
 @dataclass(kw_only=True)
@@ -67,13 +69,12 @@ class StandaloneRun:
         if self.world.rank == 0:
             self._import_what_leads()
         engine = self._start(clock)
-        channel = CollectiveChannel(engine.backend)
         rank = EngineRank(start=lambda: engine, clock=clock, log=Path(os.devnull))
         try:
             if engine.runner.world.rank == 0:
-                self._lead(engine, rank, channel, began=began)
+                self._lead(engine, rank, began=began)
             else:
-                self._follow(rank, channel)
+                _follow(rank, engine.backend)
         except RingsideError as error:
             self._say_why(error)
             engine.backend.teardown()
@@ -100,10 +101,11 @@ class StandaloneRun:
                 print(f"note: {note}", flush=True)  # although the output goes to a launcher
         return engine
 
-    def _lead(self, engine: Engine, rank: EngineRank, channel: CollectiveChannel, *, began: float) -> None:
+    def _lead(self, engine: Engine, rank: EngineRank, *, began: float) -> None:
         from runners.standalone.leading_rank import CollectiveSession, lead
 
-        session = CollectiveSession(self.plan.baseline, rank=rank, channel=channel, folder=self.folder.root, started_s=began)
+        where: dict[str, Any] = {"backend": engine.backend, "folder": self.folder.root}
+        session = CollectiveSession(self.plan.baseline, rank=rank, started_s=began, **where)
         try:
             lead(session, engine, plan=self.plan, folder=self.folder, tensorboard=self.options.tensorboard)
         except RingsideError as error:
@@ -111,12 +113,6 @@ class StandaloneRun:
             session.part(error)
             raise
         session.part()
-
-    def _follow(self, rank: EngineRank, channel: CollectiveChannel) -> None:
-        """Carry out rank 0's commands, and wait until it has written the record."""
-        obey(rank.handlers, channel.receive, channel.reply)
-        if error := channel.part():
-            raise ParityError(error)
 
     def _say_why(self, error: Exception) -> None:
         """Print why this rank ends, once, and before it ends what keeps others from noticing."""
@@ -130,3 +126,14 @@ class StandaloneRun:
         who = f"rank {self.world.rank} on {socket.gethostname()}" if self.world.world_size > 1 else "the rank"
         report_error(error, who=who, folder=self.folder.root, name=f"rank-{self.world.rank}-traceback.txt")
         error.is_said = True  # type: ignore[attr-defined]
+
+
+def _follow(rank: EngineRank, backend: Backend) -> None:
+    """Carry out rank 0's commands, which come by the backend's own collectives, and wait until it has written the record.
+
+    Raises:
+        ParityError: the error with which rank 0 ends.
+    """
+    obey(rank.handlers, lambda: backend.broadcast_bytes(NOTHING), lambda reply: backend.all_gather_bytes(reply.encode()))
+    if error := backend.broadcast_bytes(NOTHING).strip():
+        raise ParityError(error.decode())

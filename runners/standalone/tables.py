@@ -15,7 +15,7 @@ from reports.conclusions.summaries import summarise_cases
 from reports.tables.arm_tables import case_figures
 from reports.wording.causes import limit_sentence
 from reports.wording.disturbances import oversubscription_warning
-from reports.wording.formatting import share, size_text
+from reports.wording.formatting import count, share, size_text
 
 CONFIDENCE = 0.95
 
@@ -53,7 +53,7 @@ def cases_table(record: LaunchRecord, steps: pd.DataFrame) -> Table:
 
 
 def _table(record: LaunchRecord, *columns: str) -> Table:
-    where = f"{_plural(record.world_size, 'rank')} on {_plural(len(record.hosts), 'host')}"
+    where = f"{count(record.world_size, 'rank')} on {count(len(record.hosts), 'host')}"
     title = f"{record.workload} under {record.backend} over {record.transport}: {where}"
     table = Table(title=title, title_justify="left")
     for number, name in enumerate(columns):
@@ -64,10 +64,6 @@ def _table(record: LaunchRecord, *columns: str) -> Table:
 def _figures(throughput_per_s: float, step_s: pd.Series, steps: pd.DataFrame) -> list[str]:
     median, high = np.percentile(step_s, [50, 95]) * 1e3
     return [f"{throughput_per_s:,.1f}", f"{median:.2f}", f"{high:.2f}", share(data_wait_share(steps))]
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def epoch_line(epoch: EpochRecord, *, epochs: int, unit: str) -> str:
