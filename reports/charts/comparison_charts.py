@@ -159,8 +159,6 @@ def _band(x: Sequence[float], band: Band) -> Figure:
 
 PANEL_PX = 250
 PANELS_IN_A_ROW = 2
-GAP = 0.07
-"""Left of a panel and right of it: room for the ticks of the next, on a phone, too."""
 
 
 def case_chart(comparison: Comparison, figure: str, scale: float, unit: str) -> Figure | None:
@@ -172,34 +170,26 @@ def case_chart(comparison: Comparison, figure: str, scale: float, unit: str) -> 
     layout = base_layout(PANEL_PX * rows, "")
     legend_above(layout)
     layout["margin"] |= {"t": 60, "l": 44}
+    gaps = {"xgap": 0.25, "ygap": 0.32}  # room for ticks on a phone, too, and for a title
+    domain = {"y": [0, 1 - 0.16 / rows]}
+    layout["grid"] = {"rows": rows, "columns": PANELS_IN_A_ROW, "pattern": "independent", "domain": domain} | gaps
     frames = {"x": layout.pop("xaxis"), "y": layout.pop("yaxis")}
     traces: list[Figure] = []
     named: set[str] = set()
     for number, (operation, cases) in enumerate(operations.items()):
         suffix = str(number + 1) if number else ""
-        left, top = _add_axes(layout, frames, cases, number=number, rows=rows)
-        note(layout, f"<b>{html.escape(operation)}</b>, {unit}", x=left, y=top, xanchor="left", yanchor="bottom")
+        log = {"rangemode": "tozero"} if cases[0].samples else {"type": "log", "zeroline": False}
+        ticks = {"tickvals": _places(cases), "ticktext": [html.escape(size_text(case)) for case in cases], "tickangle": 0}
+        layout[f"xaxis{suffix}"] = frames["x"] | log | ticks
+        layout[f"yaxis{suffix}"] = frames["y"] | log | {"nticks": 4, "tickformat": ",.4~r", "automargin": True}
+        corner = {"xref": f"x{suffix} domain", "yref": f"y{suffix} domain", "xanchor": "left", "yanchor": "bottom"}
+        note(layout, f"<b>{html.escape(operation)}</b>, {unit}", x=0, y=1, **corner)
         for arm in comparison.arms:
             trace = _case_line(comparison, arm, cases, figure, scale)
             if trace["x"]:
                 traces.append(trace | {"xaxis": f"x{suffix}", "yaxis": f"y{suffix}", "showlegend": arm.name not in named})
                 named.add(arm.name)
     return {"data": traces, "layout": layout}
-
-
-def _add_axes(layout: Figure, frames: dict[str, Figure], cases: list[Case], *, number: int, rows: int) -> tuple[float, float]:
-    """Add one operation's axes; returns the upper left corner of its panel."""
-    row, column = divmod(number, PANELS_IN_A_ROW)
-    suffix = str(number + 1) if number else ""
-    left, right = column / PANELS_IN_A_ROW + GAP * column, (column + 1) / PANELS_IN_A_ROW - GAP * (PANELS_IN_A_ROW - 1 - column)
-    top, bottom = 1 - row / rows - 0.16 / rows, 1 - (row + 1) / rows + 0.08 / rows
-    ticks = {"tickvals": _places(cases), "ticktext": [html.escape(size_text(case)) for case in cases]}
-    log = {"rangemode": "tozero"} if cases[0].samples else {"type": "log", "zeroline": False}
-    horizontal = {"domain": [left, right], "anchor": f"y{suffix}", "tickangle": 0}
-    vertical = {"domain": [bottom, top], "anchor": f"x{suffix}", "nticks": 4, "tickformat": ",.4~r", "automargin": True}
-    layout[f"xaxis{suffix}"] = frames["x"] | log | ticks | horizontal
-    layout[f"yaxis{suffix}"] = frames["y"] | log | vertical
-    return left, top
 
 
 def _places(cases: list[Case]) -> list[int]:

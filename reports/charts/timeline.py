@@ -16,6 +16,8 @@ PAIRS_PX, STRIP_PX = 130, 66
 """Height of a panel."""
 FRAME_PX = {PAIRS_PX: 64, STRIP_PX: 74}
 """What is above and below all panels of that height."""
+GAP_PX = 32
+"""Between panels, for a title."""
 Limits = tuple[float, float]
 Offsets = dict[int, tuple[float, float]]
 """Per launch, where it begins on the common axis and how long it is, in turns."""
@@ -45,14 +47,15 @@ def pairs_chart(comparison: Comparison) -> Figure | None:
     limits, offsets = _pair_range(shown), _launch_offsets(comparison)
     layout = _layout(PAIRS_PX, len(shown), offsets)
     axis = {"range": list(limits), "nticks": 5, "tickformat": ".3~f"}
-    axis |= log_axis(*limits) if limits[1] / limits[0] > LOGARITHMIC else {}
+    if (reach := limits[1] / limits[0]) > LOGARITHMIC:
+        axis |= log_axis(*limits) | {"dtick": "D2" if reach < 100 else 1}  # by themselves ticks are at every digit
     traces = []
     for number, result in enumerate(shown, start=1):
         points = _pair_points(result, offsets, pair_stride(comparison), limits)
         points["marker"] |= {"color": arm_colour(comparison, result.candidate), "opacity": 0.75}
         traces.append(points | {"yaxis": _axis(number)})
         title = f"<b>{result.candidate}</b>  {ratio(result.throughput_ratio)}"
-        _add_panel(layout, number, len(shown), title=title, px=PAIRS_PX, above=26, below=13, **axis)
+        _add_panel(layout, number, title=title, **axis)
         rule(layout, y=1, yref=_axis(number))
         if result.throughput_ratio is not None:
             rule(layout, y=result.throughput_ratio, yref=_axis(number), colour="@accent", width=1.5, dash="dash")
@@ -75,7 +78,7 @@ def machine_chart(comparison: Comparison) -> Figure | None:
         values = [None if value is None else strip.scale * value for value in table[strip.column][::every]]
         style = {"color": strip.colour, "width": 1.5, "shape": "hv"}
         traces.append(line(x=places, y=values, style=style, hover=f"%{{y:.3~g}} {strip.title}", yaxis=_axis(number)))
-        _add_panel(layout, number, len(shown), title=strip.title, px=STRIP_PX, above=20, below=5, rangemode="tozero", nticks=3)
+        _add_panel(layout, number, title=strip.title, rangemode="tozero", nticks=3)
     return {"data": traces, "layout": layout}
 
 
@@ -137,6 +140,9 @@ def _layout(panel_px: int, panels: int, offsets: Offsets) -> Figure:
     """A frame for panels of this height one below the other; launches have an edge between them and their numbers above."""
     layout = base_layout(FRAME_PX[panel_px] + panel_px * panels, "turn (launches side by side)")
     layout["margin"] |= {"t": 30}
+    gap = GAP_PX / panel_px
+    subplots = [[f"x{_axis(number)}"] for number in range(1, panels + 1)]
+    layout["grid"] = {"subplots": subplots, "ygap": gap, "domain": {"y": [0, 1 - 0.7 * gap / panels]}}
     end = max(begin + length for begin, length in offsets.values())
     layout["xaxis"] |= {"showticklabels": False, "showgrid": False, "anchor": _axis(panels), "range": [-1, end]}
     for index, (launch, (begin, length)) in enumerate(offsets.items()):
@@ -147,10 +153,7 @@ def _layout(panel_px: int, panels: int, offsets: Offsets) -> Figure:
     return layout
 
 
-def _add_panel(layout: Figure, number: int, panels: int, *, title: str, px: int, above: int, below: int, **axis: Any) -> None:
-    """A panel's axis, with so many pixels above it for its title and below it."""
-    top = 1 - (number - 1) / panels
-    head, foot = above / (px * panels), below / (px * panels)
-    own = {"domain": [top - 1 / panels + foot, top - head], "automargin": True}
-    layout[f"yaxis{_axis(number)[1:]}"] = layout["yaxis"] | axis | own
-    note(layout, title, x=0, y=top - head, xanchor="left", yanchor="bottom")
+def _add_panel(layout: Figure, number: int, *, title: str, **axis: Any) -> None:
+    """A panel's axis, with its title above."""
+    layout[f"yaxis{_axis(number)[1:]}"] = layout["yaxis"] | axis | {"automargin": True}
+    note(layout, title, x=0, y=1, yref=f"{_axis(number)} domain", xanchor="left", yanchor="bottom")
