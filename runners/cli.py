@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 from measurement.errors import PlanError, unknown_name
 from measurement.registry import search_beside
-from runners.compare_command import EXIT_FAILED, compare, measure
+from runners.compare_command import EXIT_FAILED, compare, measure, print_commands
 from runners.job_command import job
 from runners.processes.process_exit import begin_in_utf8, run_command
 from runners.project_command import project
@@ -21,7 +21,7 @@ from runners.scripts.ab_command import ab_command
 from runners.tuning.tune_command import tune_command
 
 if TYPE_CHECKING:
-    from measurement.plans.plan import Plan
+    pass
 
 
 class Commands(TyperGroup):
@@ -92,7 +92,8 @@ def check(
     if is_plan(workload):
         plan = read_plan(Path(workload))
         if plan.are_scripts:
-            print_scripts(plan)
+            print_commands(plan)
+            print("no problems found")
             return
     else:
         options = settings(workload_option, "--workload-option")
@@ -103,20 +104,7 @@ def check(
     print(plan.workload, *lines, sep="\n  ")
     if not is_ok:
         raise typer.Exit(EXIT_FAILED)
-    print("nothing to mend")
-
-
-def print_scripts(plan: Plan) -> None:
-    """Print what each command of a plan would start, once all that can be checked without starting them was."""
-    from runners.scripts.script_setup import resolve_scripts
-
-    for name, setup in resolve_scripts(plan).items():
-        if name not in plan.arms:
-            continue
-        at = f" at {setup.place.commit[:12]}" if setup.place.commit else ""
-        ranks = f"{setup.plan.world_size} rank{'s' if setup.plan.world_size != 1 else ''}"
-        print(f"  arm        {name}: {ranks} by {setup.launcher_reference}, in {setup.place.typed_in}{at}")
-    print("nothing to mend")
+    print("no problems found")
 
 
 @app.command()

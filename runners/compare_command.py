@@ -109,7 +109,8 @@ def print_commands(plan: Plan) -> None:
         for name in chosen.arms:
             setup = compared.arms[name]
             command = setup.command(setup.placement(compared.inspection.placement), setup.plan.seed)
-            print(f"{name}{f' at {point}' if point else ''}:", *command.splitlines(), sep="\n  ")
+            ranks = f"{setup.plan.world_size} rank{'s' if setup.plan.world_size > 1 else ''}"
+            print(f"{name}{f' at {point}' if point else ''}, {ranks}:", *command.splitlines(), sep="\n  ")
 
 
 def read_earlier(folder: Path | None, allow_slower: str | None, *, allowed: Sequence[str] = ()) -> StoredComparison | None:
