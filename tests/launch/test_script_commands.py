@@ -336,14 +336,23 @@ def test_all_that_a_start_adds_reaches_ranks_on_other_hosts(tmp_path, monkeypatc
     monkeypatch.delenv("MASTER_PORT", raising=False)
     monkeypatch.setenv("SLURM_EXPORT_ENV", "NONE")
     plan = plan_of(tmp_path, a={"command": "mpirun -np 2 python t.py", "environment": {"COLOUR": "blue"}})
-    plan = plan.model_copy(update={"threads": 2})
+    monkeypatch.setenv("MYLAB_A", "1")
+    plan = plan.model_copy(update={"threads": 2, "forward_environment": ["MYLAB_*"]})
     (setup,) = (one for name, one in resolve_scripts(plan).items() if name == "a")
     place = Placement(hosts=(HostSlots(host=HERE, slots=2),), cores={HERE: 2}, here=frozenset({HERE}))
     driver = {"supervisors": "h:2", "store": "", "key_file": tmp_path / "k"}
     start = ArmStart(launch=0, number=0, run_id="r", placement=place, log_folder=tmp_path, **driver, state={}, padding_bytes=9)
     (command,) = setup.commands(start)
     names = {name for before, name in itertools.pairwise(command.argv) if before == "-x"}
-    assert names >= {"COLOUR", "OMP_NUM_THREADS", "HOROVOD_GLOO_TIMEOUT_SECONDS", "PYTHONPATH", "RINGSIDE_AGENT", "RINGSIDE_RUN"}
+    assert names >= {
+        "COLOUR",
+        "MYLAB_A",
+        "OMP_NUM_THREADS",
+        "HOROVOD_GLOO_TIMEOUT_SECONDS",
+        "PYTHONPATH",
+        "RINGSIDE_AGENT",
+        "RINGSIDE_RUN",
+    }
     assert not names & set(FOR_LAUNCHERS)
     assert names == {*command.environment, "RINGSIDE_RUN"} - set(FOR_LAUNCHERS)
     assert set(command.environment["SLURM_EXPORT_ENV"].split(",")) >= {"COLOUR", "OMP_NUM_THREADS", "RINGSIDE_RUN"}
