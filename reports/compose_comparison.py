@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from measurement.conditions.differences import Difference, arm_differences, noted_work, unlike_work
+from measurement.conditions.differences import Difference, arm_differences, by_severity, noted_work, unlike_work
 from measurement.conditions.disturbing_variables import told
 from measurement.conditions.same_environment import plan_digest
 from measurement.errors import RecordError
@@ -29,7 +29,7 @@ from reports.launch_budget import summarise_spread, summarise_timings
 from reports.parts_schema import TrainingSummary
 from reports.projection.what_if import Links, what_if
 from reports.schema import ArmSummary, Comparison, RatioSummary
-from reports.scripts.configuration import SEVERITIES, script_differences
+from reports.scripts.configuration import script_differences
 from reports.scripts.equality import judge_equality
 from reports.scripts.script_arms import ITERATIONS, sample_unit, samples_of_a_step, script_notes
 from reports.statistics.budget import error_share
@@ -83,7 +83,6 @@ def compare(
     ordered, unit = sorted(records, key=lambda record: record.launch), sample_unit(records)
     share = error_share(manifest.looks if manifest else [], until_decided=plan.measurement.until_decided)
     rows = find_differences(plan, ordered) if differences is None else differences
-    rows = sorted(rows, key=lambda row: SEVERITIES.index(row.severity))
     unlike = unlike_work(rows, baseline=plan.baseline)
     counted = steps.by_iteration() if unit == ITERATIONS else steps
     evidence = Evidence.gather(plan, records, counted, host_use=host_use, error_share=share, unlike_work=unlike)
@@ -107,7 +106,7 @@ def compare(
         arms=arms,
         cases=evidence.cases,
         traces=summarise_traces(traces, traced, whole=whole, confidence=evidence.confidence) if traces else None,
-        differences=rows,
+        differences=list(rows),
         equality=judge_equality(plan, ordered, losses=losses) if plan.are_scripts else None,
         machine_table=columns(machine_by_block(evidence.host_use, evidence.readings), MACHINE_COLUMNS),
         block_table=columns(evidence.blocks, BLOCK_COLUMNS),
@@ -118,7 +117,7 @@ def compare(
 
 
 def find_differences(plan: Plan, records: Sequence[LaunchRecord]) -> list[Difference]:
-    """In what the arms differ: in the launch in which most of them reported, the first of several."""
+    """In what the arms differ, the most important first: in the launch in which most of them reported, the first of several."""
     launches: dict[int, list[LaunchRecord]] = {}
     for record in records:
         launches.setdefault(record.launch, []).append(record)
@@ -126,7 +125,7 @@ def find_differences(plan: Plan, records: Sequence[LaunchRecord]) -> list[Differ
     if plan.are_scripts:
         return script_differences(launch, allow=plan.allow)
     compared = [record for record in launch if record.role not in ("control", "floor")]
-    return [*noted_work(records, allow=plan.allow), *arm_differences(compared, allow=plan.allow)]
+    return by_severity([*noted_work(records, allow=plan.allow), *arm_differences(compared, allow=plan.allow)])
 
 
 def _results(evidence: Evidence, arms: Sequence[ArmSummary]) -> list[RatioSummary]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from measurement.conditions.differences import in_words, is_allowed
+from measurement.conditions.differences import by_severity, in_words, is_allowed
 from measurement.conditions.same_environment import plan_digest
 from measurement.errors import PlanError
 from measurement.plans.plan import Arm, Plan, Point
@@ -88,7 +88,7 @@ def _comparison(
         records.append(run.record.model_copy(update=place))
         tables.append(read_steps(run.folder, [run.record]).as_of(arm=arm, launch=launch))
     firsts = {arm: same[0] for arm, same in by_arm.items()}
-    rows = [*asked_differences(firsts, allowed=allowed), *rank_differences(firsts, allowed=allowed)]
+    rows = by_severity([*asked_differences(firsts, allowed=allowed), *rank_differences(firsts, allowed=allowed)])
     found = compare(plan, records, Steps.joined(tables), differences=rows)
     named = {arm: [run.name for run in same] for arm, same in by_arm.items()}
     return found.model_copy(update={"runs": named, "warnings": [*found.warnings, *unlike]})

@@ -21,6 +21,7 @@ from measurement.conditions.disturbing_variables import Library, disturbances
 from measurement.records.record import LaunchRecord, RankReport
 from measurement.records.record_types import Written
 
+SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 ALL = "all"
 """In ``allow``: every difference in work."""
 BY_RANK = "by_rank"
@@ -134,6 +135,11 @@ def noted_work(records: Iterable[LaunchRecord], *, allow: Collection[str] = ()) 
         )
         for field, phrases in noted.items()
     ]
+
+
+def by_severity(differences: Iterable[Difference]) -> list[Difference]:
+    """The most important first."""
+    return sorted(differences, key=lambda row: SEVERITIES.index(row.severity))
 
 
 def own_work(records: Sequence[LaunchRecord]) -> set[str]:

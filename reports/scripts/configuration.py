@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any
 
 from measurement.conditions.conditions import CONDITIONS, SPEED_ENDS, Condition, Severity, condition_of
 from measurement.conditions.differences import (
     Difference,
     arm_differences,
+    by_severity,
     differing,
     in_words,
     is_allowed,
@@ -19,8 +20,6 @@ from measurement.conditions.differences import (
 from measurement.records.record import LaunchRecord
 from reports.scripts.culprits import Culprit, Pair, find_culprits
 from reports.scripts.script_arms import ScriptArm
-
-SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 
 
 def script_differences(records: Sequence[LaunchRecord], *, allow: Collection[str] = ()) -> list[Difference]:
@@ -44,25 +43,17 @@ def script_differences(records: Sequence[LaunchRecord], *, allow: Collection[str
         cause = next((field for start, field in covered.items() if row.field.startswith(start)), row.field)
         allows = is_allowed({row.field, cause}, allow, changes_work=row.changes_work)
         found.append(row.model_copy(update={"allowed": row.allowed or allows}))
-    return sorted([*found, *of_ranks], key=lambda row: SEVERITIES.index(row.severity))
+    return by_severity([*found, *of_ranks])
 
 
 def _mistakes(culprits: Sequence[Culprit]) -> dict[str, Difference]:
     """The culprits by field; those of several candidates in the same field together."""
     found: dict[str, Difference] = {}
     for one in culprits:
-        row = Difference(
-            field=one.field, values=one.values, changes_work=one.changes_work, severity=one.severity, sentence=one.sentence
-        )
-        if before := found.get(one.field):
-            row = row.model_copy(
-                update={
-                    "values": {**one.values, **before.values},
-                    "sentence": f"{before.sentence}; {one.sentence}",
-                    "changes_work": one.changes_work or before.changes_work,
-                }
-            )
-        found[one.field] = row
+        before = found.setdefault(one.field, one)
+        if before is not one:
+            both = {"values": {**one.values, **before.values}, "sentence": f"{before.sentence}; {one.sentence}"}
+            found[one.field] = one.model_copy(update={**both, "changes_work": one.changes_work or before.changes_work})
     return found
 
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from measurement.conditions.conditions import Severity
-from measurement.conditions.differences import shown
+from measurement.conditions.differences import Difference, shown
 from measurement.judging.distances import ARITHMETICS, Sketches
 from measurement.judging.ranks import BUFFER, named
 from measurement.judging.two_arms import gradient_factor
@@ -19,18 +19,12 @@ NEAR = 0.02
 """A factor within this share of a number is that number."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Culprit:
+class Culprit(Difference):
     """One mistake that two arms' difference looks like."""
 
-    field: str
-    sentence: str
-    values: dict[str, Any]
-    """By the two arms."""
+    severity: Severity = "mistake"
     covers: Sequence[str] = ()
     """How settings begin that differ for this reason."""
-    changes_work: bool = False
-    severity: Severity = "mistake"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -120,7 +120,7 @@ def test_what_was_asked_for_is_shown_and_unlike_work_gets_no_verdict(compared):
     withheld = {result["candidate"]: result["withheld_by"] for result in found["results"]}
     assert (withheld["narrow"], withheld["env"] != "work") == ("work", True)
     assert any(line.startswith("No verdict on narrow against trunk ") for line in found["findings"])
-    assert differences["model.parameters"]["values"] == {"trunk": 321, "narrow": 161}
+    assert differences["model.parameters"]["values"] == {"trunk": 321, "narrow": 161, "env": 321}
     assert compared.read("sources/narrow/layers.py") == LAYERS.format(width=16)
 
 
