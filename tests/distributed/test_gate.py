@@ -1,4 +1,4 @@
-"""The parity gate and the fairness manifest, on real ranks: what computes wrongly is wrong, and its timing counts for nothing."""
+"""The parity gate and the conditions of arms, on real ranks: what computes wrongly is wrong, and its timing counts for nothing."""
 
 from __future__ import annotations
 
