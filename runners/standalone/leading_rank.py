@@ -16,10 +16,9 @@ from rich.console import Console
 from backends import Backend
 from measurement.errors import ParityError
 from measurement.plans.plan import Arm, Plan
+from measurement.plans.settings import EpochRecord, TrainingSettings
 from measurement.records.record import LaunchRecord
 from measurement.records.results import ResultsFolder
-from measurement.records.step_tables import steps_of
-from reports.formats.console import new_console
 from runners.driver.arm_session import Exchange, Expected
 from runners.driver.diagnosis import ArmFailed
 from runners.driver.launch import Launch
@@ -29,7 +28,6 @@ from runners.protocol.messages import Command, FinishCommand, FinishedReply, Job
 from runners.rank.engine import Engine
 from runners.rank.remote_error import describe_error
 from runners.rank.worker import EngineRank
-from runners.standalone.tables import cases_table, epoch_line, outcome, throughput_table
 
 IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
 """While rank 0 writes what was measured before a failure. Launchers end ranks whose peer has failed, in milliseconds.
@@ -180,7 +178,14 @@ def lead(session: CollectiveSession, engine: Engine, *, plan: Plan, folder: Resu
 
 
 def _show(record: LaunchRecord, plan: Plan, *, where: Path) -> None:
-    """Print the table, or how a training ended, and where the record is."""
+    """Print the table, or how a training ended, and where the record is.
+
+    What tables need is imported now, when the most memory of this rank is known.
+    """
+    from measurement.records.step_tables import steps_of
+    from reports.formats.console import new_console
+    from runners.standalone.tables import cases_table, throughput_table
+
     console = new_console(plain=record.world_size > 1)  # mpirun gives ranks a terminal, whatever its own output is
     if plan.training:
         print(outcome(plan.training, record.epochs), flush=True)
@@ -188,3 +193,31 @@ def _show(record: LaunchRecord, plan: Plan, *, where: Path) -> None:
         steps = steps_of(record.blocks)
         console.print(cases_table(record, steps) if record.cases else throughput_table(record, steps))
     console.print(f"record: {where}", markup=False, highlight=False, soft_wrap=True)
+
+
+def epoch_line(epoch: EpochRecord, *, epochs: int, unit: str) -> str:
+    """Say how an epoch went, in one line."""
+    figures = epoch.figures()
+    parts = [f"epoch {epoch.epoch + 1:>{len(str(epochs))}}/{epochs}", f"loss {figures['train_loss']:.4f}"]
+    if "train_top5" in figures:
+        parts.append(f"top-1 {figures['train_top1']:.2%}  top-5 {figures['train_top5']:.2%}")
+    if "held_out_loss" in figures:
+        top1, top5 = figures["held_out_top1"], figures["held_out_top5"]
+        parts.append(f"held out: loss {figures['held_out_loss']:.4f}  top-1 {top1:.2%}  top-5 {top5:.2%}")
+    parts += [f"{epoch.count / epoch.train_s:,.1f} {unit}/s", f"learning rate {epoch.learning_rates[-1]:.4g}"]
+    return "  ".join(parts)
+
+
+def outcome(training: TrainingSettings, epochs: list[EpochRecord]) -> str:
+    """Say how the training ended, with the time to accuracy if a target was set."""
+    trained = f"{sum(epoch.train_s for epoch in epochs):.1f} s of training"
+    target = training.target_accuracy
+    if target is None:
+        return trained
+    reached_s = training.time_to_accuracy_s(epochs)
+    if reached_s is not None:
+        first = next(epoch for epoch in epochs if training.is_reached(epoch))
+        return f"target accuracy {target:g} reached in epoch {first.epoch + 1}: {reached_s:.1f} s of training"
+    found = [figures["held_out_top1"] for epoch in epochs if "held_out_top1" in (figures := epoch.figures())]
+    progress = f"best: {max(found):.4f}" if found else "nothing is held out"
+    return f"target accuracy {target:g} not reached in {len(epochs)} epochs ({progress}): {trained}"

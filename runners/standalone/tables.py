@@ -1,4 +1,4 @@
-"""What a standalone run prints: throughput of every rank and of all together, a micro-benchmark's cases, or epochs."""
+"""The table that a standalone run prints: throughput of every rank and of all together, or a micro-benchmark's cases."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 from rich.table import Table
 
-from measurement.plans.settings import EpochRecord, TrainingSettings
 from measurement.records.record import LaunchRecord
 from reports.conclusions.blocks import tabulate_blocks, throughput_per_s
 from reports.conclusions.step_terms import data_wait_share, step_shares, step_terms, terms_by_launch
@@ -64,31 +63,3 @@ def _table(record: LaunchRecord, *columns: str) -> Table:
 def _figures(throughput_per_s: float, step_s: pd.Series, steps: pd.DataFrame) -> list[str]:
     median, high = np.percentile(step_s, [50, 95]) * 1e3
     return [f"{throughput_per_s:,.1f}", f"{median:.2f}", f"{high:.2f}", share(data_wait_share(steps))]
-
-
-def epoch_line(epoch: EpochRecord, *, epochs: int, unit: str) -> str:
-    """Say how an epoch went, in one line."""
-    figures = epoch.figures()
-    parts = [f"epoch {epoch.epoch + 1:>{len(str(epochs))}}/{epochs}", f"loss {figures['train_loss']:.4f}"]
-    if "train_top5" in figures:
-        parts.append(f"top-1 {figures['train_top1']:.2%}  top-5 {figures['train_top5']:.2%}")
-    if "held_out_loss" in figures:
-        top1, top5 = figures["held_out_top1"], figures["held_out_top5"]
-        parts.append(f"held out: loss {figures['held_out_loss']:.4f}  top-1 {top1:.2%}  top-5 {top5:.2%}")
-    parts += [f"{epoch.count / epoch.train_s:,.1f} {unit}/s", f"learning rate {epoch.learning_rates[-1]:.4g}"]
-    return "  ".join(parts)
-
-
-def outcome(training: TrainingSettings, epochs: list[EpochRecord]) -> str:
-    """Say how the training ended, with the time to accuracy if a target was set."""
-    trained = f"{sum(epoch.train_s for epoch in epochs):.1f} s of training"
-    target = training.target_accuracy
-    if target is None:
-        return trained
-    reached_s = training.time_to_accuracy_s(epochs)
-    if reached_s is not None:
-        first = next(epoch for epoch in epochs if training.is_reached(epoch))
-        return f"target accuracy {target:g} reached in epoch {first.epoch + 1}: {reached_s:.1f} s of training"
-    found = [figures["held_out_top1"] for epoch in epochs if "held_out_top1" in (figures := epoch.figures())]
-    progress = f"best: {max(found):.4f}" if found else "nothing is held out"
-    return f"target accuracy {target:g} not reached in {len(epochs)} epochs ({progress}): {trained}"
