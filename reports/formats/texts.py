@@ -116,7 +116,7 @@ def _of_study(s: Study) -> dict[str, tuple[str, Table]]:
 
 
 def _of_comparison(c: Comparison) -> dict[str, tuple[str, Table]]:
-    """Of a micro-benchmark what it took, and the machine."""
+    """Its tables by name, with their titles. A micro-benchmark has none about steps."""
     trained = {
         "equality": ("Do they train alike?", equality_table(c)),
         "phases": ("Why", phases_table(c)),
