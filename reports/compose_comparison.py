@@ -80,7 +80,8 @@ def compare(
         RecordError: there is no record, or one of another plan.
     """
     _check(plan, records, manifest)
-    ordered, unit = sorted(records, key=lambda record: record.launch), sample_unit(records)
+    order = list(plan.roles())
+    ordered, unit = sorted(records, key=lambda record: (record.launch, order.index(record.arm))), sample_unit(records)
     share = error_share(manifest.looks if manifest else [], until_decided=plan.measurement.until_decided)
     rows = find_differences(plan, ordered) if differences is None else differences
     unlike = unlike_work(rows, baseline=plan.baseline)
