@@ -16,10 +16,10 @@ from pathlib import Path
 from types import ModuleType
 
 from measurement.agent.ringside_agent.reporting import message_of
-from measurement.agent.ringside_agent.users_lines import place_of
+from measurement.agent.ringside_agent.users_lines import at_line, place_of
 from measurement.errors import PlanError, unknown_name
 from measurement.own_packages import clashes, name_of_file, pin, pin_in_spawned_processes, remedy_of_clash
-from measurement.users_code import RunsWhenImportedError, importing, paragraph
+from measurement.users_code import RunsWhenImportedError, importing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,4 +153,4 @@ def _cannot_load(what: str, error: Exception) -> PlanError:
     said, place = str(error) if isinstance(error, RunsWhenImportedError) else message_of(error), place_of(error)
     if place is not None and "argv" in linecache.getline(str(place.file), place.line) and not remedy:
         remedy = "; the command line is ringside's, so read sys.argv in a program of your own only"
-    return PlanError(paragraph(f"{what} cannot be loaded: {said}{remedy}", place))
+    return PlanError(str(at_line(f"{what} cannot be loaded: {said}{remedy}", place)))

@@ -1,4 +1,4 @@
-"""A user's own code: where a class of theirs is written, how an error in it is told, and its import."""
+"""A user's own code: where a class of theirs is written, and its import."""
 
 from __future__ import annotations
 
@@ -22,13 +22,6 @@ def place_of_definition(thing: object) -> Place | None:
     except (OSError, TypeError):
         return None
     return Place(file, line) if file and is_users(file) else None
-
-
-def paragraph(message: str, place: Place | None) -> str:
-    """A message, where it arose, and the lines around, indented."""
-    if place is None:
-        return message
-    return "\n".join([f"{message}, at {place}", *(f"  {line}" for line in place.excerpt())])
 
 
 REMEDY = """put what runs as a program under 'if __name__ == "__main__":'"""

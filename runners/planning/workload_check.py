@@ -21,9 +21,9 @@ from torch.optim import Optimizer
 
 from backends import Backend
 from measurement.agent.ringside_agent.reporting import message_of
-from measurement.agent.ringside_agent.users_lines import place_of
+from measurement.agent.ringside_agent.users_lines import at_line, place_of
 from measurement.errors import PlanError, about, shortened
-from measurement.users_code import paragraph, place_of_definition
+from measurement.users_code import place_of_definition
 from runners.planning.workload import WorkloadSetup
 from runners.planning.wrapped_model import REMEDY, BypassedError, WrappedModel
 from runners.protocol.messages import Job
@@ -46,10 +46,10 @@ def trying(what: str, method: object) -> Iterator[None]:
     except PlanError:
         raise
     except BypassedError as error:
-        raise PlanError(paragraph(str(error), place_of(error))) from error
+        raise PlanError(str(at_line(str(error), place_of(error)))) from error
     except (Exception, SystemExit) as error:
         place = place_of(error) or place_of_definition(method)
-        raise PlanError(paragraph(f"{what} raised {message_of(error)}", place)) from error
+        raise PlanError(str(at_line(f"{what} raised {message_of(error)}", place))) from error
 
 
 def wrong(message: str, method: object) -> PlanError:
@@ -219,7 +219,7 @@ class _Trial:
                 except Exception as error:
                     message = f"the schedule ends after {step - 1} steps: after_step, or a hook of the optimizer, then raises "
                     message += f"{message_of(error)}; let it go on for as many steps as a run takes, such as with a larger "
-                    told = paragraph(f"{message}total_steps", place_of(error))
+                    told = str(at_line(f"{message}total_steps", place_of(error)))
                     if needed or step <= FEW_STEPS:
                         raise PlanError(told) from error
                     self.notes.append(told)

@@ -48,13 +48,20 @@ class Described(NamedTuple):
     excerpt: Sequence[str] = ()
     """The user's lines around."""
 
+    def __str__(self) -> str:
+        return "\n".join([self.message, *self.excerpt])
+
+
+def at_line(message: str, place: Place | None) -> Described:
+    """A message with where it arose, and the lines around, indented."""
+    if place is None:
+        return Described(message)
+    return Described(f"{message}, at {place}", [f"  {line}" for line in place.excerpt()])
+
 
 def describe(error: BaseException) -> Described:
     """Say what was raised, and at which of the user's lines."""
-    place = place_of(error)
-    if place is None:
-        return Described(message_of(error))
-    return Described(f"{message_of(error)}, at {place}", [f"  {line}" for line in place.excerpt()])
+    return at_line(message_of(error), place_of(error))
 
 
 def error_reply(error: Described, *, cause: str = "exception") -> dict[str, Any]:
