@@ -53,7 +53,7 @@ def test_every_wrong_backend_is_caught_and_its_timing_counts_for_nothing(gated, 
 def test_an_unasked_difference_is_an_error(gated):
     record = gated.records["unfair"]
     assert record.status == "failed"
-    assert "threads is 2, ddp has 1" in record.error.message
+    assert "threads: 1 in ddp, 2 in unfair" in record.error.message
 
 
 @pytest.mark.skipif(torch.distributed.is_mpi_available(), reason="this PyTorch has an MPI of its own")
