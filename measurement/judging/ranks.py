@@ -42,18 +42,25 @@ class RankDistances:
     names: Sequence[str]
     table: Array
     """float64 [ranks, names], relative; infinite of a tensor that a rank lacks."""
-    tolerances: Array
+    tolerances: Array | float
     """float64 [names]."""
+    roundings: Array | float = 0.0
+    """float64 [names]: what rounding alone may make of each, besides what tolerances are for."""
+
+    @property
+    def excess(self) -> Array:
+        """float64 [ranks, names]: the distances without what rounding may make of them."""
+        return np.maximum(self.table - self.roundings, 0.0)
 
     @property
     def worst(self) -> float:
-        """The largest; 0 where nothing was compared."""
-        return float(self.table.max(initial=0.0))
+        """The largest excess; 0 where nothing was compared."""
+        return float(self.excess.max(initial=0.0))
 
     @property
     def beyond(self) -> list[RankDifference]:
         """What is past its tensor's tolerance, the farthest first."""
-        places = np.argwhere(~(self.table <= self.tolerances))
+        places = np.argwhere(~(self.excess <= self.tolerances))
         found = [RankDifference(int(rank), self.names[tensor], float(self.table[rank, tensor])) for rank, tensor in places]
         return sorted(found, key=lambda one: -one.distance)
 
@@ -63,14 +70,16 @@ class RankDistances:
         return list(dict.fromkeys(one.name for one in self.beyond))
 
 
-def against(found: Sequence[Tensors], wanted: Sketches, lengths: Array, tolerances: Array) -> RankDistances:
+def against(
+    found: Sequence[Tensors], wanted: Sketches, lengths: Array, tolerances: Array | float, roundings: Array | float = 0.0
+) -> RankDistances:
     """Hold every rank's tensors against these, relative to ``lengths``."""
     missing = [np.nan] * wanted.table.shape[1]
     table = np.zeros((len(found), len(wanted.names)))
     for row, tensors in zip(table, found, strict=True):
         own = Sketches.of({name: tensors.get(name, missing) for name in wanted.names})
         row[:] = shares((own - wanted).norms, lengths)
-    return RankDistances(names=wanted.names, table=table, tolerances=tolerances)
+    return RankDistances(names=wanted.names, table=table, tolerances=tolerances, roundings=roundings)
 
 
 def against_gradients(
@@ -86,7 +95,7 @@ def against_gradients(
         usual: the lengths of what is summed, where these are larger than that of the sum.
     """
     lengths = np.fmax(np.fmax(wanted.norms, usual), rounding)
-    return against(found, wanted, lengths, tolerances + shares(rounding, lengths))
+    return against(found, wanted, lengths, tolerances, shares(rounding, lengths))
 
 
 def against_first(

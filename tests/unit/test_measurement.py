@@ -119,9 +119,6 @@ def test_what_this_ringside_no_longer_has_is_read_over(tmp_path):
     folder.plan_path.write_text(folder.plan_path.read_text().replace("measurement:\n", "gone: 1\nmeasurement:\n  gone: 2\n"))
     path = folder.launch_folder(0, "ddp") / "record.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "gone": 3}))
-    folder.write_launch(make_record(launch=1))
-    alone = folder.launch_folder(1, "ddp") / "record.json"
-    alone.write_text(json.dumps({**json.loads(alone.read_text()), "alone": True}))
     assert (folder.read_plan(), folder.records()) == (plan, [kept])
     with pytest.raises(PlanError, match="unknown option 'gone'"):
         check_plan(read_content(folder.plan_path), source="test")
