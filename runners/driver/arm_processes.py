@@ -17,7 +17,7 @@ from runners.launchers import HostCommand
 from runners.processes import local, remote, remote_results
 from runners.processes.run_processes import end_run, remove_open_mpi_files
 
-LOG_LINES = 30
+LOG_LINES = 40
 LINE_CHARACTERS = 2000
 LAST_WORDS = 8
 STACK_FRAME = re.compile(r"\[0x[0-9a-f]+\]\s*$")

@@ -67,6 +67,8 @@ LONG = re.compile(r"(?<![\w.])-?\d+\.\d{11,}(?:e[-+]\d+)?")
 FIGURES = re.compile(r'(?<=<script type="application/json" id="figures">).*?(?=</script>)', re.DOTALL)
 LIBRARY = re.compile(r'(?<=<script type="application/gzip" id="plotly">).*?(?=</script>)', re.DOTALL)
 MOST_SHOWN, MOST_LETTERS, FEW = 20, 120, 3
+MOST_KEPT = 8
+"""Lines of ``differences.md`` for what is accepted once."""
 
 Files = Mapping[str, str]
 """Texts by the names of their files."""
@@ -273,6 +275,7 @@ def accept(why: str, stored: Mapping[str, Files], rebuilt: Mapping[str, Files]) 
             short.setdefault(one.short, set()).add(case)
     told = {what: ", ".join(sorted(cases)) if len(cases) <= FEW else f"{len(cases)} cases" for what, cases in short.items()}
     lines = [f"- {what} ({cases})" for what, cases in sorted(told.items())]
+    lines = lines[:MOST_KEPT] + ([f"- and {len(lines) - MOST_KEPT} more"] if len(lines) > MOST_KEPT else [])
     write_expected(rebuilt)
     with ACCEPTED.open("a") as file:
         file.write("\n".join(["", f"## {why}", "", *lines, ""]))
