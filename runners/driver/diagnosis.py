@@ -149,7 +149,7 @@ class Diagnosis:
         tails = self.processes.log_tails(list(silent))
         gone = self.processes.unreachable
         lost = [rank for rank in range(self.placement.world_size) if gone and self.placement.host_of(rank) in gone]
-        first = [rank for rank, at_s in silent.items() if at_s == min(silent.values())]
+        first = sorted(rank for rank, at_s in silent.items() if at_s == min(silent.values()))
         later = [rank for rank in silent if rank not in first]
         what = f"{self._who(lost)} lost with the host" if lost else f"{self._who(first)} died without a word"
         place = None if lost else next(filter(None, map(_place_of_crash, tails.values())), None)

@@ -72,9 +72,10 @@ STARTING = ("rehearsal", "start")
 HUNG = ("stop-rank", "lock", "never-starts")
 """The driver has to wait for a time-out."""
 
-OF_RANKS = ("kill-rank", "kill-launcher", "stop-rank", "raise", "lock", "out-of-memory", "flood", "cut-off")
+FROM_OUTSIDE = ("kill-rank", "kill-launcher", "stop-rank")
 FAULTS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(OF_RANKS, STAGES[:6]),
+    **dict.fromkeys(FROM_OUTSIDE, STAGES[:6]),
+    **dict.fromkeys(("raise", "lock", "out-of-memory", "flood", "cut-off"), STAGES[:5]),  # a waiting rank does nothing itself
     "nan": ("gates", "block"),
     "exits-at-once": ("start",),
     "never-starts": ("start",),

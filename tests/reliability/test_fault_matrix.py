@@ -59,6 +59,7 @@ def test_a_fault_of_the_driver_or_its_disk_loses_nothing(tmp_path, text):
 
 def test_every_cell_is_drawn_once_and_each_fault_first():
     cells = faults.feasible()
+    assert {one.fault for one in cells if one.stage in ("waiting", "report")} <= faults.PLANTED.keys()
     drawn = faults.draw(cells, number=None, seed=3)
     assert len(set(cells)) == len(cells) == len(drawn) and set(drawn) == set(cells)
     assert {one.fault for one in drawn[: len(faults.FAULTS)]} == set(faults.FAULTS)

@@ -136,7 +136,7 @@ def test_ranks_that_died_without_a_word_have_the_variables_named_that_may_be_why
             {},
             "rank 1 died without a word, then ranks 2, 0; the launcher still runs",
         ),
-        ("exec sleep 60", {"r0": 12.5, "r1": 12.5}, {}, "ranks 0, 1 died without a word; "),  # at the same time
+        ("exec sleep 60", {"r1": 12.5, "r0": 12.5}, {}, "ranks 0, 1 died without a word; "),  # at the same time
     ],
 )
 def test_the_first_to_go_is_blamed_unless_another_had_raised_its_own_error(scene, launched, went, heard, message):
