@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from measurement.judging.distances import ARITHMETICS
+from measurement.judging.distances import ARITHMETICS, FLOAT32, Sketches
+from measurement.judging.two_arms import gradients_apart
 from reports.scripts.equality import arithmetic, judge_equality
 from tests.kit.results_factory import Truth
 from tests.kit.script_factory import HOROVOD, Script, one_launch, script_plan, script_records
@@ -79,6 +80,14 @@ def test_one_small_parameter_whose_gradient_differs_is_named():
     assert (found.gradients["new"].verdict, found.gradients["new"].names) == ("apart", ["fc.bias"])
     assert list(found.ranks) == ["new"]
     assert "fc.bias" in found.sentence
+
+
+@pytest.mark.parametrize(("small", "is_beyond"), [(0.1, False), (0.2, True)])
+def test_a_small_tensor_is_not_hidden_by_a_large_one(small, is_beyond):
+    ours, theirs = (Sketches.of({"weight": [1000.0], "bias": [value]}) for value in (small, 0.1))
+    apart = gradients_apart(ours, theirs, {"weight": 1, "bias": 1}, FLOAT32)
+    assert apart.distance <= 1e-3
+    assert apart.is_beyond(1e-3, 1e-2) is is_beyond
 
 
 def test_other_data_are_told_beside_the_difference_that_they_make():
