@@ -140,6 +140,9 @@ class Prepared:
 
 WHILE_STOPPED_S = 7 * 24 * 3600
 """Timeouts of a rank that a driver stops while others have their turn, seconds. That ranks are gone is seen by other means."""
+NCCL_HEARTBEAT, HOROVOD_GLOO_TIMEOUT = "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "HOROVOD_GLOO_TIMEOUT_SECONDS"
+WHILE_STOPPED = dict.fromkeys((HOROVOD_GLOO_TIMEOUT, NCCL_HEARTBEAT), str(WHILE_STOPPED_S))
+"""Variables of such a rank. PyTorch's process group over NCCL ends one whose watchdog made no progress between two looks."""
 
 
 class Backend(ABC):

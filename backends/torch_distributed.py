@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from backends.base import WHILE_STOPPED_S, Backend, Prepared, Store, bytes_of, tensor_of
+from backends.base import NCCL_HEARTBEAT, WHILE_STOPPED, Backend, Prepared, Store, bytes_of, tensor_of
 from backends.carried_tensors import GLOO, require_sent
 from backends.communicator import TorchCommunicator
 from measurement.agent.ringside_agent.place import MPI, RENDEZVOUS, World
@@ -25,9 +25,6 @@ from measurement.errors import PlanError
 from measurement.plans.settings import PlanOptions
 from measurement.probes.installed_libraries import nccl_of
 from measurement.records.trace import Span
-
-NCCL_WHILE_STOPPED = {"TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": str(WHILE_STOPPED_S)}
-"""PyTorch's process group over NCCL ends a rank whose watchdog made no progress between two looks, which a stopped one does not."""
 
 
 class ProcessGroupOptions(PlanOptions):
@@ -53,7 +50,7 @@ class TorchDistributed(Backend):
 
     def environment(self) -> dict[str, str]:
         """That nothing ends a rank that waits for its turn."""
-        return dict(NCCL_WHILE_STOPPED) if self.transport == "nccl" else {}
+        return {NCCL_HEARTBEAT: WHILE_STOPPED[NCCL_HEARTBEAT]} if self.transport == "nccl" else {}
 
     def imports(self) -> Mapping[str, str]:
         return {"mpi4py": "mpi4py"} if self.transport == "mpi" else {}

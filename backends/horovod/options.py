@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from backends.base import MIB, WHILE_STOPPED_S, Setting
+from backends.base import HOROVOD_GLOO_TIMEOUT, MIB, WHILE_STOPPED, Setting
 from measurement.plans.settings import PlanOptions
 
 DEFAULTS = {
@@ -57,7 +57,7 @@ def knobs_asked_for(options: HorovodOptions, *, transport: str | None) -> dict[s
         "HOROVOD_CACHE_CAPACITY": options.cache_capacity,
         "HOROVOD_HIERARCHICAL_ALLREDUCE": None if options.hierarchical_allreduce is None else int(options.hierarchical_allreduce),
         "HOROVOD_CPU_OPERATIONS": transport if transport in ("gloo", "mpi") else None,
-        "HOROVOD_GLOO_TIMEOUT_SECONDS": None if transport == "mpi" else WHILE_STOPPED_S,
+        HOROVOD_GLOO_TIMEOUT: None if transport == "mpi" else WHILE_STOPPED[HOROVOD_GLOO_TIMEOUT],
     }
     return {name: str(value) for name, value in knobs.items() if value is not None}
 

@@ -135,7 +135,7 @@ class ComparedArms:
 
     def revisions(self) -> dict[str, str]:
         """What is known of arms that have work or a commit of their own: revisions, versions, digests of their files."""
-        return self.own.sources | {f"{name}/commit": one.place.commit for name, one in self.arms.items() if one.place.commit}
+        return {f"{name}/commit": one.place.commit for name, one in self.arms.items() if one.place.commit} | self.own.sources
 
     def require_data(self) -> None:
         """Read a workload's data once on every host that ranks run on. Scripts look after their own.

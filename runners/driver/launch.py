@@ -26,7 +26,7 @@ from runners.driver.progress import LaunchProgress
 from runners.driver.rounds import RoundLimit, Rounds, TrainingRounds, shuffled
 from runners.event_log import TensorboardLog
 from runners.planning.arms import job_of
-from runners.planning.launched_arms import ArmTerms
+from runners.planning.launched_arms import ArmSpec
 from runners.planning.workload import WorkloadSetup
 from runners.protocol.messages import StartedReply
 from runners.scripts.first_state import FirstState
@@ -43,7 +43,7 @@ class Launch:
     """Runs one launch: start, gates, rounds, end. Where it is made, nothing is started."""
 
     plan: Plan
-    setups: Sequence[ArmTerms]
+    setups: Sequence[ArmSpec]
     """The arms to start."""
     workload: WorkloadSetup | None = None
     """What they train. None: arms are scripts, which have neither gate nor floor."""
@@ -123,7 +123,7 @@ class Launch:
             return True
         return False
 
-    def _arm(self, setup: ArmTerms) -> ArmLaunch:
+    def _arm(self, setup: ArmSpec) -> ArmLaunch:
         folder = self.folder.launch_folder(self.number, setup.name)
         for old in folder.glob("*.log"):
             old.unlink()

@@ -15,6 +15,8 @@ from measurement.errors import LaunchError, quoted
 from runners.launchers.base import HostSlots
 
 MOST_NODES = 65536
+OVERLAP = "SLURM_OVERLAP"
+"""An srun without ``--overlap`` reads it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +35,11 @@ class SlurmJob:
     def host_list(self) -> str:
         """``node1:4,node2:4``."""
         return ",".join(map(str, self.hosts))
+
+
+def shared_cores(environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables by which arms share the cores of the job that they run in, mpirun's daemons, too; none outside of any."""
+    return {OVERLAP: "1"} if slurm_job(environment) else {}
 
 
 def slurm_job(environment: Mapping[str, str]) -> SlurmJob | None:

@@ -28,7 +28,6 @@ from measurement.registry import search_beside
 from runners.planning.command_place import CommandPlace
 from runners.planning.launched_arms import ArmSetup
 from runners.planning.workload import WorkloadSetup, require_model, resolve_workload
-from runners.planning.worktrees import kept_worktree
 from runners.processes import remote
 from runners.processes.answers import give
 from runners.processes.local import base_environment, search_path
@@ -148,7 +147,7 @@ def facts_of(plan: Plan, *, host: str | None = None, place: CommandPlace | None 
 
 
 def _argv(plan: Plan, place: CommandPlace | None = None, *, is_model: bool = True) -> list[str]:
-    checkout = kept_worktree(place.repository, place.commit) if place and place.repository and place.commit else None
+    checkout = place.checkout if place else None
     asked = Asked(
         plan=plan.model_dump(mode="json", include=set(ASKED_OF_PLAN)),
         is_model=is_model,
@@ -165,7 +164,7 @@ class OwnFindings:
     """What was found of the arms that have work of their own."""
 
     sources: dict[str, str] = field(default_factory=dict)
-    """Digests of their files, their commits and versions: what must be equal where a comparison goes on. Under the arms' names."""
+    """Digests of their files, and versions: what must be equal where a comparison goes on. Under the arms' names."""
     files: dict[str, Path] = field(default_factory=dict)
     """Those files of theirs that lie here."""
     sample_units: dict[str, str] = field(default_factory=dict)
@@ -194,8 +193,6 @@ def require_own_work(arms: Iterable[ArmSetup], *, host: str | None, micro_benchm
             facts = seen[key] = seen.get(key) or facts_of(plan, host=host, place=place, is_model=not micro_benchmark)
         if place.python is not None:
             found.sources.update({f"{name}/{package}": version for package, version in facts.versions.items()})
-        if place.commit is not None:
-            found.sources[f"{name}/commit"] = place.commit
         if not micro_benchmark:
             found.sample_units[name] = facts.sample_unit
         found.sources.update({f"{name}/{file}": shown for file, (_, shown) in facts.sources.items()})

@@ -31,11 +31,15 @@ class CommandPlace:
     """What the command runs, as it is named from there; None: not known."""
 
     @property
+    def checkout(self) -> Path | None:
+        """The commit's worktree, which is kept until this process ends; None without one."""
+        return kept_worktree(self.repository, self.commit) if self.repository and self.commit else None
+
+    @property
     def folder(self) -> Path:
-        """Where the command starts: of a commit, in a worktree that is kept until this process ends."""
-        if self.repository is None or self.commit is None:
-            return self.typed_in
-        return kept_worktree(self.repository, self.commit) / self.typed_in.resolve().relative_to(self.repository)
+        """Where the command starts: of a commit, in its checkout."""
+        checkout = self.checkout
+        return checkout / self.typed_in.resolve().relative_to(str(self.repository)) if checkout else self.typed_in
 
     @property
     def interpreter(self) -> str:

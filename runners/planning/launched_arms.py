@@ -9,10 +9,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from backends import Backend
-from backends.base import WHILE_STOPPED_S
+from backends.base import WHILE_STOPPED
 from measurement.agent.ringside_agent.settings import VARIABLE as AGENT
 from measurement.agent.ringside_agent.settings import Settings, encode
 from measurement.conditions.disturbing_variables import Disturbance, Library, disturbances
@@ -21,7 +21,7 @@ from measurement.plans.plan import Arm, Plan
 from runners.hosts.placement import Placement
 from runners.launchers import HostCommand, Launcher, LaunchJob
 from runners.launchers.base import interface_environment
-from runners.launchers.slurm_job import slurm_job
+from runners.launchers.slurm_job import shared_cores
 from runners.planning.command_place import CommandPlace
 from runners.planning.standalone_flags import MODULES, words_for
 from runners.processes import remote
@@ -64,40 +64,10 @@ class ArmStart:
         return {PADDING: "x" * self.padding_bytes} if self.padding_bytes else {}
 
 
-class ArmTerms(Protocol):
+@dataclass(frozen=True, kw_only=True)
+class ArmSpec:
     """What a launch knows of an arm, whoever starts its ranks."""
 
-    @property
-    def name(self) -> str:
-        """As the plan has it."""
-
-    @property
-    def arm(self) -> Arm:
-        """What the plan says of it."""
-
-    @property
-    def plan(self) -> Plan:
-        """The plan as this arm runs it, with its own number of ranks, batch and workload."""
-
-    @property
-    def launcher_reference(self) -> str:
-        """The launcher's name, for the record."""
-
-    @property
-    def transport(self) -> str | None:
-        """What carries the bytes, where that is known beforehand."""
-
-    @property
-    def recorded(self) -> Mapping[str, Any]:
-        """Fields of its record that are its own."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LaunchedArm(ABC):
-    """An arm that a driver starts: one of a backend, or a command of the user's."""
-
-    is_script: ClassVar[bool] = False
-    """Whether its ranks are a user's, which may end by themselves and print where they like."""
     name: str
     """As the plan has it."""
     arm: Arm
@@ -106,6 +76,24 @@ class LaunchedArm(ABC):
     """The plan as this arm runs it, with its own number of ranks, batch and workload."""
     launcher_reference: str
     """The launcher's name, for the record."""
+
+    @property
+    def transport(self) -> str | None:
+        """What carries the bytes, where that is known beforehand."""
+        return None
+
+    @property
+    def recorded(self) -> Mapping[str, Any]:
+        """Fields of its record that are its own."""
+        return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchedArm(ArmSpec, ABC):
+    """An arm that a driver starts: one of a backend, or a command of the user's."""
+
+    is_script: ClassVar[bool] = False
+    """Whether its ranks are a user's, which may end by themselves and print where they like."""
     place: CommandPlace
     """Where its command starts, and by which Python."""
 
@@ -150,18 +138,12 @@ class LaunchedArm(ABC):
         return {AGENT: encode(Settings(arm=self.name, **place, **own))}
 
     @property
-    def transport(self) -> str | None:
-        """What carries the bytes, where that is known beforehand."""
-        return None
-
-    @property
     def disturbances(self) -> list[Disturbance]:
         """Variables of its ranks that may be why they fail, whether the shell or the plan sets them."""
         return []
 
     @property
     def recorded(self) -> Mapping[str, Any]:
-        """Fields of its record that are its own."""
         return {"python": self.place.python, "commit": self.place.commit}
 
 
@@ -202,7 +184,7 @@ class ArmSetup(LaunchedArm):
     def command(self, placement: Placement, seed: int) -> str:
         plan = self.plan.model_copy(update={"seed": seed})
         flags = words_for(plan, self.arm.model_copy(update={"transport": self.transport}))
-        chosen = {name: value for name, value in self.chosen.items() if value != str(WHILE_STOPPED_S)}
+        chosen = {name: value for name, value in self.chosen.items() if WHILE_STOPPED.get(name) != value}
         job = self._job(placement, flags, chosen, master_port=DEFAULT_PORT)
         started = self.launcher.commands(job)
         return "\n".join(
@@ -227,8 +209,7 @@ class ArmSetup(LaunchedArm):
             threads=threads,
         )
         forwarded = {} if is_local else remote.forwarded_environment() | {RUN_ID: start.run_id}
-        steps = {"SLURM_OVERLAP": "1"} if slurm_job(os.environ) else {}  # of mpirun's daemons, too: arms share the job's cores
-        environment = forwarded | steps | start.padding | {"OMP_NUM_THREADS": str(threads)} | self.chosen
+        environment = forwarded | shared_cores(os.environ) | start.padding | {"OMP_NUM_THREADS": str(threads)} | self.chosen
         port = None if is_local else placement.free_port()
         job = self._job(placement, (), environment | told, master_port=port)
         return tuple(replace(command, folder=self.place.folder) for command in self.launcher.commands(job))

@@ -12,8 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from backends.base import WHILE_STOPPED_S
-from backends.torch_distributed import NCCL_WHILE_STOPPED
+from backends.base import WHILE_STOPPED
 from measurement.addresses import free_port
 from measurement.conditions.disturbing_variables import KEEP_FREED_MEMORY
 from measurement.environment import DISTURBING, PER_RANK, SECRET, STEERING
@@ -35,7 +34,7 @@ from runners.launchers.command_lines import (
     read_command,
 )
 from runners.launchers.mpirun import ALLOW_ROOT
-from runners.launchers.slurm_job import slurm_job
+from runners.launchers.slurm_job import OVERLAP, shared_cores
 from runners.planning.arms import require_driven, require_no_secrets, seed_of
 from runners.planning.command_place import CommandPlace, activated, require_program, resolve_place
 from runners.planning.launched_arms import ArmStart, LaunchedArm
@@ -47,8 +46,8 @@ AGENT_FOLDER = Path(__file__).resolve().parents[2] / "measurement" / "agent"
 PYTHONPATH = "PYTHONPATH"
 MASTER_PORT = "MASTER_PORT"
 MEETING = ("MASTER_ADDR", MASTER_PORT)
-SLURM_OVERLAP, SLURM_EXPORT_ENV = "SLURM_OVERLAP", "SLURM_EXPORT_ENV"
-FOR_LAUNCHERS = (*ALLOW_ROOT, SLURM_OVERLAP, SLURM_EXPORT_ENV)
+SLURM_EXPORT_ENV = "SLURM_EXPORT_ENV"
+FOR_LAUNCHERS = (*ALLOW_ROOT, OVERLAP, SLURM_EXPORT_ENV)
 """What a start adds to the environment for launchers alone. All else is for ranks, on other hosts, too."""
 BESIDE_PYTHON = (TORCHRUN, HOROVODRUN, PYTHON)
 """Programs that an environment must have itself: another environment's would run the script there."""
@@ -132,12 +131,10 @@ class ScriptSetup(LaunchedArm):
         users_path = chosen.get(PYTHONPATH, self.inherited.get(PYTHONPATH, ""))
         path = os.pathsep.join([str(AGENT_FOLDER), *([users_path] if users_path else [])])
         root = dict.fromkeys(ALLOW_ROOT, "1") if os.geteuid() == 0 else {}
-        steps = {SLURM_OVERLAP: "1"} if slurm_job(os.environ) else {}  # arms share the job's cores
         of_arm = self.arm.model_dump(include={"samples_per_step", "iteration_ends", "untimed"})
         of_arm |= {"python": sys.executable, "ranks": self.plan.world_size, **lists_for_agent(), **start.state}
         agent = {PYTHONPATH: path} | self.told(start, **of_arm)
-        waits = {"HOROVOD_GLOO_TIMEOUT_SECONDS": str(WHILE_STOPPED_S)} | NCCL_WHILE_STOPPED
-        found = waits | freed | root | steps | self._mounts(start) | chosen | agent | start.padding
+        found = WHILE_STOPPED | freed | root | shared_cores(os.environ) | self._mounts(start) | chosen | agent | start.padding
         return found | self._exported(found)
 
     def _exported(self, found: Mapping[str, str]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from backends import Backend
 from measurement.errors import ParityError
-from measurement.plans.plan import Arm, Plan
+from measurement.plans.plan import Plan
 from measurement.plans.settings import EpochRecord, TrainingSettings
 from measurement.records.record import LaunchRecord
 from measurement.records.results import ResultsFolder
@@ -23,6 +23,7 @@ from runners.driver.arm_session import Exchange, Expected
 from runners.driver.diagnosis import ArmFailed
 from runners.driver.launch import Launch
 from runners.driver.progress import LaunchProgress
+from runners.planning.launched_arms import ArmSpec
 from runners.processes.process_exit import interrupted_code
 from runners.protocol.messages import Command, FinishCommand, FinishedReply, Job, StartCommand, StartedReply
 from runners.rank.engine import Engine
@@ -126,15 +127,20 @@ def _ignore(_number: int, _frame: object) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StandingArm:
-    """What a launch knows of the ranks it is one of."""
+class StandingArm(ArmSpec):
+    """The ranks that this one leads."""
 
-    name: str
-    arm: Arm
-    plan: Plan
-    launcher_reference: str
-    transport: str | None
-    recorded: Mapping[str, Any]
+    engine: Engine
+    """Its own."""
+
+    @property
+    def transport(self) -> str | None:
+        transport: str | None = self.engine.backend.describe().get("transport")
+        return transport
+
+    @property
+    def recorded(self) -> Mapping[str, Any]:
+        return {"sample_unit": self.engine.sample_unit, "padding_bytes": None}
 
 
 def lead(session: CollectiveSession, engine: Engine, *, plan: Plan, folder: ResultsFolder, tensorboard: Path | None) -> None:
@@ -151,8 +157,7 @@ def lead(session: CollectiveSession, engine: Engine, *, plan: Plan, folder: Resu
         arm=plan.arms[session.name],
         plan=plan,
         launcher_reference=engine.world.launcher,
-        transport=engine.backend.describe().get("transport"),
-        recorded={"sample_unit": engine.sample_unit, "padding_bytes": None},
+        engine=engine,
     )
     folder.write_plan(plan)
     launch = Launch(
