@@ -154,6 +154,7 @@ class Launch:
 
     def run(self) -> None:
         """Run the launch. Every arm's record is written and nothing is left running, also when it is interrupted."""
+        is_whole = False
         try:
             order = shuffled(self.arms, self._rng)
             if self._is_interleaved:
@@ -161,20 +162,22 @@ class Launch:
             else:
                 for number, arm in enumerate(order, start=1):
                     self._run([arm], known=order[:number])
-        except BaseException:
-            for arm in self.arms:
-                arm.record.complete = arm.record.complete and arm.record.status != "ok"
-            raise
+            is_whole = True
         finally:
-            self._end_all()
+            self._end_all(is_whole=is_whole)
 
-    def _end_all(self) -> None:
+    def _end_all(self, *, is_whole: bool) -> None:
         """End every arm, then write every record, whatever goes wrong with one of them."""
         with self._timed("end"):
             for arm in self.arms:
-                arm.session.end()
+                try:
+                    arm.session.end()
+                except ArmFailed as failed:
+                    if arm.is_running:
+                        arm.fail(failed)
         self.ended_s = time.monotonic()
         for arm in self.arms:
+            arm.record.complete = is_whole or arm.record.status != "ok"
             arm.record.launch_s = self.ended_s - self._began
             arm.record.stages_s = {name: round(seconds, 3) for name, seconds in self._stages_s.items()}
         errors = []

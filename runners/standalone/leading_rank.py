@@ -52,8 +52,8 @@ class CollectiveSession:
         self.error: BaseException | None = None
         """What rank 0 raised in a command. It may be that another rank has gone."""
         self._rank, self._backend, self._folder = rank, backend, folder
-        self._is_over = self._is_in_step = False
-        """Whether the last reports have come, and whether all ranks wait for the next command."""
+        self._is_over = self._is_in_step = self._is_ending = False
+        """Whether the last reports have come, all ranks wait for the next command, and only the record is still to be written."""
 
     def command(self, seed: int) -> str:
         """Nothing: what a person typed to start all ranks is not known to one of them."""
@@ -78,26 +78,19 @@ class CollectiveSession:
         """Have all ranks carry out a command. Ranks wait for each other as long as the backend lets them.
 
         Raises:
-            ArmFailed: this rank raised an exception, or a launcher ends it since a peer has failed.
+            ArmFailed: this rank raised an exception.
         """
         began, self._is_in_step = time.monotonic(), False
         try:
             self._backend.broadcast_bytes(command.model_dump_json().encode())
             replies = self._backend.all_gather_bytes(self._rank.answer(command).model_dump_json().encode())
         except Exception as error:  # the record tells of it, and the run raises it again
-            raise self._failed(error, describe_error(error).message) from error
-        except KeyboardInterrupt as error:
-            if interrupted_code() != 128 + signal.SIGTERM:
-                raise
-            raise self._failed(error, "ended by SIGTERM, as launchers do when a peer has failed") from error
+            self.error = error
+            raise _rank_0_failed(describe_error(error).message) from error
         self._is_in_step = True
         return Exchange(
             replies=[expected.model_validate_json(reply) for reply in replies], took_s=time.monotonic() - began, hosts={}
         )
-
-    def _failed(self, error: BaseException, why: str) -> ArmFailed:
-        self.error = error
-        return ArmFailed(f"rank 0: {why}", ranks=[0], hosts=[socket.gethostname()])
 
     def ask_to_finish(self) -> None:
         """Nothing: ``finish`` asks."""
@@ -109,10 +102,18 @@ class CollectiveSession:
         return replies
 
     def end(self) -> None:
-        """Let nothing disturb the writing of what was measured, where not all of it was."""
-        if not self._is_over:
-            for ending in IGNORED_SIGNALS:
-                signal.signal(ending, _ignore)
+        """Let nothing disturb the writing of what was measured, where not all of it was.
+
+        Raises:
+            ArmFailed: a launcher ends this rank since a peer has failed, in a command or between two of them.
+        """
+        if self._is_over or self._is_ending:
+            return
+        self._is_ending = True
+        for ending in IGNORED_SIGNALS:
+            signal.signal(ending, _ignore)
+        if interrupted_code() == 128 + signal.SIGTERM:
+            raise _rank_0_failed("ended by SIGTERM, as launchers do when a peer has failed")
 
     def part(self, error: BaseException | None = None) -> None:
         """Let the other ranks end, for this error; not where they wait for something else, or have gone."""
@@ -120,6 +121,10 @@ class CollectiveSession:
             if not self._is_over:
                 self.finish()
             self._backend.broadcast_bytes(str(error or " ").encode())
+
+
+def _rank_0_failed(why: str) -> ArmFailed:
+    return ArmFailed(f"rank 0: {why}", ranks=[0], hosts=[socket.gethostname()])
 
 
 def _ignore(_number: int, _frame: object) -> None:

@@ -33,6 +33,7 @@ CELLS = [
     pytest.param("horovodrun", "KilledHorovod", marks=needs_horovod),
     ("spawn", "RaisingDDP"),
     ("spawn", "HangingDDP"),
+    ("torchrun", "TerminatedDDP"),
 ]
 
 
