@@ -6,7 +6,7 @@
 Runs the cells of ``tests/kit/faults.py``, which says what they are and how they are judged: all of them, or N drawn by a
 seed, first one of each fault. Prints each cell as it was judged, then a table: tried -> held, by fault and stage. Run it from the
 repository. Without root a full disk and a read-only folder are left out. ``--lab`` runs the cells of
-``tests/kit/lost_hosts.py`` in their place, in labs that it makes and removes: ssh is lost, a host is gone.
+``lost_hosts.py`` in their place, in labs that it makes and removes: ssh is lost, a host is gone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.kit import faults, lost_hosts
+from benchmarks import lost_hosts
+from tests.kit import faults
 from tests.kit.faults import KINDS, STAGES, Cell, Trial
 
 FAULTS = (*faults.FAULTS, *lost_hosts.FAULTS)

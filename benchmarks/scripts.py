@@ -12,7 +12,7 @@
 
     python benchmarks/scripts.py QUESTION --output FOLDER [--only NAME] [--repeats N] [--launches N] [--steps N] [-- MORE FLAGS]
 
-The scripts are in tests/outside/scripts. Run it on an otherwise idle machine, but ``mistakes``, which times nothing that counts.
+The scripts are in benchmarks/users_scripts. Run it on an otherwise idle machine, but ``mistakes``, which times nothing that counts.
 An existing FOLDER is continued. ``srun`` is asked where there is a Slurm job.
 ``--hosts host1:1,host2:1`` puts a rank of each command on each host, where they are written for ranks on this one.
 """
@@ -35,7 +35,7 @@ from typing import Any
 
 import yaml
 
-SCRIPTS = Path(__file__).parent.parent / "tests" / "outside" / "scripts"
+SCRIPTS = Path(__file__).parent / "users_scripts"
 BIN = Path(sys.executable).parent
 TORCHRUN = "torchrun --standalone --nproc-per-node 2"
 HOROVODRUN = "horovodrun --gloo -np 2 -H localhost:2 python"

@@ -4,7 +4,7 @@
 set -u
 out=$1; shift
 export PATH="$PWD/.venv/bin:$PATH"
-scripts=tests/outside/scripts
+scripts=benchmarks/users_scripts
 compare() { ringside compare "$@" -o "$out/$name" --no-rehearsal; }
 tiny=(--set measurement.rounds=8 --set measurement.block_steps=3 --set measurement.local_every=2 --set threads=1)
 two="ddp-gloo: {backend: ddp, transport: gloo}, horovod-gloo: {backend: horovod, transport: gloo}"

@@ -174,14 +174,6 @@ class NeverStarts:
         return _running(super().commands(job), "sleep", "3600")
 
 
-class PortTaken(Spawn):
-    """Somebody else listens where its ranks are told to meet."""
-
-    def commands(self, job):
-        self.squatter = socket.create_server(("", job.master_port))
-        return super().commands(job)
-
-
 class SpawnExitsAtOnce(ExitsAtOnce, Spawn):
     pass
 

@@ -1,7 +1,7 @@
-"""The faults of the matrix that need two hosts: ssh is lost, or a host is gone, while a rank there is held at a stage; the port at
-which ranks are to meet is taken.
+"""The cells of the fault matrix that need two hosts: ssh is lost, a host is gone, or the port at which ranks meet is taken.
 
-Every arm has a rank on the lost host, so that all fail. Each cell makes a lab of its own, since the host does not come back.
+Hosts are lost while a rank there is held at a stage. Every arm has a rank on the lost host, so that all fail. Each cell makes a lab
+of its own, since the host does not come back.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import psutil
@@ -31,7 +32,6 @@ from tests.kit.faults import (
     MARK,
     MEASURED,
     MEASUREMENT,
-    PLUGIN,
     REPOSITORY,
     ROUNDS,
     Cell,
@@ -45,19 +45,20 @@ from tests.kit.faults import (
 from tests.kit.lab import namespaces
 
 LOST = "host2"
+PORT_TAKEN = Path(__file__).parent / "plugins" / "port_taken.py"
 NOTICED_S = 30.0
 """Within which a lost host is told of."""
 FAULTS = {"ssh-lost": ("gates", "block"), "host-gone": ("gates", "block"), "port-taken": ("start",)}
 """At which stages each can happen; another arm waits at each but the start."""
 
 
-def feasible(kinds=tuple(KINDS)):
+def feasible(kinds: Iterable[str] = tuple(KINDS)) -> list[Cell]:
     """Every cell there can be. Of our launchers only those of ``ddp-gloo`` are given a port to meet at."""
     cells = [Cell(fault=fault, stage=stage, kind=kind) for fault, stages in FAULTS.items() for stage in stages for kind in kinds]
     return [cell for cell in cells if cell.fault != "port-taken" or cell.kind == "ddp-gloo"]
 
 
-def plant(cell, folder):
+def plant(cell: Cell, folder: Path) -> Trial:
     """Run a comparison over two hosts, in which this happens, and judge it."""
     trial = Trial(cells=[cell], folder=folder)
     began = time.monotonic()
@@ -66,7 +67,7 @@ def plant(cell, folder):
         control(trial, one).mkdir(parents=True)
     arms = {"well": arm_of(trial), str(cell): arm_of(trial, cell)}
     if cell.fault == "port-taken":
-        arms[str(cell)] |= {"launcher": f"{PLUGIN}:PortTaken", "environment": arms["well"]["environment"]}
+        arms[str(cell)] |= {"launcher": f"{PORT_TAKEN}:PortTaken", "environment": arms["well"]["environment"]}
     measurement = MEASUREMENT | {"rehearsal": "never"}
     plan = {"name": "lost", "workload": "digits", "local_batch_size": 16, "hosts": ["host1:1", f"{LOST}:1"], "baseline": "well"}
     plan |= {"network_interface": "eth0", "arms": arms, "measurement": measurement}
@@ -80,11 +81,11 @@ def plant(cell, folder):
     return trial
 
 
-def _lab(*arguments):
+def _lab(*arguments: str) -> None:
     subprocess.run([sys.executable, "-m", "tests.kit.lab", *arguments], cwd=REPOSITORY, check=True, capture_output=True)
 
 
-def _run(trial):
+def _run(trial: Trial) -> None:
     before, spools = _processes("host1"), _spools()
     environment = {**os.environ, MARK: secrets.token_hex(8)}
     driver = [sys.executable, "-c", AT_EVERY_ROUND, "compare", str(trial.folder / "plan.yaml"), "-o", str(results(trial))]
@@ -122,11 +123,11 @@ def _run(trial):
         shutil.rmtree(spool)
 
 
-def _lose_host():
+def _lose_host() -> None:
     os.kill(namespaces.init_of(LOST), signal.SIGKILL)
 
 
-def _lose_ssh():
+def _lose_ssh() -> None:
     """With all that it serves."""
     for pid in _processes(LOST):
         with contextlib.suppress(psutil.Error):
@@ -134,7 +135,7 @@ def _lose_ssh():
                 psutil.Process(pid).kill()
 
 
-def _judge(trial, code, said):
+def _judge(trial: Trial, code: int, said: str) -> None:
     """Every arm fails, with the host and what ssh says of it; what was measured before is there."""
     records = {record.arm: record for record in ResultsFolder(results(trial)).records()}
     if code != 1 or "Traceback" in said or set(records) != {"well", str(trial.cells[0])}:
@@ -148,7 +149,7 @@ def _judge(trial, code, said):
         judge_steps(trial, None, record)
 
 
-def _judge_port(trial, code, said):
+def _judge_port(trial: Trial, code: int, said: str) -> None:
     """The arm fails with the library's words or the launcher's; the other one is as good as ever."""
     records = {record.arm: record for record in ResultsFolder(results(trial)).records()}
     well, taken = records.get("well"), records.get(str(trial.cells[0]))
@@ -159,9 +160,9 @@ def _judge_port(trial, code, said):
         trial.find(None, f"named as {taken and (taken.status, taken.error)}")
 
 
-def _processes(host):
+def _processes(host: str) -> set[int]:
     return set(namespaces.processes_in([namespaces.networks()[host]]))
 
 
-def _spools():
+def _spools() -> set[Path]:
     return {path for path in Path(tempfile.gettempdir()).glob("ringside-*") if not path.name.startswith(PREFIX)}
