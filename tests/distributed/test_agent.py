@@ -66,6 +66,7 @@ def test_ranks_start_run_blocks_and_finish(launched):
     assert (reports[0].backend["library"], reports[0].backend["transport"]) == library
     assert found["counters"]  # read by Ringside's own Python
     assert found["finished"][0].drift.parameters == found["finished"][1].drift.parameters != {}
+    assert found["log"].count("left the group") == (2 if launcher == "torchrun" else 0), "in its 'finally'"
 
 
 def test_blocks_are_whole_and_their_phases_sum(launched):
@@ -275,6 +276,28 @@ def test_ranks_that_a_script_starts_itself_are_ranks(tmp_path):
         replies = arm.block(10**6)
         assert [type(reply) for reply in replies] == [ErrorReply, EndedReply]
         assert "KeyError: 'rank 0'" in replies[0].message
+
+
+@pytest.mark.costly("endings")
+@pytest.mark.parametrize(
+    ("name", "ranks", "said"),
+    [
+        ("tidies_up", 1, ["finally", "removed", "atexit"]),
+        ("spawns_tidy_ranks", 2, ["finally", "left the group", "removed", "atexit"] * 2 + ["joined"]),
+        ("forks_tidy_ranks", 2, ["finally", "left the group"] * 2 + ["joined"]),
+        ("cannot_be_left", 1, ["goes on"]),
+        ("takes_long_to_end", 1, ["within 5 s of its last step, so its 'finally' and 'atexit' are cut short"]),
+    ],
+)
+def test_what_a_script_does_at_its_end_is_done(tmp_path, name, ranks, said):
+    """Children that are forked have no ``atexit`` before Python 3.14."""
+    with driver(tmp_path, ranks=ranks) as arm:
+        arm.start(sys.executable, "agent_cases.py", name)
+        assert all(isinstance(reply, StartedReply) for reply in arm.receive())
+        assert all(isinstance(reply, FinishedReply) for reply in arm.finish())
+    assert arm.exit_code == 0, arm.log
+    assert {line: arm.log.count(line) for line in said} == {line: said.count(line) for line in said}, arm.log
+    assert "Traceback" not in arm.log
 
 
 @pytest.mark.costly

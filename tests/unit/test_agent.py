@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import base64
+import gc
 import importlib
 import json
 import math
@@ -303,6 +304,21 @@ def test_models_are_found_by_their_tops():
     assert [any(one is root for root in found) for one in (inner, outer, other)] == [False, True, True]
     assert models.trained_first([other, outer], {id(one) for one in inner.parameters()}) == [outer, other]
     assert [prefix for prefix, _ in models.prefixes([outer, other, torch.nn.Linear(1, 1)])] == ["", "Linear.", "Linear#2."]
+
+
+def test_models_and_schedules_are_found_that_the_garbage_collector_no_longer_sees(monkeypatch):
+    monkeypatch.setattr(gc, "freeze", gc.freeze)
+    models.watch_freeze()
+    model = torch.nn.Linear(2, 2)
+    schedule = torch.optim.lr_scheduler.StepLR(torch.optim.SGD(model.parameters(), lr=0.1), 1)
+    gc.freeze()
+    try:
+        assert not any(one is model for one in gc.get_objects())
+        assert [one is model for one in models.find_roots()].count(True) == 1
+        assert any(one is schedule for one in models.objects_of(models.is_schedule))
+    finally:
+        gc.unfreeze()
+    assert [one is model for one in models.find_roots()].count(True) == 1
 
 
 class Steps:

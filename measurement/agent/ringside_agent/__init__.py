@@ -9,11 +9,12 @@ compared (``reading``), then come ``blocks``. ``machine`` tells what else the pr
 
 from __future__ import annotations
 
+import atexit
 import sys
 from typing import Any, Callable
 
 from . import settings
-from .reporting import guarded
+from .reporting import guarded, run_at_exit
 
 
 def begin() -> None:
@@ -21,6 +22,7 @@ def begin() -> None:
     found = settings.read()
     if found is None:
         return
+    atexit.register(run_at_exit)  # before the script registers anything, so it runs last
 
     def watch() -> None:
         from . import watching  # only now: it imports what most processes of a launcher do not need

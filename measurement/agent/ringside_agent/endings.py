@@ -5,12 +5,18 @@ from __future__ import annotations
 import atexit
 import faulthandler
 import multiprocessing
+import os
 import signal
 import sys
+import threading
+import time
 from typing import Any, Callable, Mapping, NoReturn
 
-from .reporting import guarded
+from .reporting import STARTED, at_exit, guarded, run_at_exit, say
 from .users_lines import describe, error_reply
+
+OWN_END_S = 5.0
+"""So long a script may take for its ``finally`` clauses and ``atexit`` functions."""
 
 Tell = Callable[[Mapping[str, Any]], None]
 
@@ -42,10 +48,15 @@ def watch(tell: Tell, steps: Callable[[], int]) -> None:
     sys.excepthook = excepthook
     sys.exit = ended_by
     atexit.register(at_end)
-    if multiprocessing.current_process().name != "MainProcess":  # which ends without atexit
+    at_multiprocessing_end(at_end, priority=100)
+
+
+def at_multiprocessing_end(act: Callable[[], None], *, priority: int) -> None:
+    """Have a function called when a process that multiprocessing has started ends, which may be without atexit."""
+    if multiprocessing.current_process().name != "MainProcess":
         from multiprocessing.util import Finalize
 
-        Finalize(None, at_end, exitpriority=100)
+        Finalize(None, act, exitpriority=priority)
 
 
 def show_stack_on_signal() -> None:
@@ -54,11 +65,30 @@ def show_stack_on_signal() -> None:
         faulthandler.register(signal.SIGUSR1, file=2)
 
 
-def shut_down_libraries() -> None:
-    """Shut down what a launcher wants to be shut down, in the middle of a script. All ranks call it."""
+def end_script(leave: Callable[[int], Any]) -> NoReturn:
+    """Raise ``SystemExit`` in the middle of a script, so that it does what it does at its end. All ranks call it.
+
+    ``leave`` ends the process: behind the script's last ``atexit`` function, or where that takes too long.
+    """
+
+    def cut_short() -> None:
+        time.sleep(OWN_END_S)
+        say(f"the script has not ended within {OWN_END_S:g} s of its last step, so its 'finally' and 'atexit' are cut short")
+        leave(0)
+
+    at_exit.append(lambda: leave_in_order(leave))
+    if os.getpid() != STARTED:
+        at_multiprocessing_end(run_at_exit, priority=-sys.maxsize)
+    threading.Thread(target=cut_short, daemon=True).start()
+    raise SystemExit(0)
+
+
+def leave_in_order(leave: Callable[[int], Any]) -> None:
+    """Shut down what a launcher wants to be shut down, and leave the process. All ranks call it."""
     horovod: Any = sys.modules.get("horovod.torch")
     if horovod is not None and horovod.is_initialized():
         guarded(horovod.shutdown)
     mpi: Any = getattr(sys.modules.get("mpi4py.MPI"), "Is_initialized", None)
     if mpi is not None and mpi():
         guarded(sys.modules["mpi4py.MPI"].Finalize)
+    leave(0)

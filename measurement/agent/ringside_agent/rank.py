@@ -9,6 +9,7 @@ import json
 import os
 import sys
 from collections import deque
+from functools import partial
 from typing import Any, Mapping
 
 from . import blocks, endings
@@ -79,9 +80,10 @@ class Rank:
         """Carry out commands until one lets the script go on, or is the last."""
         assert self.agent is not None
         self.agent.serve({"start": self._start, "block": self._block, "finish": self._finish})
-        if self.agent.is_over:
-            endings.shut_down_libraries()
-            self.agent.leave(0)
+        if self.agent.is_over:  # a script that catches its end ends at its next step
+            self.recorder.left = 1
+            self.recorder.at_boundary = uncompiled(partial(endings.leave_in_order, self.agent.leave))
+            endings.end_script(self.agent.leave)
 
     def _start(self, _: Mapping[str, Any]) -> str:
         report = reports.rank_report(self.first.script, self.place)

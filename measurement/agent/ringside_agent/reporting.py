@@ -13,6 +13,10 @@ from typing import Any, Callable, NoReturn
 
 LONGEST = 600
 """Characters of a message; PyTorch's longest explain themselves in their first lines."""
+STARTED = os.getpid()
+"""This process, or the one that forked it."""
+at_exit: list[Callable[[], Any]] = []
+"""What is done behind all that the script has registered with ``atexit``."""
 FROM_LOADER = "Original Traceback"
 """In the message of an error that PyTorch brings from a loader process, before the traceback there."""
 
@@ -29,6 +33,12 @@ def leave(code: int) -> NoReturn:
         with contextlib.suppress(OSError, ValueError, AttributeError):  # nobody reads it any more
             stream.flush()
     os._exit(code)
+
+
+def run_at_exit() -> None:
+    """Do what ``at_exit`` holds."""
+    for act in at_exit:
+        guarded(act)
 
 
 def message_of(error: BaseException) -> str:

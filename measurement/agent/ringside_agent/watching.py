@@ -16,7 +16,7 @@ from typing import Any, Callable
 
 from . import rank
 from .machine import core_use
-from .reading import batches
+from .reading import batches, models
 from .reading.first_steps import FirstSteps
 from .recorder import Recorder
 from .reporting import guarded
@@ -39,6 +39,7 @@ def watch_torch(settings: Settings) -> rank.Rank:
     guarded(watch_loaders, sys.modules.get("torch.utils.data.dataloader"), recorder)
     guarded(watch_scaler, torch, recorder)
     guarded(watch_autocast, torch, own.first)
+    guarded(models.watch_freeze)
     own.first.stop_files = guarded(watch_files, torch, settings.state_file) or list
     if hasattr(torch.distributed, "init_process_group"):
         core_use.watch_torch(torch.distributed)

@@ -1,8 +1,13 @@
 """Scripts of one process that train in unusual ways, by name; as users write them, they know nothing of Ringside."""
 
+import atexit
+import contextlib
+import functools
+import gc
 import itertools
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import torch
@@ -60,11 +65,56 @@ def crashes():
     raise ValueError("the thirtieth step was too much")
 
 
+def tidies_up():
+    atexit.register(print, "atexit", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        atexit.register(lambda: print("left behind" if Path(folder).exists() else "removed", flush=True))
+        try:
+            plain()
+        finally:
+            print("finally", flush=True)
+
+
+def cannot_be_left():
+    while True:
+        with contextlib.suppress(SystemExit):
+            plain()
+        print("goes on", flush=True)
+
+
+def takes_long_to_end():
+    try:
+        plain()
+    finally:
+        time.sleep(10**6)
+
+
+def tidy_rank(rank):
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=2, init_method=f"file://{sys.argv[2]}")
+    try:
+        tidies_up()
+    finally:
+        torch.distributed.destroy_process_group()
+        print("left the group", flush=True)
+
+
+def starts_tidy_ranks(method):
+    with tempfile.TemporaryDirectory() as folder:
+        sys.argv.append(f"{folder}/meeting")
+        torch.multiprocessing.start_processes(tidy_rank, nprocs=2, start_method=method)
+    print("joined", flush=True)
+
+
+spawns_tidy_ranks = functools.partial(starts_tidy_ranks, "spawn")
+forks_tidy_ranks = functools.partial(starts_tidy_ranks, "fork")
+
+
 def two_optimizers():
-    """Two models in turn, as GANs have it; the second one's optimizer steps twice."""
+    """Two models in turn, as GANs have it; the second one's optimizer steps twice. The garbage collector sees neither."""
     one, other = net(), torch.nn.Linear(6, 3)
     first = torch.optim.SGD(one.parameters(), lr=0.01)
     second = torch.optim.Adam(other.parameters(), lr=0.02)
+    gc.freeze()
     for batch in forever(data()):
         for model, optimizer in ((one, first), (other, second), (other, second)):
             optimizer.zero_grad()

@@ -19,14 +19,17 @@ def main():
     model = DistributedDataParallel(body)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1000)
-    for epoch in range(int(os.environ.get("EPOCHS", "1000"))):
-        sampler.set_epoch(epoch)
-        for x, y in loader:
-            optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(model(x), y).backward()
-            optimizer.step()
-            schedule.step()
-    dist.destroy_process_group()
+    try:
+        for epoch in range(int(os.environ.get("EPOCHS", "1000"))):
+            sampler.set_epoch(epoch)
+            for x, y in loader:
+                optimizer.zero_grad()
+                torch.nn.functional.cross_entropy(model(x), y).backward()
+                optimizer.step()
+                schedule.step()
+    finally:
+        dist.destroy_process_group()
+        print("left the group", flush=True)
 
 
 main()

@@ -58,7 +58,7 @@ def of_optimizers(script: Script) -> dict[str, Any]:
 
 def of_schedule(script: Script) -> dict[str, Any]:
     """Learning rates of the first steps, and the schedules that there are."""
-    schedules = models.of_kind("LRScheduler", "_LRScheduler", "ReduceLROnPlateau")
+    schedules = models.objects_of(models.is_schedule)
     found: dict[str, Any] = {"schedule.lr": script.rates}
     if schedules:
         found["schedule.class"] = ", ".join(sorted(type(one).__name__ for one in schedules))

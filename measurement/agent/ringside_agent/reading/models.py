@@ -5,14 +5,39 @@ from __future__ import annotations
 import functools
 import gc
 import sys
+import weakref
 from typing import Any, Callable, Iterable, Iterator, List, Tuple
+
+from ..reporting import guarded
 
 WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module", "_original_module")
 """Names that torch.compile, FSDP and others give to what they wrap."""
 SHARDED = ("FullyShardedDataParallel", "FSDPModule", "DeepSpeedEngine")
 BUFFER = "buffer:"
+SCHEDULES = frozenset(("LRScheduler", "_LRScheduler", "ReduceLROnPlateau"))
 
 Named = List[Tuple[str, Any]]
+
+
+_frozen: list[Any] = []
+"""References to models and schedules that ``gc.freeze`` took out of what ``gc.get_objects`` returns."""
+
+
+def watch_freeze() -> None:
+    """Have the objects found, too, that a script freezes from now on."""
+    freeze = gc.freeze
+
+    @functools.wraps(freeze)
+    def noted() -> None:
+        guarded(_note_frozen)
+        freeze()
+
+    gc.freeze = noted
+
+
+def _note_frozen() -> None:
+    torch: Any = sys.modules["torch"]
+    _frozen[:] = map(weakref.ref, objects_of(lambda kind: issubclass(kind, torch.nn.Module) or is_schedule(kind)))
 
 
 def objects_of(is_wanted: Callable[[type], bool]) -> list[Any]:
@@ -24,15 +49,15 @@ def objects_of(is_wanted: Callable[[type], bool]) -> list[Any]:
     is_one: Callable[[Any], bool] = functools.lru_cache(maxsize=None)(is_wanted)
     sys.setswitchinterval(1.0)
     try:
-        return [one for one in gc.get_objects() if is_one(type(one))]
+        everything = [*gc.get_objects(), *(one() for one in _frozen)]
+        return list({id(one): one for one in everything if is_one(type(one))}.values())
     finally:
         sys.setswitchinterval(interval)
 
 
-def of_kind(*names: str) -> list[Any]:
-    """All objects of classes by these names, or derived from them, such as learning-rate schedules."""
-    wanted = set(names)
-    return objects_of(lambda kind: bool(wanted.intersection(base.__name__ for base in kind.__mro__)))
+def is_schedule(kind: type) -> bool:
+    """Whether a class is a learning-rate schedule's."""
+    return not SCHEDULES.isdisjoint(base.__name__ for base in kind.__mro__)
 
 
 def find_roots() -> list[Any]:
