@@ -41,7 +41,7 @@ MEANINGLESS = {
 }
 """Keys of plans and arms that mean nothing in some of them, where only their default is accepted."""
 NEUTRAL: dict[str, dict[str, Any]] = {
-    BY_COMMAND: {"floor": False, "local_every": 0, "rehearsal": "never"},
+    BY_COMMAND: {"floor": False, "local_every": 0},
     BY_BACKEND: {},
     IN_TRAINING: {"control": False, "local_every": 0, "minutes": None},
 }
@@ -224,8 +224,8 @@ class Measurement(Section):
     floor: bool = True
     """Run an arm with a no-op backend (the floor). It shows what computing itself costs."""
     rehearsal: Literal["once", "always", "never"] = "once"
-    """Before the first launch, start every arm, run a few samples and take the gate. ``once``: unless that was passed before
-    with the same plan, versions, machines and sources."""
+    """Before the first launch, start every arm, run a few samples and take the gate; a command takes its first steps, alone.
+    ``once``: unless that was passed before with the same plan, versions, machines and sources."""
     noise_threshold: float = Field(default=0.01, gt=0, lt=1)
     """Differences smaller than this share do not matter to you, nor do differences in accuracy by less than so many points."""
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
@@ -399,7 +399,7 @@ class Plan(Section):
     @model_validator(mode="before")
     @classmethod
     def _scripts_are_their_own_workload(cls, content: Any) -> Any:
-        """Arms by command have no floor, no steps without exchange and no rehearsal."""
+        """Arms by command have no floor and no steps without exchange."""
         arms = content.get("arms") if isinstance(content, dict) else None
         if not isinstance(arms, dict) or not any(isinstance(arm, dict) and arm.get("command") for arm in arms.values()):
             return content

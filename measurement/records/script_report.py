@@ -49,5 +49,9 @@ class ScriptReport(Written):
     """Where samples come from: ``loader``, ``samples_per_step``; None: they could not be counted, and iterations are."""
     written_files: list[str] = []
     """Some of the files below its folder that it opened for writing before it was timed, from there."""
+    ports: list[int] = []
+    """That its process asked for, to meet other ranks at."""
+    store_files: list[str] = []
+    """Files at which it meets other ranks (``torch.distributed.FileStore``)."""
     notes: list[str] = []
     """What the agent could not see, one sentence each."""

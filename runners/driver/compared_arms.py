@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from measurement.agent.ringside_agent.machine.host import gpu_names
@@ -28,6 +28,7 @@ from runners.planning.check_process import OwnFindings, facts_of, require_data_o
 from runners.planning.launched_arms import ArmSetup, LaunchedArm, computes_on_gpu
 from runners.planning.workload import WorkloadSetup, require_epochs, resolve_cases, resolve_workload
 from runners.planning.worktrees import has_changes
+from runners.scripts.learned import Learned
 from runners.scripts.script_setup import ScriptSetup, resolve_scripts
 
 
@@ -67,6 +68,17 @@ class ComparedArms:
     def arms(self) -> dict[str, LaunchedArm]:
         """All that are compared, by name, the control included."""
         return {**self._workers, **self._scripts}
+
+    @property
+    def commands(self) -> list[ScriptSetup]:
+        """The commands of the user's, without the control, whose command is the baseline's."""
+        return [setup for name, setup in self._scripts.items() if self.plan.role(name) != "control"]
+
+    def learn(self, learned: Mapping[str, Learned]) -> None:
+        """Take in what trials of commands have shown, by the arm's name: their later starts are given it."""
+        of_control = {self.plan.control_name: learned[self.plan.baseline]} if self.plan.baseline in learned else {}
+        known = {**learned, **of_control}
+        self._scripts = {name: dataclasses.replace(one, learned=known.get(name)) for name, one in self._scripts.items()}
 
     @property
     def has_ranks_here(self) -> bool:

@@ -157,6 +157,8 @@ class Launch:
         is_whole = False
         try:
             order = shuffled(self.arms, self._rng)
+            if self.state and self.state.is_missing:
+                order.sort(key=lambda arm: arm.record.role != "baseline")  # which saves it for the others
             if self._is_interleaved:
                 self._run(order, known=self.arms)
             else:

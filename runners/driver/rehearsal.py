@@ -1,8 +1,10 @@
-"""Launches of which nothing is timed: the rehearsal before the others, and the trace after them.
+"""Launches of which nothing is timed: the rehearsal, or the trial of commands, before the others, and the trace after them.
 
 The rehearsal starts every arm on its real hosts, runs a few samples, takes the gate and ends. What a library refuses then costs
 seconds, not a launch. A rehearsal that every arm passed is remembered by a digest of the plan, the versions, the machines and the
 user's sources, so it is not held again.
+
+The trial starts each command once, alone, up to the steps that are compared. What it shows is remembered as well.
 
 The trace has every arm take a few steps under torch's profiler and Horovod's timeline, one arm after another.
 """
@@ -25,6 +27,7 @@ from install.cache import cache_root
 from measurement.errors import LaunchError, PlanError, about, printable
 from measurement.plans.plan import Arm, Plan
 from measurement.records.record import LaunchRecord
+from measurement.records.record_types import Written
 from measurement.records.results import TRACES_FILE, ResultsFolder, write_result
 from measurement.records.trace import ArmTrace, NcclChoices, Traces
 from runners.driver.arm_session import ArmLaunch, ArmSession
@@ -41,6 +44,9 @@ from runners.planning.workload import WorkloadSetup, require_model, resolve_work
 from runners.planning.workload_check import trying
 from runners.processes.supervisor_server import SupervisorServer
 from runners.protocol.messages import TraceCommand, TraceReply
+from runners.scripts.first_state import FirstState
+from runners.scripts.learned import Learned
+from runners.scripts.script_setup import ScriptSetup
 from runners.traces.nccl_log import VARIABLES, of_all_ranks
 from runners.traces.trace_file import TracedRank, on_one_clock, viewers_file
 
@@ -102,6 +108,38 @@ def short_of(plan: Plan, *, on_gpus: bool) -> Plan:
     samples = plan.local_batch_size if on_gpus else min(plan.local_batch_size, SAMPLES)
     changes = {"local_batch_size": samples, "training": None}
     return plan.model_copy(update={**changes, "measurement": measurement})
+
+
+class TrialLaunch(Launch):
+    """A launch in which every command takes its compared steps, one after another, and nothing else is done."""
+
+    def _stages(self, arms: Sequence[ArmLaunch], known: Sequence[ArmLaunch]) -> list[Callable[[], None]]:
+        return []
+
+
+def try_commands(
+    plan: Plan,
+    commands: Sequence[ScriptSetup],
+    *,
+    placement: Placement,
+    folder: Path,
+    state: FirstState | None,
+    progress: LaunchProgress,
+) -> Launch:
+    """Start each command once, alone, up to its compared steps, and end it; nothing is left running.
+
+    Returns the launch; the logs lie in ``folder`` where one failed. ``state``: see ``Launch``.
+    """
+    alone = plan.model_copy(update={"measurement": plan.measurement.model_copy(update={"mode": "sequential"})})
+    progress.start(uncounted="trial")
+    shutil.rmtree(folder, ignore_errors=True)
+    with open_endpoint(placement, has_store=False) as endpoint:
+        own: dict[str, Any] = {"folder": ResultsFolder(folder), "open_session": partial(ArmSession, endpoint=endpoint)}
+        launch = TrialLaunch(plan=alone, setups=commands, number=0, state=state, progress=progress, **own)
+        launch.run()
+    if not launch.failed:
+        shutil.rmtree(folder, ignore_errors=True)
+    return launch
 
 
 @dataclass(kw_only=True, eq=False)
@@ -258,16 +296,26 @@ def require_something_to_measure(plan: Plan, failed: Mapping[str, LaunchRecord],
     candidates = plan.arms.keys() - {plan.baseline}
     if plan.baseline not in failed and (not candidates or candidates - failed.keys()):
         return
-    messages = {name: _reason(record) for name, record in failed.items()}
+    excerpts = {name: record.error.excerpt for name, record in failed.items() if record.error}
+    messages = {name: "\n".join([_reason(record), *excerpts.get(name, [])]) for name, record in failed.items()}
     alike = {RANK.sub("", message) for message in messages.values()}
     every = len(messages) == len(plan.arms) and len(alike) == 1
     found = [f"every arm: {next(iter(messages.values()))}"] if every else [f"arm '{n}': {m}" for n, m in messages.items()]
     listed = "\n".join(found)
-    raise LaunchError(f"nothing was measured, since the rehearsal failed (its logs: {folder})\n{listed}")
+    what = "trial" if plan.are_scripts else "rehearsal"
+    raise LaunchError(f"nothing was measured, since the {what} failed (its logs: {folder})\n{listed}")
+
+
+class Passed(Written):
+    """What is kept of a rehearsal, or a trial of commands, that every arm has passed."""
+
+    notes: list[str]
+    learned: dict[str, Learned]
+    """By the arm's name."""
 
 
 class Memory:
-    """Remembers which rehearsals were passed, and their notes; where its folder cannot be written, none is."""
+    """Remembers which rehearsals were passed, and what they showed; where its folder cannot be written, none is."""
 
     def __init__(self, plan: Plan, *, conditions: Mapping[str, object]) -> None:
         """``conditions``: versions, machines, digests of sources and variables that a rehearsal depends on."""
@@ -282,15 +330,14 @@ class Memory:
         digest = hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:24]
         self._path = cache_root().parent / "rehearsals" / digest
 
-    def notes(self) -> list[str] | None:
-        """The notes of this rehearsal, if it was passed before; None: it was not."""
+    def recall(self) -> Passed | None:
+        """What this rehearsal showed, if it was passed before; None: it was not."""
         with suppress(OSError, ValueError):
-            found: list[str] = json.loads(self._path.read_text(encoding="utf-8"))
-            return found
+            return Passed.model_validate_json(self._path.read_text(encoding="utf-8"))
         return None
 
-    def add(self, notes: Sequence[str]) -> None:
+    def keep(self, passed: Passed) -> None:
         """Remember that it was passed."""
         with suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            self._path.write_text(json.dumps(list(notes)), encoding="utf-8")
+            self._path.write_text(passed.model_dump_json(), encoding="utf-8")

@@ -46,14 +46,17 @@ from runners.driver.endpoint import DriverEndpoint, open_endpoint
 from runners.driver.gates import none_can_pass
 from runners.driver.launch import Launch, is_comparable
 from runners.driver.progress import LaunchProgress
-from runners.driver.rehearsal import Memory, rehearse, require_something_to_measure, trace_arms
+from runners.driver.rehearsal import Memory, Passed, rehearse, require_something_to_measure, trace_arms, try_commands
 from runners.driver.rounds import RoundLimit
 from runners.event_log import EVENT_FILES
 from runners.hosts.batch_jobs import job_id
+from runners.hosts.placement import Placement
 from runners.hosts.ssh_probe import probe_hosts
 from runners.planning.arms import seed_of
 from runners.planning.available import left_out_line
+from runners.planning.workload import WorkloadSetup
 from runners.scripts.first_state import FIRST_STATE, FirstState
+from runners.scripts.learned import Learned
 
 
 class ComparisonRun:
@@ -189,24 +192,41 @@ class ComparisonRun:
         return self.comparison
 
     def _rehearse_once(self) -> None:
-        """Rehearse before the first launch of this session, unless arms take the gate before anything is timed anyway."""
+        """Rehearse, or try commands, before the first launch of this session, unless arms take the gate before the rest."""
         wanted, workload = self.plan.measurement.rehearsal, self.compared.workload
-        if self._is_rehearsed or wanted == "never" or workload is None or workload.gate_comes_first(self.plan.training):
+        gate_comes_first = workload is not None and workload.gate_comes_first(self.plan.training)
+        if self._is_rehearsed or wanted == "never" or gate_comes_first:
             return
         self._is_rehearsed = True
         memory = Memory(self.plan, conditions=self.history.environment | steering_environment(os.environ))
-        known = memory.notes() if wanted == "once" else None
-        if known is not None:
-            self._note_trial(known)
-            return
-        folder, placement = self.folder.root / "rehearsal", self.compared.inspection.placement
-        where: dict[str, Any] = {"placement": placement, "folder": folder, "on_gpus": self.compared.are_on_gpus}
-        rehearsal = rehearse(self.plan, workload, **where, progress=self.progress)
-        self._refused = rehearsal.failed
+        passed = memory.recall() if wanted == "once" else None
+        if passed is None:
+            passed = self._try(workload)
+            if not self._refused:
+                memory.keep(passed)
+        self._note_trial(passed.notes)
+        self.compared.learn(passed.learned)
+
+    def _try(self, workload: WorkloadSetup | None) -> Passed:
+        """Hold the rehearsal of a workload, or the trial of commands; raises a ``LaunchError`` where nothing is left to measure."""
+        folder = self.folder.root / ("rehearsal" if workload else "trial")
+        where: dict[str, Any] = {"placement": self.compared.inspection.placement, "folder": folder, "progress": self.progress}
+        if workload is None:
+            trial = try_commands(self.plan, self.compared.commands, state=self._first_state(), **where)
+        else:
+            trial = rehearse(self.plan, workload, on_gpus=self.compared.are_on_gpus, **where)
+        self._refused = trial.failed
         require_something_to_measure(self.plan, self._refused, folder=folder)
-        self._note_trial(rehearsal.notes)
-        if not self._refused:
-            memory.add(rehearsal.notes)
+        if workload is not None:
+            return Passed(notes=trial.notes, learned={})
+        records = [arm.record for arm in trial.arms]
+        self._tell_differences(records)
+        return Passed(notes=trial.notes, learned={one.arm: Learned.of(one) for one in records if one.status == "ok"})
+
+    def _first_state(self, placement: Placement | None = None) -> FirstState | None:
+        """The file with which all scripts start, where the plan asks for it."""
+        placement = placement or self.compared.inspection.placement
+        return FirstState(self.folder.root / FIRST_STATE, placement) if self.plan.scripts.same_start else None
 
     def _note_trial(self, notes: Sequence[str]) -> None:
         """Note what a trial of the workload found that should be known, in the report, too."""
@@ -322,7 +342,7 @@ class ComparisonRun:
             setups=setups,
             workload=compared.workload,
             cases=compared.cases,
-            state=FirstState(self.folder.root / FIRST_STATE, endpoint.placement) if self.plan.scripts.same_start else None,
+            state=self._first_state(endpoint.placement),
             tell=self._tell_differences,
             number=number,
             folder=self.folder,
@@ -343,7 +363,8 @@ class ComparisonRun:
         """Show which files scripts write, and what all of them do differently, unless it was shown before in this session."""
         for note in () if self._told else written_files(records):
             self.progress.show(shown(note))
-        if len(records) < len(self.compared.arms):
+        known = {record.arm for record in records}
+        if any(setup.name not in known for setup in self.compared.commands):
             return
         differences = script_differences(records, allow=self.plan.allow)
         told = repr([(one.field, one.sentence) for one in differences])

@@ -41,6 +41,7 @@ from runners.planning.launched_arms import ArmStart, LaunchedArm
 from runners.processes import remote
 from runners.processes.local import OUR_PYTHON
 from runners.processes.run_processes import RUN_ID
+from runners.scripts.learned import Learned
 
 AGENT_FOLDER = Path(__file__).resolve().parents[2] / "measurement" / "agent"
 PYTHONPATH = "PYTHONPATH"
@@ -64,6 +65,8 @@ class ScriptSetup(LaunchedArm):
     line: CommandLine
     inherited: Mapping[str, str]
     """The user's environment, with the right programs first on PATH."""
+    learned: Learned | None = None
+    """What its trial has shown; None: in the trial itself."""
 
     def sources(self) -> dict[str, Path]:
         """Files that the command names, under the arm's name. None of a commit."""

@@ -8,7 +8,8 @@ import pytest
 
 from measurement.plans.plan_file import check_plan
 from runners.driver import compared_arms
-from runners.driver.rehearsal import Memory
+from runners.driver.rehearsal import Memory, Passed
+from runners.scripts.learned import Learned
 from tests.conftest import TINY, ringside_here, write_plan
 from tests.kit.comparisons import compare, compare_plan
 
@@ -53,11 +54,12 @@ def test_a_rehearsal_that_was_passed_is_remembered_and_what_is_measured_already_
 def test_another_plan_or_another_environment_is_rehearsed_anew():
     plan = check_plan(TINY, source="test")
     conditions = {"torch": "2.15.0"}
-    Memory(plan, conditions=conditions).add(["a note"])
+    passed = Passed(notes=["a note"], learned={"ddp": Learned(ranks=2, first_steps_s=3.5, ports=(29500,))})
+    Memory(plan, conditions=conditions).keep(passed)
     longer = plan.model_copy(update={"name": "longer", "measurement": plan.measurement.model_copy(update={"launches": 9})})
     others = [(plan.model_copy(update={"micro_steps": 2}), conditions), (plan, {"torch": "2.16.0"})]
-    assert [Memory(*one, conditions=now).notes() for *one, now in [(plan, conditions), (longer, conditions)]] == [["a note"]] * 2
-    assert [Memory(*one, conditions=now).notes() for *one, now in others] == [None, None]
+    assert [Memory(*one, conditions=now).recall() for *one, now in [(plan, conditions), (longer, conditions)]] == [passed] * 2
+    assert [Memory(*one, conditions=now).recall() for *one, now in others] == [None, None]
 
 
 @pytest.mark.costly
