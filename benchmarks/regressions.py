@@ -23,10 +23,14 @@ from pathlib import Path
 
 import numpy as np
 
+from measurement.plans.plan import FLOOR
 from measurement.records.results import ResultsFolder
-from reports import conclude
 from reports.against import judge
-from reports.statistics.budget import FEWEST_ROUNDS, MOST_ROUNDS
+from reports.conclusions.blocks import tabulate_blocks
+from reports.conclusions.ratios import find_spread
+from reports.conclusions.steps import read_steps
+from reports.launch_budget import cost_of
+from reports.statistics.budget import FEWEST_ROUNDS, MOST_ROUNDS, UNKNOWN
 from reports.statistics.separate import Runs, separate_ratio
 from reports.statistics.student import Array
 from tests.kit.budgets import REGIMES, Regime, launch
@@ -104,15 +108,18 @@ def _share(found: object) -> float:
 
 def stored_regime(folder: Path) -> Regime:
     """Return what a stored result's launches cost, and how much they vary."""
-    spread = conclude(ResultsFolder(folder)).spread
-    if spread is None or spread.start_s is None or spread.round_s is None:
+    stored = ResultsFolder(folder)
+    plan, records = stored.read_plan(), stored.records()
+    blocks = tabulate_blocks(read_steps(stored, records).valid(records).without_arm(FLOOR))
+    spread, cost = find_spread(plan, blocks), cost_of(plan, records)
+    if spread is UNKNOWN or cost is None:
         raise SystemExit(f"{folder} does not tell what a launch costs and how much launches vary")
     return Regime(
         name=folder.name,
-        start_s=spread.start_s,
-        round_s=spread.round_s,
-        of_rounds=spread.round_deviation,
-        of_launches=spread.launch_deviation,
+        start_s=cost.start_s,
+        round_s=cost.round_s,
+        of_rounds=math.sqrt(spread.round_variance),
+        of_launches=math.sqrt(spread.launch_variance),
     )
 
 

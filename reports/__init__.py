@@ -24,7 +24,6 @@ REGISTRY = Registry(
         "bencher": "reports.formats.openmetrics:BencherReport",
         "markdown": "reports.formats.markdown:MarkdownReport",
         "csv": "reports.formats.csv_report:CsvReport",
-        "curves": "reports.formats.csv_report:CurvesReport",
         "json": "reports.formats.csv_report:JsonReport",
         "html": "reports.formats.html:HtmlReport",
         "junit": "reports.formats.junit:JunitReport",

@@ -20,12 +20,10 @@ from measurement.records.trace import Traces
 from reports.conclusions.blocks import THROUGHPUT, columns
 from reports.conclusions.disturbances import left_in_shell, summarise_load
 from reports.conclusions.evidence import Evidence
-from reports.conclusions.machine import MACHINE_COLUMNS, machine_by_block
 from reports.conclusions.ratios import fastest, input_shares, summarise_ratios
 from reports.conclusions.steps import Steps
 from reports.conclusions.summaries import summarise_arms
 from reports.conclusions.training_results import summarise_training
-from reports.launch_budget import summarise_spread, summarise_timings
 from reports.parts_schema import TrainingSummary
 from reports.projection.what_if import Links, what_if
 from reports.schema import ArmSummary, Comparison, RatioSummary
@@ -101,15 +99,12 @@ def compare(
         measured_minutes=evidence.minutes,
         results=results,
         fastest=leaders,
-        timings=summarise_timings(plan, ordered, steps, total_s=manifest.seconds.get("total") if manifest else None),
-        spread=None if evidence.are_runs or training else summarise_spread(evidence),
         what_if=what_if(evidence, arms, links=links),
         arms=arms,
         cases=evidence.cases,
         traces=summarise_traces(traces, traced, whole=whole, confidence=evidence.confidence) if traces else None,
         differences=list(rows),
         equality=judge_equality(plan, ordered, losses=losses) if plan.are_scripts else None,
-        machine_table=columns(machine_by_block(evidence.host_use, evidence.readings), MACHINE_COLUMNS),
         block_table=columns(evidence.blocks, BLOCK_COLUMNS),
         **_asked(plan, evidence.records, unit),
         **_manifest_fields(manifest, evidence.records),

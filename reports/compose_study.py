@@ -99,10 +99,10 @@ def _point(plan: Plan, name: str, comparison: Comparison | None, manifest: Manif
 
 
 def _arm(plan: Plan, point: str, name: str, comparison: Comparison | None, cause: str | None) -> ArmSummary:
-    """The arm as the point's comparison has it, without what only its own charts need; or why there is none."""
+    """The arm as the point's comparison has it, or why there is none."""
     if comparison and any(arm.name == name for arm in comparison.arms):
         time = comparison.training.arm(name).time_to_train_s if comparison.training else None
-        return comparison.arm(name).model_copy(update={"step_time_quantiles_s": [], "time_to_train_s": time})
+        return comparison.arm(name).model_copy(update={"time_to_train_s": time})
     asked = plan.compared_arms()[name]
     ranks = world_size_at(plan, point)
     status: Status = "failed" if cause else "not measured"

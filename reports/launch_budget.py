@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import pandas as pd
 
@@ -16,10 +15,9 @@ from measurement.plans.plan import FLOOR, USUAL_LAUNCHES, Plan
 from measurement.records.record import LaunchRecord, LengthChoice
 from measurement.records.results import ResultsFolder
 from reports.conclusions.blocks import tabulate_blocks
-from reports.conclusions.evidence import Evidence, cases_of, measuring_seconds
+from reports.conclusions.evidence import cases_of, measuring_seconds
 from reports.conclusions.ratios import find_spread
-from reports.conclusions.steps import Steps, read_steps
-from reports.schema import LaunchTiming, SpreadFigures
+from reports.conclusions.steps import read_steps
 from reports.statistics.budget import (
     PILOTS,
     UNKNOWN,
@@ -71,61 +69,9 @@ def choose_length(
     return found
 
 
-def summarise_spread(evidence: Evidence) -> SpreadFigures | None:
-    """How much a comparison's ratios vary, and what its launches cost; None where that is not known."""
-    spread = _spread(evidence.plan, evidence.records, evidence.blocks)
-    rounds, cost = rounds_of(evidence.records), cost_of(evidence.plan, evidence.records)
-    timed = [one for one in rounds if one]
-    if spread is UNKNOWN or not timed:
-        return None
-    return SpreadFigures(
-        rounds=rounds,
-        start_s=cost.start_s if cost else None,
-        round_s=cost.round_s if cost else None,
-        round_deviation=math.sqrt(spread.round_variance),
-        launch_deviation=math.sqrt(spread.launch_variance),
-        between_share=spread.between_share(statistics.harmonic_mean(timed)),
-    )
-
-
 def _spread(plan: Plan, records: Sequence[LaunchRecord], blocks: pd.DataFrame) -> Spread:
     cases: list[str | None] = [case.name for case in cases_of(records)]
     return find_spread(plan, blocks, cases=cases or [None]) if len(blocks) else UNKNOWN
-
-
-def summarise_timings(plan: Plan, records: Sequence[LaunchRecord], steps: Steps, *, total_s: float | None) -> list[LaunchTiming]:
-    """Where the seconds of launches went. ``total_s``: of all sessions; None: not known."""
-    launches: dict[int, list[LaunchRecord]] = {}
-    for record in records:
-        if plan.measurement.mode == "interleaved" and record.stages_s:
-            launches.setdefault(record.launch, []).append(record)
-    timed = steps.slowest.groupby(["launch", "kind"])["step_s"].sum()
-    by_part: dict[tuple[Any, str], float] = {}
-    for launch, own in launches.items():
-        in_steps = {kind: float(timed.get((launch, kind), 0.0)) for kind in ("sync", "local")}
-        for place, seconds in _parts(own, in_steps).items():
-            by_part[place] = by_part.get(place, 0.0) + seconds / len(launches)
-    every = _launch_seconds(records)
-    if launches and total_s is not None:
-        by_part["between", "records, lengths, checks before the first"] = max(total_s - sum(every.values()), 0.0) / len(every)
-    return [LaunchTiming(stage=stage, part=part, seconds=seconds) for (stage, part), seconds in by_part.items()]
-
-
-def _parts(own: Sequence[LaunchRecord], in_steps: Mapping[str, float]) -> dict[tuple[str, str], float]:
-    """The seconds of one launch by stage and part; the start's as the arm tells that was ready last, by its slowest rank."""
-    last = max(own, key=lambda record: record.start_s or 0.0)
-    stages: dict[str, float] = {"start": 0.0, "blocks": 0.0, **last.stages_s}
-    ranks = max(last.rank_start_s, key=lambda one: sum(one.values()), default={})
-    untimed_s = sum(block.untimed_s for record in own for block in record.blocks)
-    found = {
-        ("start", "launcher" if ranks else "launchers, imports, rendezvous, models"): stages.pop("start") - sum(ranks.values())
-    }
-    found |= {("start", part): seconds for part, seconds in ranks.items()}
-    found["blocks", "timed steps with exchange"] = in_steps["sync"]
-    found["blocks", "timed steps without exchange"] = in_steps["local"]
-    found["blocks", "untimed steps"] = untimed_s
-    found["blocks", "taking turns, block sizes"] = stages.pop("blocks") - untimed_s - sum(in_steps.values())
-    return found | {(name, ""): seconds for name, seconds in stages.items()}
 
 
 def _blocks(folder: ResultsFolder, records: Sequence[LaunchRecord], known: dict[int, pd.DataFrame]) -> pd.DataFrame:

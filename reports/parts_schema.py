@@ -63,8 +63,6 @@ class ArmTraining(Stored):
     caution: NoDifference | None = None
     note: str | None = None
     """``caution`` in words."""
-    times_to_accuracy_s: list[float | None] = []
-    """Time of each seed that trained to its end; null: it did not reach the target."""
     seeds_reached: int = 0
     time_to_accuracy_s: float | None = None
     """Median over seeds; one that did not reach the target counts as later than all that did."""
@@ -156,8 +154,6 @@ class LossEquality(Stored):
     """Where ``curve`` is known: samples of all ranks since the start; steps where samples could not be counted."""
     curve: list[float | None] = []
     """Mean over ranks, launches and the steps near each of ``samples``."""
-    later_half: float | None = None
-    """Mean loss over the later half, of all launches."""
     difference: Estimate | None = None
     """How much higher than the baseline's over the later half, as a share of it; with a two-sided interval that leaves 5% on either
     side. Null for the baseline."""
@@ -182,10 +178,6 @@ class Equality(Stored):
     """What the first batches say, in a sentence, of each arm whose batches are known."""
     ranks: dict[str, str] = {}
     """How an arm's own ranks are apart, in a sentence; the baseline's too."""
-    arithmetic: str = "float32"
-    """The coarsest that both sides compute in: tolerances are for its rounding."""
-    repeatable: bool | None = None
-    """Whether the control starts as the baseline does; null without one."""
     unequal: list[str] = []
     """Candidates that are not shown to train alike."""
     first_difference_step: int | None = None

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from measurement.conditions.differences import Difference
 from measurement.records.record import Case, Failure, LengthChoice, ParityResult
-from measurement.records.trace import NcclChoices, Span
+from measurement.records.trace import NcclChoices
 from reports.estimate import Caution, Estimate, RunOrder, Stored
 from reports.parts_schema import Against, Equality, TrainingSummary
 
@@ -63,10 +63,6 @@ class StepTerms(Stored):
     exposed_exchange: Estimate
     step: Estimate
     """Their sum: the mean synchronised step."""
-    persistent: Estimate
-    """The part of the imbalance that comes from ranks whose means differ."""
-    sync_data_wait: Estimate
-    """The wait for data in synchronised steps, in which loaders catch up during exchange."""
     in_forward: Estimate
     """What forward takes longer with exchange than without: DDP broadcasts buffers there."""
 
@@ -120,24 +116,6 @@ class NamedCause(Stored):
     """What changes it."""
 
 
-class ExchangeFigures(Stored):
-    """One collective of a traced step, medians over steps."""
-
-    name: str
-    num_bytes: int | None = None
-    num_tensors: int | None = None
-    """How many were fused; null where that is not known."""
-    arrived_s: float
-    """When the last rank had come to it, from the step's begin."""
-    skew_s: float
-    """From when the first rank had come to the last."""
-    transfer_s: float
-    """From then until every rank had the result."""
-    last_rank: int
-    """The rank that came last most often, and in what share of the steps."""
-    last_share: float
-
-
 class TracedArm(Stored):
     """What a trace shows of an arm."""
 
@@ -145,11 +123,6 @@ class TracedArm(Stored):
     file: str | None = None
     """In ``traces/``, for Perfetto."""
     error: str | None = None
-    steps: int = 0
-    typical_step: list[Span] = Field(default=[], repr=False)
-    """A step of median length; times from its begin."""
-    exchanges: list[ExchangeFigures] = []
-    """In order."""
     exposed_s: Estimate | None = None
     """Exchange that no computing hides, seconds per step; null where gradients are sharded, or the profiler did not see them."""
     nccl: NcclChoices | None = None
@@ -283,9 +256,6 @@ class NetworkFigures(Stored):
     """What passed over one network interface of a host."""
 
     sent_bytes_per_s: float
-    received_bytes_per_s: float
-    packets_per_s: float
-    """Both ways together."""
 
 
 class MachineFigures(Stored):
@@ -312,7 +282,7 @@ PLANS_PEAK = "peak_tflops of the plan"
 
 
 class ResourceFigures(Stored):
-    """What an arm makes of its devices, and what memory, energy and money it takes; intervals are over launches."""
+    """What an arm makes of its devices, and what memory it takes; intervals are over launches."""
 
     device: Literal["GPU", "core"]
     per_device_per_s: Estimate | None = None
@@ -362,10 +332,6 @@ class ArmSummary(Stored):
     """All samples over the sum of the slowest rank's times of all synchronised blocks (``reports.conclusions.blocks``)."""
     step_time_s: dict[str, float] = {}
     """Percentiles p5, p25, p50, p75, p95 over synchronised steps, the slowest rank of each."""
-    step_time_quantiles_s: list[float] = []
-    """The 0th, 1st, ... 100th percentile, for drawing."""
-    phases_s: dict[str, float] = {}
-    """Median seconds per step on the slowest rank; not to be compared between backends one by one."""
     step_phases_s: dict[Phase, Estimate] = {}
     """Mean seconds per step of a script on its slowest rank; they add up to the step."""
     gaps: GapFigures | None = None
@@ -510,8 +476,6 @@ class RatioSummary(Stored):
     cpu_contention_s: Estimate | None = None
     """For how much longer than the baseline's its own threads keep the training threads waiting for a core, seconds per step
     without exchange; null where the kernel does not tell, or where they do not."""
-    memory_ratio: Estimate | None = None
-    """Its ``memory_bytes`` over the baseline's: above 1 it takes more. The interval is for all candidates together."""
     note: str | None = None
     """What weakens the verdict, or why there is none, in words."""
     pair_table: dict[str, list[Any]] = {}
@@ -559,31 +523,6 @@ class WhatIf(Stored):
     def is_unknown(self) -> bool:
         """Whether nothing can be said of any arm."""
         return not any(arm.throughput_per_s for arm in self.arms)
-
-
-class SpreadFigures(Stored):
-    """How much a comparison's log-ratios vary within and between launches, and what a launch costs: mean over the ratios."""
-
-    rounds: list[int]
-    """Rounds of each launch."""
-    start_s: float | None
-    """What a launch costs besides its rounds: start, gate and end."""
-    round_s: float | None
-    round_deviation: float
-    """Standard deviation of a single round within its launch."""
-    launch_deviation: float
-    """Standard deviation of launches, beyond what their rounds explain."""
-    between_share: float
-    """The share of the variance of a launch's ratio that is between launches."""
-
-
-class LaunchTiming(Stored):
-    """What a part of a launch takes."""
-
-    stage: Literal["start", "blocks", "gate", "end", "between"]
-    part: str
-    seconds: float
-    """Mean over launches that ran all arms at once."""
 
 
 class Point(Stored):
@@ -681,20 +620,13 @@ class Comparison(Summary, Point):
     runs: dict[str, list[str]] = {}
     """The folders of standalone runs by arm, in the order of their start."""
     seconds: dict[str, float] = {}
-    timings: list[LaunchTiming] = []
-    """Where the seconds of launches went, in their order; empty where launches do not tell, or arms ran one at a time."""
     what_if: list[WhatIf] = []
     """Without one cause of lost time, from the arms' terms; empty where no arm has terms."""
-    spread: SpreadFigures | None = None
-    """Null where nothing was timed, or a single launch."""
     choices: list[LengthChoice] = []
     """How long each launch was chosen to be, and from what; empty without a budget of minutes."""
     block_table: dict[str, list[Any]] = Field(default={}, repr=False)
     """The blocks, column by column: launch, turn, round, arm, kind, case (null where the workload is trained), throughput_per_s,
     samples (of all ranks), block_s (of the slowest)."""
-
-    machine_table: dict[str, list[Any]] = Field(default={}, repr=False)
-    """What the machine did, block by block, columns ``reports.conclusions.machine.MACHINE_COLUMNS``."""
 
     @property
     def places(self) -> Mapping[str, Point]:

@@ -39,8 +39,6 @@ class CompareOptions(SessionOptions):
     """Results of this plan at an earlier date: say what changed since."""
     allow_slower: str | None = None
     """With --against: the share of its speed that a figure may lose. A regression beyond it ends with code 3. [5%]"""
-    timings: bool = False
-    """Show where the seconds of launches go, too."""
 
 
 _own, _measurement = partial(Flag, PLAN, CompareOptions), partial(Flag, MEASURING, Measurement, default=None)
@@ -53,7 +51,6 @@ FLAGS: Sequence[Flag] = (
     _measurement("max_minutes"),
     _measurement("rehearsal", help="Try every arm before the first launch: once, unless it passed before; always; or never."),
     Flag(MEASURING, Plan, "trace", help="Afterwards trace a few steps of every arm, for Perfetto."),
-    Flag(MEASURING, CompareOptions, "timings"),
     Flag(EARLIER, CompareOptions, "against", metavar="OLD"),
     Flag(EARLIER, CompareOptions, "allow_slower", metavar="PERCENT"),
 )
@@ -84,13 +81,12 @@ def compare_given(given: Given) -> None:
         return
     again = words_of("compare", given, folder.root)
     if chosen.points:
-        for flag in (flag for flag, value in {"--against": earlier, "--timings": asked.timings}.items() if value):
-            raise PlanError(f"{flag} is for one comparison, and this plan has points; give 'ringside report' one of them")
+        if earlier is not None:
+            raise PlanError("--against is for one comparison, and this plan has points; give 'ringside report' one of them")
         if not run_study(chosen, folder, again=again, resume_elsewhere=asked.resume_elsewhere):
             raise typer.Exit(EXIT_FAILED)
         return
-    how = {"resume_elsewhere": asked.resume_elsewhere, "timings": asked.timings}
-    end_with(measure(chosen, folder, again=again, earlier=earlier, **how))
+    end_with(measure(chosen, folder, again=again, earlier=earlier, resume_elsewhere=asked.resume_elsewhere))
 
 
 compare = command(compare_given, FLAGS, text="Run a plan: measure its arms interleaved, print the verdicts, write the reports.")
@@ -142,7 +138,6 @@ def measure(
     again: Sequence[str],
     resume_elsewhere: bool = False,
     earlier: StoredComparison | None = None,
-    timings: bool = False,
     is_shown: bool = True,
 ) -> Comparison:
     """Measure and show, then tell the trackers; neither, where it is a part of something larger. On Ctrl-C, how to go on."""
@@ -162,7 +157,7 @@ def measure(
             raise interrupted_by_user(again) from None
         raise
     if is_shown:
-        show(comparison, folder, tells=True, timings=timings)
+        show(comparison, folder, tells=True)
     return comparison
 
 
@@ -188,11 +183,10 @@ def interrupted_by_user(again: Sequence[str]) -> typer.Exit:
     return typer.Exit(interrupted_code())
 
 
-def show(summary: Comparison | Study, folder: ResultsFolder, *, tells: bool = False, timings: bool = False) -> bool:
+def show(summary: Comparison | Study, folder: ResultsFolder, *, tells: bool = False) -> bool:
     """The first screen on stdout, below what changed since an earlier result, and where the reports are. Returns ``is_ok``.
 
-    With ``timings``, where the seconds of launches went comes after it. With ``tells``, trackers that the plan names are told then:
-    one that cannot be is a line on stderr, and no other exit code.
+    With ``tells``, trackers that the plan names are told then: one that cannot be is a line on stderr, and no other exit code.
     """
     from reports import send_reports
     from reports.formats.console import new_console
@@ -205,7 +199,7 @@ def show(summary: Comparison | Study, folder: ResultsFolder, *, tells: bool = Fa
     else:
         if summary.against is not None:
             console.print(shown(summary.against.headline), against_group(summary), soft_wrap=True)
-        console.print(comparison_lines(summary, timings=timings))
+        console.print(comparison_lines(summary))
     console.print(f"report: {folder.root / 'report.html'}", markup=False, highlight=False, soft_wrap=True)
     sys.stdout.flush()
     for failure in send_reports(folder, summary) if tells else []:

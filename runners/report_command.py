@@ -49,7 +49,6 @@ FLAGS: Sequence[Flag] = (
     _own("allow", metavar="FIELD"),
     _earlier("against", metavar="OLD", help="For a comparison: its results at an earlier date; say what changed since."),
     _earlier("allow_slower", metavar="PERCENT"),
-    Flag("Results", CompareOptions, "timings"),
 )
 
 
@@ -69,7 +68,7 @@ def report_given(given: Given) -> None:
                 "--against holds the folder of one comparison against an earlier one; leave other folders and flags out"
             )
         comparison = write_reports(results, earlier=earlier)
-        show(comparison, results, tells=True, timings=more.timings)
+        show(comparison, results, tells=True)
         end_with(comparison)
         return
     if len(asked.folders) > 1 or not results.plan_path.is_file() or is_separate(results):
@@ -79,10 +78,8 @@ def report_given(given: Given) -> None:
             if value:
                 raise PlanError(f"{flag} is for runs that you started yourself; '{results.root}' is a comparison: leave it out")
         points = results.read_plan().points
-        if points and more.timings:
-            raise PlanError(f"--timings is for one comparison; give it a point, such as '{results.point(next(iter(points))).root}'")
         written = write_study(results, points=True) if points else write_reports(results)
-        is_ok = show(written, results, tells=True, timings=more.timings)
+        is_ok = show(written, results, tells=True)
     if not is_ok:
         raise typer.Exit(EXIT_FAILED)
 

@@ -368,7 +368,7 @@ class Plan(Section):
     trace: bool = False
     """After the launches, trace a few steps of every arm in one launch more, which no figure counts. See docs/traces.md."""
     reports: list[str] | None = Field(default=None, min_length=1)
-    """Reports to write: markdown, csv, curves, html, tensorboard, pull-request, junit, openmetrics, bencher, otava, mlflow, wandb,
+    """Reports to write: markdown, csv, html, tensorboard, pull-request, junit, openmetrics, bencher, otava, mlflow, wandb,
     or your own by ``module:Class`` or ``path/to/file.py:Class``. None: the first five. comparison.json is always written."""
     link: str | None = Field(default=None, pattern=r"^https?://[^\s<>]+$")
     """URL at which the whole report will be found, for reports that point to it. None: in CI, the page of the job."""

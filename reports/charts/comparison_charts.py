@@ -17,26 +17,26 @@ from reports.charts.frame import (
     legend_above,
     line,
     note,
-    padded,
     rule,
 )
-from reports.charts.step_charts import difference_charts, terms_chart, trace_chart
-from reports.charts.timeline import machine_chart, pairs_chart
+from reports.charts.timeline import pairs_chart
+from reports.conclusions.step_terms import TERMS
 from reports.parts_schema import Band
 from reports.schema import ArmSummary, Comparison
 from reports.tables.arm_tables import case_figures
+from reports.wording.causes import TERM_NAMES
 from reports.wording.formatting import size_text
+
+BARS_PX, BAR_PX = 88, 34
+"""Height of a chart of bars without any, and of a bar."""
 
 
 def charts(comparison: Comparison) -> dict[str, Figure]:
     """Every chart that has data, by name: those of a micro-benchmark, or those of a workload that is trained."""
     makers: dict[str, Callable[[Comparison], Figure | None]] = {
         "pairs": pairs_chart,
-        "machine": machine_chart,
-        "distribution": distribution_chart,
         "terms": terms_chart,
         "losses": losses_chart,
-        "traces": trace_chart,
     }
     made = {name: maker(comparison) for name, maker in makers.items() if not comparison.cases}
     if comparison.cases:
@@ -46,28 +46,31 @@ def charts(comparison: Comparison) -> dict[str, Figure]:
             "busbw": case_chart(comparison, "busbw_bytes_per_s", 1e-9, "GB/s"),
         }
     known = {name: figure for name, figure in made.items() if figure is not None}
-    return known | difference_charts(comparison) | curve_charts(comparison)
+    return known | curve_charts(comparison)
 
 
-def distribution_chart(comparison: Comparison) -> Figure | None:
-    """How step times are distributed: the share of steps that took at most so long."""
-    arms = [arm for arm in comparison.arms if arm.step_time_quantiles_s]
-    if not arms:
-        return None
+def terms_chart(comparison: Comparison) -> Figure | None:
+    """One stacked bar per arm; a term that no arm has is left out, a part below 0 goes left."""
+    found = {arm.name: arm.step_terms_s for arm in comparison.arms if arm.step_terms_s}
+    by_term = {term: [terms.of(term) for terms in found.values()] for term in TERMS}
     traces = [
-        line(
-            name=arm.name,
-            x=[1e3 * value for value in arm.step_time_quantiles_s],
-            y=range(101),
-            style=arm_style(comparison, arm.name),
-            hover=f"{arm.name}: %{{y}}% of steps within %{{x:.2f}} ms",
-        )
-        for arm in arms
+        {
+            "type": "bar",
+            "orientation": "h",
+            "name": TERM_NAMES[term],
+            "y": list(found),
+            "x": [1e3 * value.value if value else 0.0 for value in values],
+            "marker": {"color": f"@term-{number}"},
+            "hovertemplate": f"%{{y}}, {TERM_NAMES[term]}: %{{x:.2f}} ms<extra></extra>",
+        }
+        for number, (term, values) in enumerate(by_term.items())
+        if any(values)
     ]
-    layout = curve_layout(340, "ms per step (axis ends at the 99th percentile)", "steps, %")
-    layout["xaxis"]["range"] = padded([1e3 * a.step_time_quantiles_s[q] for a in arms for q in (0, 99)])
-    layout["yaxis"] |= {"range": [0, 101]}
-    return {"data": traces, "layout": layout}
+    layout = base_layout(BARS_PX + BAR_PX * len(found), "ms per step") | {"barmode": "relative", "bargap": 0.35}
+    layout["yaxis"] |= {"type": "category", "autorange": "reversed", "automargin": True, "showgrid": False}
+    legend_above(layout)
+    layout["margin"]["t"] = 34
+    return {"data": traces, "layout": layout} if found else None
 
 
 def losses_chart(comparison: Comparison) -> Figure | None:

@@ -1,4 +1,4 @@
-"""What all charts share: layouts, lines, bars and notes, and the colour of each arm.
+"""What all charts share: layouts, lines and notes, and the colour of each arm.
 
 Colours are names such as ``@arm-2``; the page replaces them by those of its light or dark theme.
 """
@@ -13,7 +13,6 @@ from reports.schema import Estimate, Point
 
 Figure = dict[str, Any]
 
-ROW_PX, HEAD_PX = 34, 64
 WIDEST = 3.0
 """Error bars reach beyond the ratios that are drawn by this factor at most; the axis ends there."""
 LOGARITHMIC = 10.0
@@ -62,13 +61,6 @@ def curve_layout(height: int, x: str, y: str) -> Figure:
     return layout
 
 
-def arm_layout(arms: int, title: str) -> Figure:
-    """A frame with arms from top to bottom, in the plan's order."""
-    layout = base_layout(HEAD_PX + ROW_PX * arms, title)
-    layout["yaxis"] |= {"type": "category", "autorange": "reversed", "automargin": True, "showgrid": False}
-    return layout
-
-
 def legend_above(layout: Figure) -> None:
     """Put a legend in one row over the chart."""
     layout["showlegend"] = True
@@ -90,20 +82,6 @@ def error_bars(estimates: Sequence[Estimate], **style: Any) -> Figure:
     above = [(one.ci_high or one.value) - one.value for one in estimates]
     below = [one.value - (one.ci_low or one.value) for one in estimates]
     return {"type": "data", "symmetric": False, "array": above, "arrayminus": below} | style
-
-
-def bars(*, hover: str, colour: object, **trace: Any) -> Figure:
-    """Bars from left to right. ``hover``: what Plotly shows of one."""
-    looks = {"type": "bar", "orientation": "h", "marker": {"color": colour}}
-    return looks | {"hovertemplate": f"{hover}<extra></extra>"} | trace
-
-
-def bar_layout(rows: int, title: str, **bars: Any) -> Figure:
-    """A frame with a legend over bars."""
-    layout = arm_layout(rows, title)
-    legend_above(layout)
-    layout["margin"]["t"] = 34
-    return layout | bars | {"height": layout["height"] + 24}
 
 
 def rule(layout: Figure, *, x: float | None = None, y: float | None = None, colour: str = "@text", **style: Any) -> None:

@@ -1,42 +1,21 @@
-"""The charts in order of time, launches side by side: every pair of blocks, and strips of what the machine did meanwhile."""
+"""The chart in order of time: every pair of blocks, launches side by side."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
 
-from reports.charts.frame import LOGARITHMIC, WIDEST, Figure, arm_colour, base_layout, line, log_axis, note, rule
+from reports.charts.frame import LOGARITHMIC, WIDEST, Figure, arm_colour, base_layout, log_axis, note, rule
 from reports.schema import Comparison, RatioSummary
 from reports.wording.formatting import ratio
 
 MAX_POINTS = 5000
 """Beyond, every n-th pair is drawn."""
-PAIRS_PX, STRIP_PX = 130, 66
-"""Height of a panel."""
-FRAME_PX = {PAIRS_PX: 64, STRIP_PX: 74}
-"""What is above and below all panels of that height."""
-GAP_PX = 32
-"""Between panels, for a title."""
+PANEL_PX, FRAME_PX, GAP_PX = 130, 64, 32
+"""Height of a panel, of what is above and below all of them, and between two, for a title."""
 Limits = tuple[float, float]
 Offsets = dict[int, tuple[float, float]]
 """Per launch, where it begins on the common axis and how long it is, in turns."""
-
-
-class Strip(NamedTuple):
-    """A figure of every block, in a column of ``Comparison.machine_table``."""
-
-    column: str
-    title: str
-    scale: float
-    colour: str
-
-
-STRIPS = (
-    Strip("others", "% of the ranks' cores taken by others", 100, "@slower"),
-    Strip("memory_share", "% of the fullest host's memory used", 100, "@arm-0"),
-    Strip("sent_bytes_per_s", "MB/s sent over all interfaces", 1e-6, "@arm-1"),
-)
 
 
 def pairs_chart(comparison: Comparison) -> Figure | None:
@@ -44,8 +23,8 @@ def pairs_chart(comparison: Comparison) -> Figure | None:
     shown = [result for result in comparison.results if result.pairs]
     if not shown:
         return None
-    limits, offsets = _pair_range(shown), _launch_offsets(comparison)
-    layout = _layout(PAIRS_PX, len(shown), offsets)
+    limits, offsets = _pair_range(shown), _launch_offsets(shown)
+    layout = _layout(len(shown), offsets)
     axis = {"range": list(limits), "nticks": 5, "tickformat": ".3~f"}
     if (reach := limits[1] / limits[0]) > LOGARITHMIC:
         axis |= log_axis(*limits) | {"dtick": "D2" if reach < 100 else 1}  # by themselves ticks are at every digit
@@ -54,31 +33,12 @@ def pairs_chart(comparison: Comparison) -> Figure | None:
         points = _pair_points(result, offsets, pair_stride(comparison), limits)
         points["marker"] |= {"color": arm_colour(comparison, result.candidate), "opacity": 0.75}
         traces.append(points | {"yaxis": _axis(number)})
+        layout[f"yaxis{_axis(number)[1:]}"] = layout["yaxis"] | axis | {"automargin": True}
         title = f"<b>{result.candidate}</b>  {ratio(result.throughput_ratio)}"
-        _add_panel(layout, number, title=title, **axis)
+        note(layout, title, x=0, y=1, yref=f"{_axis(number)} domain", xanchor="left", yanchor="bottom")
         rule(layout, y=1, yref=_axis(number))
         if result.throughput_ratio is not None:
             rule(layout, y=result.throughput_ratio, yref=_axis(number), colour="@accent", width=1.5, dash="dash")
-    return {"data": traces, "layout": layout}
-
-
-def machine_chart(comparison: Comparison) -> Figure | None:
-    """Strips under the pairs: what the machine did block by block, so that one sees where a disturbance struck."""
-    table = comparison.machine_table
-    shown = [strip for strip in STRIPS if any(value is not None for value in table.get(strip.column, []))]
-    offsets = _launch_offsets(comparison)
-    if not shown or not offsets:
-        return None
-    layout = _layout(STRIP_PX, len(shown), offsets)
-    every = max(1, len(table["launch"]) * len(shown) // MAX_POINTS)
-    turns = zip(table["launch"], table["turn"], strict=True)
-    places = [offsets[launch][0] + turn if launch in offsets else None for launch, turn in turns][::every]
-    traces = []
-    for number, strip in enumerate(shown, start=1):
-        values = [None if value is None else strip.scale * value for value in table[strip.column][::every]]
-        style = {"color": strip.colour, "width": 1.5, "shape": "hv"}
-        traces.append(line(x=places, y=values, style=style, hover=f"%{{y:.3~g}} {strip.title}", yaxis=_axis(number)))
-        _add_panel(layout, number, title=strip.title, rangemode="tozero", nticks=3)
     return {"data": traces, "layout": layout}
 
 
@@ -97,17 +57,14 @@ def _pair_range(results: Sequence[RatioSummary]) -> Limits:
     return math.exp(low - room), math.exp(high + room)
 
 
-def _launch_offsets(comparison: Comparison) -> Offsets:
-    """Where each launch that has pairs begins on the common axis, and how long it is, blocks without a pair included."""
-    lengths: dict[int, int] = {}
-    tables = [result.pair_table for result in comparison.results if result.pairs]
-    for table in (*tables, comparison.machine_table):
-        for launch, turn in zip(table.get("launch", []), table.get("turn", []), strict=True):
-            if table is not comparison.machine_table or launch in lengths:
-                lengths[launch] = max(lengths.get(launch, 0), turn + 1)
+def _launch_offsets(results: Sequence[RatioSummary]) -> Offsets:
+    lengths: dict[int, float] = {}
+    for result in results:
+        for launch, turn in zip(result.pair_table["launch"], result.pair_table["turn"], strict=True):
+            lengths[launch] = max(lengths.get(launch, 0.0), turn + 1.0)
     offsets, begin = {}, 0.0
     for launch, length in sorted(lengths.items()):
-        offsets[launch] = (begin, float(length))
+        offsets[launch] = (begin, length)
         begin += length
     return offsets
 
@@ -136,11 +93,11 @@ def _axis(number: int) -> str:
     return f"y{number}" if number > 1 else "y"
 
 
-def _layout(panel_px: int, panels: int, offsets: Offsets) -> Figure:
-    """A frame for panels of this height one below the other; launches have an edge between them and their numbers above."""
-    layout = base_layout(FRAME_PX[panel_px] + panel_px * panels, "turn (launches side by side)")
+def _layout(panels: int, offsets: Offsets) -> Figure:
+    """A frame for panels one below the other; launches have an edge between them and their numbers above."""
+    layout = base_layout(FRAME_PX + PANEL_PX * panels, "turn (launches side by side)")
     layout["margin"] |= {"t": 30}
-    gap = GAP_PX / panel_px
+    gap = GAP_PX / PANEL_PX
     subplots = [[f"x{_axis(number)}"] for number in range(1, panels + 1)]
     layout["grid"] = {"subplots": subplots, "ygap": gap, "domain": {"y": [0, 1 - 0.7 * gap / panels]}}
     end = max(begin + length for begin, length in offsets.values())
@@ -151,9 +108,3 @@ def _layout(panel_px: int, panels: int, offsets: Offsets) -> Figure:
         style = {"yanchor": "bottom", "font": {"size": 11, "color": "@muted"}, "yshift": 8}
         note(layout, f"launch {launch}", x=begin + length / 2, y=1, xref="x", **style)
     return layout
-
-
-def _add_panel(layout: Figure, number: int, *, title: str, **axis: Any) -> None:
-    """A panel's axis, with its title above."""
-    layout[f"yaxis{_axis(number)[1:]}"] = layout["yaxis"] | axis | {"automargin": True}
-    note(layout, title, x=0, y=1, yref=f"{_axis(number)} domain", xanchor="left", yanchor="bottom")

@@ -17,24 +17,17 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 import pandas as pd
 
 from measurement.plans.plan import Plan
 from measurement.records.host_use import SLOWED_BY
 from measurement.records.record import BlockRecord, LaunchRecord
-from reports.conclusions.blocks import copies_of_baseline
 from reports.conclusions.evidence import Evidence
 from reports.schema import Estimate, LinkFigures, MachineFigures, NetworkFigures
-from reports.statistics.separate import Runs, separate_ratio
-from reports.statistics.student import paired_ratio
 
 PLACE = ["launch", "turn"]
 ENERGIES = ("energy_j", "gpu_energy_j")
 """What processor packages took (RAPL), and GPUs (NVML)."""
-MACHINE_COLUMNS = [*PLACE, "others", "memory_share", "sent_bytes_per_s"]
-
-
 HALVING = {"fp16", "bf16"}
 """Values of DDP's ``comm_hook`` and Horovod's ``compression`` with which half of the bytes are exchanged."""
 FAR_OFF = 0.2
@@ -71,8 +64,6 @@ def _host(host: str, own: pd.DataFrame, core_shares: pd.Series) -> MachineFigure
         network={
             str(name): NetworkFigures(
                 sent_bytes_per_s=per_s["sent_bytes", name],
-                received_bytes_per_s=per_s["received_bytes", name],
-                packets_per_s=per_s["sent_packets", name] + per_s["received_packets", name],
             )
             for name in own.loc[own["measure"] == "sent_bytes", "of"].unique()
         },
@@ -89,42 +80,12 @@ def memory_by_launch(evidence: Evidence, arm: str) -> dict[int, float]:
     return {record.launch: float(max(record.peak_memory_bytes)) for record in good if record.peak_memory_bytes}
 
 
-def memory_ratio(evidence: Evidence, arm: str) -> Estimate | None:
-    """An arm's peak memory over the baseline's; for all candidates together, as its speed."""
-    plan = evidence.plan
-    number = sum(role == "candidate" for role in plan.roles().values()) if plan.role(arm) == "candidate" else 1
-    confidence = evidence.confidence ** (1 / number)
-    ours, theirs = memory_by_launch(evidence, arm), [memory_by_launch(evidence, copy) for copy in copies_of_baseline(plan, arm)]
-    if not evidence.are_runs:
-        return paired_ratio(ours, theirs, confidence=confidence)
-    runs = (Runs(logs=logs, usual=logs, started=()) for logs in (np.log(list(one.values())) for one in (ours, theirs[0])))
-    return separate_ratio(*runs, confidence=confidence)
-
-
 def energy_per_sample_j(machine: Sequence[MachineFigures], throughput: Estimate | None) -> float | None:
     """Joules that all hosts together take for a sample; None where one of them does not tell."""
     powers = [host.power_w for host in machine]
     if throughput is None or not powers or None in powers:
         return None
     return sum(power for power in powers if power is not None) / throughput.value
-
-
-def machine_by_block(host_use: pd.DataFrame, readings: pd.DataFrame) -> pd.DataFrame:
-    """What the machine did block by block, over all hosts and arms: for the strips under the pairs.
-
-    Returns:
-        ``MACHINE_COLUMNS``, by launch and turn: ``others``, the share of the ranks' cores that others and other guests took;
-        ``memory_share`` of the fullest host; ``sent_bytes_per_s`` over all interfaces. NaN where not known.
-    """
-    known = readings[readings["foreign_share"].notna()]
-    others = known.assign(others=(known["foreign_share"] + known["steal_share"]).clip(lower=0))[[*PLACE, "others"]]
-    blocks = host_use[host_use["turn"].notna()]
-    sums = blocks.groupby([*PLACE, "host", "measure"])["value"].sum().unstack("measure")
-    sums = sums.reindex(columns=["wall_s", "memory_used_bytes", "memory_bytes", "sent_bytes"]).reset_index()
-    sums["memory_share"] = sums["memory_used_bytes"] / sums["memory_bytes"]
-    sums["sent_bytes_per_s"] = sums["sent_bytes"].fillna(0.0) / sums["wall_s"]
-    by_block = sums.groupby(PLACE).agg({"memory_share": "max", "sent_bytes_per_s": "sum"}).reset_index()
-    return others.merge(by_block.astype({"turn": "int64"}), on=PLACE, how="outer").sort_values(PLACE, ignore_index=True)
 
 
 def summarise_links(plan: Plan, records: Sequence[LaunchRecord]) -> list[LinkFigures]:

@@ -23,7 +23,6 @@ from reports.conclusions.blocks import (
 )
 from reports.conclusions.disturbances import FEW, is_quiet, summarise_load, undisturbed, without_stalls
 from reports.conclusions.evidence import Evidence
-from reports.conclusions.machine import memory_ratio
 from reports.conclusions.verdict import decide, exceeds_margin, is_uninformative, reach_of_load, to_decide
 from reports.estimate import Estimate
 from reports.schema import ArmSummary, RatioBySpeed, RatioSummary, Verdict, Withheld
@@ -196,7 +195,6 @@ def _ratios_of_case(evidence: Evidence, case: str | None, arms: Mapping[str, Arm
                 quiet_ratio=undisturbed_ratio.value if undisturbed_ratio else None,
                 **judged,
                 **terms,
-                memory_ratio=memory_ratio(evidence, name) if case is None else None,
             )
         )
     return results

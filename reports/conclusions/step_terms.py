@@ -119,14 +119,13 @@ def terms_by_launch(steps: Steps, floor: Steps | None) -> pd.DataFrame:
     No ``floor``: there is none, or it cannot be held against this arm.
 
     Returns:
-        By launch, seconds: ``TERMS`` (``library_overhead`` NaN without a floor) and ``step``; of the imbalance ``persistent``, what
-        comes from the slowest rank's mean, the rest changing from step to step; ``sync_data_wait``, the wait in synchronised steps;
-        ``in_forward``, what forward takes longer with exchange than without, where DDP broadcasts buffers.
+        By launch, seconds: ``TERMS`` (``library_overhead`` NaN without a floor) and ``step``; ``in_forward``, what forward takes
+        longer with exchange than without, where DDP broadcasts buffers.
     """
     sync, local = steps.where(kind="sync"), steps.where(kind="local")
     by_rank = means_by_rank(local.rank_blocks, ["step_s", "data_wait_s", "forward_s"])
     own = {name: table.mean(axis="columns") for name, table in by_rank.items()}
-    exchanged = means_by_rank(sync.rank_blocks, ["data_wait_s", "forward_s"])
+    exchanged = means_by_rank(sync.rank_blocks, ["forward_s"])["forward_s"]
     slowest = local.slowest.groupby("launch")["step_s"].mean()
     first = group_starts(sync.rank_blocks, ["launch", "turn"])
     blocks = {name: np.maximum.reduceat(sync.rank_blocks[name].to_numpy(), first) for name in ("step_s", "steps")}
@@ -139,7 +138,6 @@ def terms_by_launch(steps: Steps, floor: Steps | None) -> pd.DataFrame:
     else:
         compute, overhead = _of_typical_rank(computing), pd.Series(np.nan, index=computing.index)
     alike = compute + own["data_wait_s"] + overhead.fillna(0.0)
-    longest = by_rank["step_s"].max(axis="columns")
     exchange = step - slowest
     if len(by_rank["step_s"].columns) == 1:
         calls, exchange = exchange, 0.0 * exchange
@@ -152,9 +150,7 @@ def terms_by_launch(steps: Steps, floor: Steps | None) -> pd.DataFrame:
             "imbalance": slowest - alike,
             "exposed_exchange": exchange,
             "step": step,
-            "persistent": longest - alike,
-            "sync_data_wait": exchanged["data_wait_s"].mean(axis="columns"),
-            "in_forward": exchanged["forward_s"].mean(axis="columns") - own["forward_s"],
+            "in_forward": exchanged.mean(axis="columns") - own["forward_s"],
         }
     ).dropna(subset=["imbalance", "exposed_exchange"])
 

@@ -16,7 +16,6 @@ import pandas as pd
 
 from measurement.probes.flops import peak_of
 from measurement.records.record import Case, Failure, LaunchRecord, RankReport
-from measurement.records.record_types import PHASES
 from reports.conclusions.blocks import throughput_interval
 from reports.conclusions.disturbances import summarise_gaps, summarise_load, summarise_page_faults, summarise_stalls
 from reports.conclusions.evidence import Evidence, cases_of
@@ -216,6 +215,4 @@ def _training_steps(evidence: Evidence, name: str, records: Sequence[LaunchRecor
         "stalls": summarise_stalls(evidence.stalls[evidence.stalls["arm"] == name], sync),
         "step_shares": step_shares(exchanged.rank_blocks, terms),
         "step_time_s": {f"p{p}": float(q) for p, q in zip(PERCENTILES, np.percentile(slowest["step_s"], PERCENTILES), strict=True)},
-        "step_time_quantiles_s": np.percentile(slowest["step_s"], np.arange(101)).tolist(),
-        "phases_s": {phase: float(slowest[f"{phase}_s"].median()) for phase in PHASES},
     }

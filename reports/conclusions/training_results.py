@@ -65,7 +65,6 @@ def _arm(plan: Plan, training: TrainingSettings, name: str, epochs: dict[str, Ep
         name=name,
         seeds=len(own),
         final_top1=t_interval(final, confidence=confidence, fewest=FEWEST),
-        times_to_accuracy_s=times,
         seeds_reached=sum(time is not None for time in times),
         time_to_accuracy_s=median_time(times),
         time_to_train_s=_time_to_train(training, own, confidence),

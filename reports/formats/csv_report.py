@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from reports.base import Report
-from reports.parts_schema import QUANTITIES
 from reports.schema import Comparison, Study
 from reports.tables.figures import ARM, CASE, EQUALITY, IDENTITY, OUTCOME, RATIO, TRAINING, Figure, arm_rows, columns
 
@@ -44,28 +43,3 @@ class JsonReport(Report):
 
     def render(self, summary: Comparison | Study) -> bytes:
         return (summary.model_dump_json(indent=1) + "\n").encode()
-
-
-class CurvesReport(Report):
-    """For spreadsheets and data frames; an empty field means that there is no such figure."""
-
-    file_name = "curves.csv"
-
-    def render(self, summary: Comparison | Study) -> bytes | None:
-        columns = ["comparison_id", "arm", "seed", "launch", "finished", "epochs_done", "train_s", *QUANTITIES]
-        rows = [
-            {
-                "comparison_id": summary.comparison_id,
-                "arm": arm.name,
-                **curve.model_dump(include={"seed", "launch", "finished"}),
-                "epochs_done": epoch + 1,
-                "train_s": train_s,
-                **{quantity: curve.figures[quantity][epoch] for quantity in QUANTITIES},
-            }
-            for point in summary.places.values()
-            if point.training
-            for arm in point.training.arms
-            for curve in arm.by_seed
-            for epoch, train_s in enumerate(curve.train_s)
-        ]
-        return csv_bytes(columns, rows) if rows else None

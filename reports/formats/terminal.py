@@ -13,9 +13,7 @@ from measurement.conditions.differences import Difference
 from measurement.errors import printable
 from reports.schema import Comparison, Study
 from reports.tables.arm_tables import against_table, case_table
-from reports.tables.machine_tables import asked_resources
 from reports.tables.script_tables import differences_table as script_differences_table
-from reports.tables.step_tables import timing_table
 from reports.tables.table import Entry, Kind, Row, Table
 from reports.wording.first_screen import MOST_LINES, FirstScreen, first_screen
 
@@ -47,21 +45,15 @@ def against_group(comparison: Comparison) -> Group:
     return Group(rich_table(against_table(comparison)), *map(shown, lines), Text())
 
 
-def comparison_lines(comparison: Comparison, *, timings: bool = False) -> Group:
-    """The first screen, and the MFU that a plan asks for; of a micro-benchmark latency in every case, without the control.
-
-    With ``timings`` also where the seconds of launches went.
-    """
-    tables = [asked_resources(comparison), timing_table(comparison) if timings else None]
-    below = [part for table in tables if table for part in (Text(), rich_table(table))]
+def comparison_lines(comparison: Comparison) -> Group:
+    """The first screen; of a micro-benchmark also latency in every case, without the control."""
     screen = screen_lines(first_screen(comparison))
-    shown_first = Group(screen, *below) if below else screen
     if not comparison.cases:
-        return shown_first
+        return screen
     reasons = dict.fromkeys(figures.not_offered for arm in comparison.arms for figures in arm.cases if figures.not_offered)
     first = "loaders" if comparison.are_loaders else "latency"
     latencies = _by_operation(case_table(comparison, control=False), first)
-    return Group(shown_first, Text(), latencies, *(shown(f"–: {reason}") for reason in reasons))
+    return Group(screen, Text(), latencies, *(shown(f"–: {reason}") for reason in reasons))
 
 
 def study_lines(study: Study) -> Group:
@@ -129,7 +121,7 @@ def rich_table(table: Table) -> RichTable:
             made.add_section()
         first, *entries = row.entries
         told = row.group and continues  # a group's name stands in its first row alone
-        made.add_row(Text("") if told else _text(first), *map(_text, entries), style="bold" if row.is_total else None)
+        made.add_row(Text("") if told else _text(first), *map(_text, entries))
         before = row
     return made
 

@@ -24,13 +24,11 @@ from reports.tables.machine_tables import link_table, machine_table, rank_table,
 from reports.tables.script_tables import differences_table, equality_table
 from reports.tables.step_tables import (
     causes_table,
-    exchange_table,
     nccl_table,
     phases_table,
     steps_table,
     terms_table,
     threads_table,
-    timing_table,
     what_if_table,
 )
 from reports.tables.table import Table
@@ -124,7 +122,6 @@ def _of_comparison(c: Comparison) -> dict[str, tuple[str, Table]]:
         "steps": ("Why", steps_table(c)),
         "terms": ("", terms_table(c)),
         "causes": ("Specific causes", causes_table(c)),
-        "exchanges": ("Waiting apart from transfer", exchange_table(c)),
         "nccl": ("What NCCL chose", nccl_table(c)),
         "threads": ("", threads_table(c)),
         "ranks": ("Ranks and hosts", rank_table(c)),
@@ -138,7 +135,6 @@ def _of_comparison(c: Comparison) -> dict[str, tuple[str, Table]]:
         **({} if c.cases else trained),
         "resources": ("Per device, memory, energy", resource_table(c)),
         "machine": ("The machine beside the ranks", machine_table(c)),
-        "timings": ("Where the seconds of a launch go", timing_table(c)),
     }
 
 

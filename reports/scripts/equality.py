@@ -100,8 +100,6 @@ def judge_equality(
         loss_unit=loss_unit(losses or {}),
         batches=batches,
         ranks=dict(sorted({one.arm: said for one in records if (said := ranks_apart(one)) is not None}.items())),
-        arithmetic=max((arithmetics[arm] for arm in candidates), key=list(ARITHMETICS).index, default="float32"),
-        repeatable=repeatable,
         unequal=[arm for arm, found in candidates.items() if not found.is_equal or arm in worse],
         first_difference_step=min(steps, default=None),
         sentence=". ".join(clauses) or f"{plan.baseline} has nothing to be compared with",

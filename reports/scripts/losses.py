@@ -69,12 +69,9 @@ def _drawn(curves: Mapping[int, Curve], end: float) -> LossEquality:
     known = np.isfinite(table)
     sums, counts = np.where(known, table, 0.0).sum(axis=0), known.sum(axis=0)
     means = [float(total / number) if number else None for total, number in zip(sums, counts, strict=True)]
-    later = [_later_half(curve, end) for curve in curves.values()]
-    finite = [value for value in later if value is not None and math.isfinite(value)]
     return LossEquality(
         samples=[float(edge) for edge in edges[1:]],
         curve=means,
-        later_half=float(np.mean(finite)) if finite else None,
         launches=len(curves),
     )
 

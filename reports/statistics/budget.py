@@ -68,11 +68,6 @@ class Spread:
         """The variance of a launch's log-ratio."""
         return self.launch_variance + self.round_variance / rounds
 
-    def between_share(self, rounds: float) -> float:
-        """The share of it that is between launches; 0 where nothing varies."""
-        whole = self.of_launch(rounds)
-        return self.launch_variance / whole if whole else 0.0
-
 
 UNKNOWN = Spread(round_variance=1.0, launch_variance=0.0, degrees=0.0)
 """Before two launches are measured: the usual ratio of both is expected, and their size does not matter."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -52,19 +52,6 @@ def log_interval(value: float, logs: Sequence[float] | pd.Series, *, confidence:
     half = half_width(found, confidence=confidence) if len(found) >= fewest else None
     factor = None if half is None else math.exp(min(half, LARGEST_LOG))
     return Estimate(value=value) if factor is None else Estimate(value=value, ci_low=value / factor, ci_high=value * factor)
-
-
-def paired_ratio(ours: Mapping[int, float], theirs: Sequence[Mapping[int, float]], *, confidence: float) -> Estimate | None:
-    """The geometric mean over launches of a figure's ratio, with Student's interval of its logarithms; None without a launch.
-
-    By launch; ``theirs``: those of the copies that it is held against, of several the geometric mean.
-    """
-    logs = []
-    for launch, value in ours.items():
-        against = [copy[launch] for copy in theirs if copy.get(launch)]
-        if value > 0 and against:
-            logs.append(math.log(value) - float(np.mean(np.log(against))))
-    return log_interval(math.exp(np.mean(logs)), logs, confidence=confidence) if logs else None
 
 
 def around(centre: float, half: float | None) -> tuple[float | None, float | None]:

@@ -12,12 +12,11 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from measurement.records.record import Case
-from measurement.records.record_types import PHASES
 from reports.conclusions.step_terms import TERMS
 from reports.parts_schema import ArmTraining
 from reports.schema import ArmSummary, CaseFigures, Point, RatioSummary, Summary
 from reports.wording.causes import TERM_NAMES
-from reports.wording.formatting import gibibytes, milliseconds, rate, ratio, significant
+from reports.wording.formatting import gibibytes, milliseconds, rate, significant
 
 UNITS = ("bytes_per_second", "samples_per_second", "seconds", "bytes", "joules", "ratio")
 BOUNDS = ("ci_low", "ci_high")
@@ -170,7 +169,6 @@ SPEED = (
         meaning="The median step of the slowest rank.",
     ),
     *(Figure(f"step_time_p{q}_s", f"arm.step_time_s.p{q}") for q in (75, 95)),
-    *(Figure(f"phase_{phase}_s", f"arm.phases_s.{phase}") for phase in PHASES),
 )
 RESOURCES = (
     Figure("peak_memory_bytes", "arm.peak_memory_bytes", gauge="peak_memory_bytes", meaning="The most memory of a rank."),
@@ -179,7 +177,6 @@ RESOURCES = (
     Figure("flops_per_device_per_s", "arm.resources.flops_per_s", "{flops} per {device}", significant, bounded=True),
     Figure("mfu", "arm.resources.mfu", "MFU", "{:.1%}".format, bounded=True),
     Figure("memory_bytes", "arm.resources.memory_bytes", "peak GiB", lambda size: gibibytes(round(size)), bounded=True),
-    Figure("memory_ratio", "result.memory_ratio", "memory ratio", ratio, bounded=True),
     Figure(
         "energy_per_sample_j",
         "arm.energy_per_sample_j",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from operator import itemgetter
 
-from reports.schema import PLANS_PEAK, ArmSummary, ByRank, Comparison, Estimate, MachineFigures, Summary
+from reports.schema import ArmSummary, ByRank, Comparison, Estimate, MachineFigures, Summary
 from reports.tables.arm_tables import ARM, POINT
 from reports.tables.figures import RESOURCES, ArmRow, arm_rows
-from reports.tables.table import Column, Entry, Table, figure_column, number, table
+from reports.tables.table import Column, Table, figure_column, number, table
 from reports.wording.formatting import gibibytes, milliseconds, rate, share, significant
 
 MOST_HOSTS = 16
@@ -23,7 +23,7 @@ def _network(host: MachineFigures) -> str | None:
     """The interfaces over which most is sent."""
     used = {name: one for name, one in host.network.items() if one.sent_bytes_per_s >= IDLE_BYTES_PER_S}
     by_rate = sorted(used.items(), key=lambda entry: entry[1].sent_bytes_per_s, reverse=True)[:MOST_INTERFACES]
-    said = [f"{name} {significant(one.sent_bytes_per_s / 1e6)} ({one.packets_per_s:,.0f})" for name, one in by_rate]
+    said = [f"{name} {significant(one.sent_bytes_per_s / 1e6)}" for name, one in by_rate]
     return ", ".join(said) or None
 
 
@@ -39,7 +39,7 @@ MACHINE = (
     number("cores busy", "host", lambda host: f"{significant(host.busy_cores)} of {len(host.core_shares)}"),
     number("busiest core", "host", lambda host: share(max(host.core_shares, default=None)), optional=True),
     number("memory GiB", "host", lambda host: f"{gibibytes(host.memory_used_bytes)} of {gibibytes(host.memory_bytes)}"),
-    Column("network, MB/s sent (packets/s)", lambda row: _network(row["host"]), optional=True),
+    Column("network, MB/s sent", lambda row: _network(row["host"]), optional=True),
     number("W", "host.power_w", significant, optional=True),
     Column("GPUs", lambda row: _gpus(row["host"]), optional=True),
 )
@@ -68,32 +68,16 @@ def _flops(row: ArmRow) -> Estimate | None:
     return found.flops_per_s.mapped(lambda value: value / size)
 
 
-def _memory_ratio(row: ArmRow) -> Estimate | Entry | None:
-    if row.arm.name == row.summary.baseline:
-        return Entry(text="1")
-    return row.result.memory_ratio if row.result else None
-
-
-READ = {"flops_per_device_per_s": _flops, "memory_ratio": _memory_ratio}
-"""What the table reads otherwise than other formats."""
-
-
-def resource_table(summary: Summary, *, without: Collection[str] = ()) -> Table:
+def resource_table(summary: Summary) -> Table:
     """One row per arm, of a study at each point; figures that nothing is known of are left out. No rows where no arm started."""
     rows = [row for row in arm_rows(summary) if row.arm.resources]
     devices = list(dict.fromkeys(row.arm.resources.device for row in rows if row.arm.resources))
     flops, _ = FLOP_UNITS[devices[0] if devices else "GPU"]
     names = {"unit": summary.sample_unit, "device": " or ".join(devices), "flops": flops}
-    shown = [figure for figure in RESOURCES if figure.title and figure.name not in without]
-    columns = [figure_column(figure, names, read=READ.get(figure.name, figure.read), optional=True) for figure in shown]
+    read = {"flops_per_device_per_s": _flops}  # other formats have it in FLOP/s
+    shown = [figure for figure in RESOURCES if figure.title]
+    columns = [figure_column(figure, names, read=read.get(figure.name, figure.read), optional=True) for figure in shown]
     return table([POINT, ARM, *columns], rows, group="place")
-
-
-def asked_resources(comparison: Comparison) -> Table | None:
-    """The table for a terminal, without what stands elsewhere; None unless the plan gives a peak."""
-    found = [arm.resources for arm in comparison.arms if arm.resources]
-    is_asked = any(one.peak_source == PLANS_PEAK for one in found)
-    return resource_table(comparison, without=("per_device_per_s", "flops_per_device_per_s")) if is_asked else None
 
 
 MOST_RANKS = 64

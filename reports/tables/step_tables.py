@@ -1,4 +1,4 @@
-"""The tables of where time goes: step times, terms, threads, the parts of a launch, and what if a cause were gone."""
+"""The tables of where time goes: step times, terms, threads, and what if a cause were gone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from reports.tables.table import Column, Table, figure_column, number, table
 from reports.wording.causes import TERM_NAMES
 from reports.wording.formatting import NONE, bounds_text, milliseconds, rate, rate_interval, ratio, share, with_interval
 
-MOST_EXCHANGES, MOST_COLLECTIVES = 24, 3
+MOST_COLLECTIVES = 3
 """How many an arm shows; comparison.json has all."""
 KINDS = {"sync": "with exchange", "local": "without"}
 PHASE_TITLES: dict[Phase, str] = {
@@ -115,24 +115,6 @@ def causes_table(comparison: Comparison) -> Table:
     return table(CAUSES, [{"arm": arm.name, "cause": cause} for arm in comparison.arms for cause in arm.causes])
 
 
-EXCHANGES = (
-    Column("arm", "arm.arm"),
-    Column("collective", "one", lambda one: one.name if one.num_tensors is None else f"{one.name}, {one.num_tensors} fused"),
-    number("bytes", "one.num_bytes", _bytes),
-    number("last rank came at ms", "one.arrived_s", milliseconds),
-    number("skew ms", "one.skew_s", milliseconds),
-    number("transfer ms", "one.transfer_s", milliseconds),
-    Column("last rank", lambda row: f"rank {row['one'].last_rank} ({row['one'].last_share:.0%} of {row['arm'].steps} steps)"),
-)
-
-
-def exchange_table(comparison: Comparison) -> Table:
-    """One row for each collective of an arm's traced step, with waiting apart from transfer."""
-    traced = comparison.traces.arms if comparison.traces else []
-    rows = [{"arm": arm, "one": one} for arm in traced for one in arm.exchanges[:MOST_EXCHANGES]]
-    return table(EXCHANGES, rows, group="arm.arm")
-
-
 NCCL = (
     Column("arm", "arm"),
     Column("NCCL", "nccl.version"),
@@ -151,23 +133,6 @@ def _collectives(found: Sequence[NcclCollective]) -> str:
 def nccl_table(comparison: Comparison) -> Table:
     """What NCCL chose in the traced launch: a row for each arm that exchanges over it."""
     return table(NCCL, [arm for arm in (comparison.traces.arms if comparison.traces else []) if arm.nccl])
-
-
-TIMINGS = (
-    Column("stage", "stage"),
-    Column("part", "part"),
-    number("seconds", "seconds", "{:.1f}".format),
-    number("share", "share", "{:.0%}".format),
-)
-
-
-def timing_table(comparison: Comparison) -> Table:
-    """A row for each part of a launch, and one for all of it."""
-    whole = sum(one.seconds for one in comparison.timings)
-    parts: list[tuple[str, str, float]] = [(one.stage, one.part, one.seconds) for one in comparison.timings]
-    parts += [("launch", "in all", whole)] if parts else []
-    rows = [{"stage": stage, "part": part, "seconds": took, "share": took / whole if whole else 0.0} for stage, part, took in parts]
-    return table(TIMINGS, rows, group="stage").with_total()
 
 
 WHAT_IF = (

@@ -87,7 +87,6 @@ class Row:
     """Column by column."""
     group: str = ""
     """Rows of one group belong together and follow each other."""
-    is_total: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,10 +95,6 @@ class Table:
 
     columns: Sequence[Column]
     rows: Sequence[Row]
-
-    def with_total(self) -> Table:
-        """The table whose last row, if there is one, sums up the others."""
-        return replace(self, rows=[*self.rows[:-1], *(replace(row, is_total=True) for row in self.rows[-1:])])
 
     def groups(self) -> dict[str, Table]:
         """A table for each group of rows."""

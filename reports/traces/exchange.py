@@ -1,17 +1,17 @@
-"""From the spans of a trace to figures: a typical step, and each of its collectives with waiting apart from transfer.
+"""From the spans of a trace to steps and their collectives, and how much of the exchange no computing hides.
 
-A collective's ranks come to it one after another: from the first to the last is its skew, from the last until every rank has the
-result its transfer. The n-th collective of a step is the same on every rank.
+A collective's ranks come to it one after another; from the last until every rank has the result is its transfer. The n-th
+collective of a step is the same on every rank.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, median, median_low, mode
+from statistics import fmean
 
 from measurement.records.trace import ArmTrace, Span, Traces
-from reports.schema import ExchangeFigures, TracedArm, TraceFigures
+from reports.schema import TracedArm, TraceFigures
 from reports.statistics.student import t_interval
 
 
@@ -26,11 +26,6 @@ class Collective:
     def arrived_ns(self) -> int:
         """When the last rank had come."""
         return max(one.begin_ns for one in self.ranks)
-
-    @property
-    def skew_ns(self) -> int:
-        """From the first rank to the last."""
-        return self.arrived_ns - min(one.begin_ns for one in self.ranks)
 
     @property
     def done_ns(self) -> int:
@@ -49,7 +44,6 @@ class TracedStep:
     """One step of all ranks."""
 
     begin_ns: int
-    length_ns: int
     spans: Sequence[Span]
     collectives: Sequence[Collective]
 
@@ -104,49 +98,27 @@ def traced_steps(trace: ArmTrace) -> list[TracedStep]:
 
 def _step(spans: Sequence[Span], own: Sequence[Span]) -> TracedStep:
     inside = [one for one in spans if own[one.rank].begin_ns <= one.begin_ns < own[one.rank].end_ns]
-    begin_ns = min(one.begin_ns for one in own)
-    length_ns = max(one.end_ns for one in own) - begin_ns
     exchanges = sorted((one for one in inside if one.row == "exchange"), key=lambda one: one.entered_ns or one.begin_ns)
     by_rank = [[one for one in exchanges if one.rank == rank.rank] for rank in own]
     alike = len({len(one) for one in by_rank}) == 1
     collectives = [Collective(ranks=ranks) for ranks in zip(*by_rank, strict=True)] if alike else []
-    return TracedStep(begin_ns=begin_ns, length_ns=length_ns, spans=inside, collectives=collectives)
+    return TracedStep(begin_ns=min(one.begin_ns for one in own), spans=inside, collectives=collectives)
 
 
 def summarise_traces(
     traces: Traces, steps: Mapping[str, Sequence[TracedStep]], *, whole: Collection[str], confidence: float
 ) -> TraceFigures:
     """What reports show of traces; ``steps``: by arm; ``whole``: arms that exchange whole gradients and nothing else."""
-    arms = [_arm(trace, steps.get(trace.arm, [])) for trace in traces.arms]
     exposed = {name: [value for one in steps.get(name, []) if (value := one.exposed_s()) is not None] for name in whole}
-    arms = [arm.model_copy(update={"exposed_s": t_interval(exposed.get(arm.arm, []), confidence=confidence)}) for arm in arms]
-    return TraceFigures(arms=arms)
-
-
-def _arm(trace: ArmTrace, steps: Sequence[TracedStep]) -> TracedArm:
-    found = TracedArm(arm=trace.arm, file=trace.file, error=trace.error, nccl=trace.nccl)
-    if not steps:
-        return found
-    typical = next(one for one in steps if one.length_ns == median_low(step.length_ns for step in steps))
-    drawn = [one for one in typical.spans if one.row != "gradient"]
-    shown = [one.model_copy(update={"begin_ns": one.begin_ns - typical.begin_ns, "entered_ns": None}) for one in drawn]
-    counts = [len(step.collectives) for step in steps]
-    exchanges = [_exchange([step for step in steps if len(step.collectives) > number], number) for number in range(max(counts))]
-    return found.model_copy(update={"typical_step": shown, "exchanges": exchanges, "steps": len(steps)})
-
-
-def _exchange(steps: Sequence[TracedStep], number: int) -> ExchangeFigures:
-    """The collective with this number, over steps."""
-    own = [step.collectives[number] for step in steps]
-    first = own[0].ranks[0]
-    last = [max(one.ranks, key=lambda span: span.begin_ns).rank for one in own]
-    return ExchangeFigures(
-        name=first.name,
-        num_bytes=first.num_bytes,
-        num_tensors=len(first.tensors) or None,
-        arrived_s=median(one.arrived_ns - step.begin_ns for one, step in zip(own, steps, strict=True)) / 1e9,
-        skew_s=median(one.skew_ns for one in own) / 1e9,
-        transfer_s=median(one.done_ns - one.arrived_ns for one in own) / 1e9,
-        last_rank=mode(last),
-        last_share=last.count(mode(last)) / len(last),
+    return TraceFigures(
+        arms=[
+            TracedArm(
+                arm=trace.arm,
+                file=trace.file,
+                error=trace.error,
+                nccl=trace.nccl,
+                exposed_s=t_interval(exposed.get(trace.arm, []), confidence=confidence),
+            )
+            for trace in traces.arms
+        ]
     )

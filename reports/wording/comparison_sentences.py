@@ -75,9 +75,8 @@ def input_sentences(arms: Sequence[ArmSummary]) -> list[str]:
     """What the input takes under each library, where the plan has arms with synthetic input, too."""
     said = []
     for taken, terms, name in ((arm.input_share, arm.step_terms_s, arm.name) for arm in arms if arm.input_share):
-        waits = f"; the wait for batches is {with_interval(terms.sync_data_wait, milliseconds)} ms" if terms else ""
         took = f", {milliseconds(taken.value * terms.step.value)} ms" if terms else ""
-        said.append(f"Input takes {input_words(taken)} of a step under {name}{took}{waits}")
+        said.append(f"Input takes {input_words(taken)} of a step under {name}{took}")
     return said
 
 

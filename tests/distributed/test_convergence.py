@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from typing import get_args
 
@@ -75,7 +74,6 @@ def _check_reports(ran):
         assert arm.pairs == (0 if arm.name == "single" else SEEDS)
     assert "single" in found.headline
     assert "accuracy as single" in stdout or "accuracy than single" in stdout
-    assert len(list(csv.DictReader(ran.read("curves.csv").splitlines()))) == len(ARMS) * SEEDS * EPOCHS
     assert "### Convergence" in ran.read("report.md")
     assert "Lines are means over seeds" in ran.read("report.html")
 

@@ -37,7 +37,7 @@ from runners.processes.process_exit import exit_code_of
 DATA = Path(__file__).parents[1] / "data" / "corpus"
 RECORDS, EXPECTED, ACCEPTED = (DATA / name for name in ("records.tar.xz", "expected.tar.xz", "differences.md"))
 CASES = {
-    "three-arms": "report three-arms --timings",
+    "three-arms": "report three-arms",
     "failed-arm": "report failed-arm",
     "scripts": "report scripts",
     "unlike-work": "report unlike-work",
@@ -56,7 +56,7 @@ CASES = {
 """What is asked of the records, by the words that a person types in their folder."""
 PRINTED = "printed.txt"
 """What a command prints, and its exit code."""
-SETTINGS = {"reports": "[markdown, csv, curves, html, pull-request, junit, openmetrics]", "link": "https://reports.example.org/1"}
+SETTINGS = {"reports": "[markdown, csv, html, pull-request, junit, openmetrics]", "link": "https://reports.example.org/1"}
 """Of every stored plan, so that all formats are made and none asks the environment."""
 RELATIVE, ABSOLUTE = 1e-12, 1e-15
 """Numbers are equal within either; the second is for what a cancellation leaves."""

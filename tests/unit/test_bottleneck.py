@@ -24,8 +24,9 @@ def test_the_rank_that_waits_most_counts_over_all_its_steps():
 def test_no_share_is_below_0_and_what_is_not_known_stays_so():
     sync = pd.DataFrame({"rank": [0], "data_wait_s": [0.1], "step_s": [1.0]})
     known = {name: Estimate(value=value) for name, value in {"compute": 0.5, "data_wait": 0.1, "imbalance": 0.2}.items()}
-    rest = {name: Estimate(value=0.0) for name in ("persistent", "sync_data_wait", "in_forward")}
-    found = step_shares(sync, StepTerms(**known, **rest, exposed_exchange=Estimate(value=-0.1), step=Estimate(value=0.8)))
+    found = step_shares(
+        sync, StepTerms(**known, in_forward=Estimate(value=0.0), exposed_exchange=Estimate(value=-0.1), step=Estimate(value=0.8))
+    )
     assert found == StepShares(data_wait=0.1, exposed_exchange=0.0, imbalance=0.25)
     assert step_shares(sync, None) == StepShares(data_wait=0.1)
 

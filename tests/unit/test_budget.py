@@ -150,8 +150,7 @@ def test_a_folder_tells_what_its_launches_cost_and_what_was_chosen_is_in_the_rep
     folder.write_manifest(changed(manifest, choices=[chosen]))
     comparison = write_reports(folder)
     assert comparison.choices == [chosen]
-    assert "pilots of 12, 12, 12 rounds" in " ".join(method(comparison))
-    assert 0 <= comparison.spread.between_share <= 1
+    assert "minutes were given" in " ".join(method(comparison))
     went_on = changed(comparison, measurement={**comparison.measurement, "minutes": None, "launches": 5})
     assert "minutes were given" not in " ".join(method(went_on))
 

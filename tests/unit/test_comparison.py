@@ -103,7 +103,6 @@ def test_throughput_is_samples_of_all_ranks_over_the_slowest_ranks_time(tmp_path
     arm = concluded(tmp_path, drift=0.0, noise=0.01).arm("ddp-gloo")
     assert arm.throughput_per_s.value == pytest.approx(2 * 32 / 0.02, rel=0.02)
     assert arm.step_time_s["p50"] == pytest.approx(0.02, rel=0.02)
-    assert sum(arm.phases_s.values()) == pytest.approx(arm.step_time_s["p50"], rel=1e-6)
 
 
 @pytest.fixture(scope="module")

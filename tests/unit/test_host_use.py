@@ -6,7 +6,6 @@ import json
 import socket
 import time
 
-import numpy as np
 import psutil
 import pytest
 
@@ -129,13 +128,9 @@ def test_a_report_tells_of_each_host(tmp_path, power_w):
         assert host.core_shares == pytest.approx([0.75, 0.25])
         assert host.busy_cores == pytest.approx(1.0)
         assert host.network["lo"].sent_bytes_per_s == pytest.approx(1e6)
-        assert host.network["lo"].packets_per_s == pytest.approx(200)
         assert (host.power_w, arm.energy_per_sample_j is None) == (power_w, power_w is None)
     if power_w:
         assert found.arms[0].energy_per_sample_j == pytest.approx(80 / found.arms[0].throughput_per_s.value)
-        assert found.result("horovod-mpi").memory_ratio.value == 1.0
-    np.testing.assert_allclose(found.machine_table["sent_bytes_per_s"], [2e6] * len(found.block_table["turn"]))
-    np.testing.assert_allclose(found.machine_table["memory_share"], 1 / 8)
     assert ("J per sample" in (tmp_path / "report.md").read_text()) == bool(power_w)
 
 

@@ -22,7 +22,7 @@ def judged(old, new, *, control=None, scripts=None):
 def test_the_same_script_twice_is_equal():
     found = judged(SOUND, SOUND)
     assert (found.start["new"].verdict, found.gradients["new"].verdict, found.parameters["new"].verdict) == ("equal",) * 3
-    assert (found.first_difference_step, found.unequal, found.repeatable) == (None, [], True)
+    assert (found.first_difference_step, found.unequal) == (None, [])
     assert found.sentence == "new trains as old: equal start, and equal over the first 5 steps"
     assert found.batches == {"old-control": "old-control reads the same batches as old", "new": "new reads the same batches as old"}
     assert set(found.parameters) == {"old-control", "new"}
@@ -45,7 +45,6 @@ def test_another_start_is_told_and_nothing_else_is_claimed():
 
 def test_a_script_that_starts_otherwise_each_time_is_not_repeatable():
     found = judged(SOUND, Script(start_seed=2), control=Script(start_seed=3))
-    assert found.repeatable is False
     assert "it is not repeatable; set a seed, or use --same-start" in found.sentence
 
 
@@ -124,10 +123,10 @@ def test_where_the_control_steps_otherwise_nothing_is_claimed():
 
 def test_coarse_arithmetic_is_allowed_for_where_both_have_it():
     both = judged(Script(configuration=HALF), Script(configuration=HALF, rounding=0.01))
-    assert (both.arithmetic, both.parameters["new"].verdict) == ("bfloat16", "equal up to rounding")
+    assert both.parameters["new"].verdict == "equal up to rounding" and "bfloat16 rounding" in both.sentence
     assert "up to bfloat16 rounding" in both.sentence
     one = judged(SOUND, Script(configuration=HALF, rounding=0.01))
-    assert (one.arithmetic, one.unequal) == ("float32", ["new"])
+    assert one.unequal == ["new"]
     assert arithmetic({"horovod.compression": "fp16"}) == "float16"
     assert arithmetic({"tf32.matmul": True, "device": "cuda"}) == "TensorFloat-32"
     assert arithmetic({"tf32.matmul": True, "device": "cpu"}) == "float32"

@@ -58,7 +58,6 @@ def test_terms_are_those_of_the_definition_by_hand():
         "exposed_exchange": 3.0,  # 11 - 8
     }
     assert found[list(TERMS)].sum() == found["step"] == 11.0
-    assert found["persistent"] == 0.0
     alone = terms_by_launch(arm, None).loc[0]
     assert (alone["compute"], pd.isna(alone["library_overhead"])) == (6.0, True)
 

@@ -25,7 +25,7 @@ from tests.kit.changed import changed
 from tests.kit.results_factory import write_results
 
 MS = 1_000_000
-TERMS = ("compute", "data_wait", "imbalance", "exposed_exchange", "persistent", "sync_data_wait", "in_forward")
+TERMS = ("compute", "data_wait", "imbalance", "exposed_exchange", "in_forward")
 START = 1_700_000_000_000 * MS
 
 
@@ -311,8 +311,6 @@ def test_what_horovod_is_handed_is_noted_by_the_names_of_its_timeline():
 
 
 @pytest.mark.slow
-def test_equal_arms_name_nothing_and_skew_is_told_apart_from_transfer(tmp_path):
+def test_equal_arms_name_nothing(tmp_path):
     found = concluded(tmp_path, *(traced_arm(name, late_ms=3.0) for name in ("ddp-gloo", "horovod-gloo")))
     assert all(result.because is None for result in found.results)
-    first = found.traces.arms[0].exchanges[0]
-    assert (first.skew_s, first.transfer_s, first.last_rank, first.last_share) == pytest.approx((0.003, 0.0004, 1, 1.0))
