@@ -51,7 +51,6 @@ This page is made from the code by `python docs/generate.py`. These variables ch
 BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 FROM_HOSTS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}, {"type": "null"}], "default": None}
 VALUES_OF_VARIABLES = {"type": ["string", "number", "boolean"]}
-INPUTS = ["real", "synthetic"]
 
 
 def pages() -> dict[str, str]:
@@ -129,7 +128,7 @@ def _text(text: str) -> str:
 
 
 def plan_schema() -> str:
-    """Return the JSON schema of a plan's file, in which hosts and inputs may be lists."""
+    """Return the JSON schema of a plan's file, in which hosts may be lists."""
     schema = Plan.model_json_schema()
     places = [schema, schema["$defs"]["Point"]]
     for place in places:
@@ -138,7 +137,6 @@ def plan_schema() -> str:
     arm = schema["$defs"]["Arm"]
     for place in (schema, arm):
         place["properties"]["environment"]["additionalProperties"] = VALUES_OF_VARIABLES
-    arm["properties"]["input"] = {"enum": [*INPUTS, INPUTS], "description": arm["properties"]["input"]["description"]}
     schema["required"] = [name for name in schema["required"] if name != "world_size"]  # hosts or points may say it
     schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
     return json.dumps(schema, indent=1, ensure_ascii=False) + "\n"

@@ -20,7 +20,7 @@ from measurement.records.trace import Traces
 from reports.conclusions.blocks import THROUGHPUT, columns
 from reports.conclusions.disturbances import left_in_shell, summarise_load
 from reports.conclusions.evidence import Evidence
-from reports.conclusions.ratios import fastest, input_shares, summarise_ratios
+from reports.conclusions.ratios import fastest, summarise_ratios
 from reports.conclusions.steps import Steps
 from reports.conclusions.summaries import summarise_arms
 from reports.conclusions.training_results import summarise_training
@@ -38,7 +38,6 @@ from reports.wording.comparison_sentences import (
     control_sentence,
     fastest_sentence,
     findings,
-    input_sentences,
     warnings,
 )
 from reports.wording.disturbances import elsewhere_lines, floor_lines, load_sentence, oversubscription_warning, page_fault_lines
@@ -86,9 +85,7 @@ def compare(
     counted = steps.by_iteration() if unit == ITERATIONS else steps
     evidence = Evidence.gather(plan, records, counted, host_use=host_use, error_share=share, unlike_work=unlike)
     traced = {trace.arm: traced_steps(trace) for trace in traces.arms} if traces else {}
-    shares = input_shares(evidence)
-    known = [arm.model_copy(update={"input_share": shares.get(arm.name)}) for arm in summarise_arms(evidence)]
-    arms = [_with_causes(arm, evidence, traced.get(arm.name, [])) for arm in known]
+    arms = [_with_causes(arm, evidence, traced.get(arm.name, [])) for arm in summarise_arms(evidence)]
     whole = {arm.name for arm in arms if is_like(arm, DDP, HOROVOD)}
     results = _results(evidence, arms)
     leaders, training = fastest(evidence, results), summarise_training(plan, evidence.records)
@@ -143,7 +140,7 @@ def _answer(
     training: TrainingSummary | None,
 ) -> dict[str, Any]:
     """Fields of ``Comparison``: what came out, in sentences; of a training to the end its figures, too."""
-    said = [*findings(results, arms, plan), *fastest_sentence(leaders, plan), *input_sentences(arms)]
+    said = [*findings(results, arms, plan), *fastest_sentence(leaders, plan)]
     if training is None:
         return {"findings": said, "control": control_sentence(results)}
     noted = [arm.model_copy(update={"note": training_note(arm, training)}) for arm in training.arms]

@@ -22,7 +22,7 @@ Term = Literal["compute", "data_wait", "library_overhead", "imbalance", "exposed
 """What a step is made of, see ``reports.conclusions.step_terms``."""
 Phase = Literal["data_wait", "forward", "backward", "optimizer"]
 """What a script's step is made of, as hooks see it; ``forward`` is all else, too."""
-Role = Literal["baseline", "control", "candidate", "other input"]
+Role = Literal["baseline", "control", "candidate"]
 Status = Literal["ok", "failed", "wrong", "timeout", "not measured", "not at this point"]
 """The last only in studies: an arm of one process, where there are more ranks."""
 
@@ -252,12 +252,6 @@ class LinkFigures(Stored):
     """Each way, of a ring all_reduce; see ``reports.conclusions.machine``."""
 
 
-class NetworkFigures(Stored):
-    """What passed over one network interface of a host."""
-
-    sent_bytes_per_s: float
-
-
 class MachineFigures(Stored):
     """What one host did while an arm's synchronised blocks ran, untimed steps included (``reports.conclusions.machine``)."""
 
@@ -269,8 +263,8 @@ class MachineFigures(Stored):
     memory_used_bytes: int
     """The most, whoever used it."""
     memory_bytes: int
-    network: dict[str, NetworkFigures]
-    """By interface."""
+    sent_bytes_per_s: dict[str, float]
+    """By network interface."""
     power_w: float | None = None
     """Power of processor packages and GPUs; null where neither RAPL nor NVML tells."""
     gpu_utilisation: float | None = None
@@ -326,8 +320,6 @@ class ArmSummary(Stored):
     errors: list[ArmError] = []
     parity: ParityResult | None = None
     blocks: int = 0
-    input_share: Estimate | None = None
-    """What share of its step its input takes; null unless the arm also ran with synthetic input."""
     throughput_per_s: Estimate | None = None
     """All samples over the sum of the slowest rank's times of all synchronised blocks (``reports.conclusions.blocks``)."""
     step_time_s: dict[str, float] = {}
@@ -393,8 +385,8 @@ class ArmSummary(Stored):
 
     @property
     def competes(self) -> bool:
-        """Whether it is compared for itself: neither the control nor on other input."""
-        return self.role in ("baseline", "candidate")
+        """Whether it is compared for itself: not the control."""
+        return self.role != "control"
 
     @property
     def exposed_exchange_s(self) -> Estimate | None:

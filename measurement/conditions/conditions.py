@@ -136,7 +136,6 @@ CONDITIONS = (
         of_library=True,
     ),
     _of_arms("backend.fusion_threshold_bytes_source", "own", matters="note", of_library=True),
-    _of_arms("input", "own", matters="note"),
     _of_arms("kept_bytes", "result", matters="note"),
     _of_arms("environment", "equal"),
     _of_arms("environment.OMP_NUM_THREADS", "as ranks"),

@@ -14,7 +14,7 @@ import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from measurement.errors import quoted, unknown_name
-from measurement.plans.settings import Input, Precision, Section, SpeedSettings, TrainingSettings
+from measurement.plans.settings import Precision, Section, SpeedSettings, TrainingSettings
 
 ARM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 MOST_RANKS, MOST_RANKS_HERE = 1 << 16, 1 << 10
@@ -27,15 +27,15 @@ EVENTS = "tensorboard"
 """The report that is written while arms run."""
 FLOOR = "floor"
 """The name of the no-op backend's arm, which exchanges nothing."""
-ArmRole = Literal["baseline", "control", "candidate", "other input", "floor"]
-"""What an arm is for. One of ``other input`` takes batches of another kind than the baseline's, and competes with no arm."""
+ArmRole = Literal["baseline", "control", "candidate", "floor"]
+"""What an arm is for."""
 USUAL_LAUNCHES = 8
 """Launches that are expected of a budget of minutes before any is measured."""
 FIXED_LENGTH = ("launches", "seconds_per_launch", "steps_per_launch", "rounds")
 """Settings of ``measurement`` that say how long is measured, in the place of ``minutes``."""
 BY_COMMAND, BY_BACKEND, IN_TRAINING = "for arms by command", "for arms of a back end", "with training, whose blocks are epochs"
 MEANINGLESS = {
-    BY_COMMAND: "transport launcher options workload_options input container training points trace nodes",
+    BY_COMMAND: "transport launcher options workload_options container training points trace nodes",
     BY_BACKEND: "ranks samples_per_step iteration_ends untimed scripts",
     IN_TRAINING: "",
 }
@@ -120,9 +120,6 @@ class Arm(Section):
     """A workload of this arm's own. None: the plan's."""
     workload_options: dict[str, Any] = {}
     """Options of this arm's workload, over the plan's."""
-    input: Input = "real"
-    """``real``: batches as the workload gives them. ``synthetic``: its first eight, repeated from memory. In a file,
-    ``[real, synthetic]`` makes a second arm, ``NAME-synthetic``: the report then says what the input costs."""
     command: str | None = None
     """Your own script, by the command that starts it, such as ``horovodrun -np 2 -H localhost:2 python train.py``. It runs
     unmodified."""
@@ -443,8 +440,6 @@ class Plan(Section):
         if self.training is None:
             return self
         _require_meaning(self, IN_TRAINING)
-        if any(arm.input == "synthetic" for arm in self.arms.values()):
-            raise ValueError("input: synthetic repeats a few batches, of which no model learns; leave input or training out")
         if self.measurement.until_decided:
             raise ValueError("max_minutes is for throughput, not for training; set measurement.launches, the number of seeds")
         return self
@@ -516,10 +511,7 @@ class Plan(Section):
     def roles(self) -> dict[str, ArmRole]:
         """Every arm of a launch with its role: the baseline, its control, the others, the no-op backend (the floor)."""
         control: dict[str, ArmRole] = {self.control_name: "control"} if self.measurement.control else {}
-        ours = self.arms[self.baseline].input
-        others: dict[str, ArmRole] = {
-            name: "candidate" if arm.input == ours else "other input" for name, arm in self.arms.items() if name != self.baseline
-        }
+        others: dict[str, ArmRole] = {name: "candidate" for name in self.arms if name != self.baseline}
         floor: dict[str, ArmRole] = {FLOOR: "floor"} if self.has_floor else {}
         return {self.baseline: "baseline", **control, **others, **floor}
 
@@ -531,11 +523,6 @@ class Plan(Section):
         """The arms that are compared, in the order of ``roles``: all but the no-op backend (the floor)."""
         compared = [name for name, role in self.roles().items() if role != "floor"]
         return {name: self.arms.get(name, self.arms[self.baseline]) for name in compared}
-
-    def input_pairs(self) -> dict[str, str]:
-        """Arms with real input by name, each with the one that differs from it in nothing but synthetic input."""
-        real = {name: arm.model_copy(update={"input": "synthetic"}) for name, arm in self.arms.items() if arm.input == "real"}
-        return {name: other for name, like in real.items() for other, arm in self.arms.items() if arm == like}
 
     def asked_arms(self) -> list[str]:
         """The candidates that the plan's question is about, see ``question``."""

@@ -12,8 +12,6 @@ from pydantic.config import ExtraValues
 
 from measurement.errors import PlanError, cut, joined, quoted, unknown_name
 
-Input = Literal["real", "synthetic"]
-"""An arm's batches: as its workload gives them, or its first ones, repeated from memory."""
 Precision = Literal["fp32", "tf32", "amp-fp16", "amp-bf16"]
 Quantity = Literal["train_loss", "train_top1", "train_top5", "held_out_loss", "held_out_top1", "held_out_top5"]
 """Means over an epoch's samples; top1 and top5 are shares of right answers."""

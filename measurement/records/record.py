@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from pydantic import Field, PrivateAttr
 
-from measurement.plans.settings import EpochRecord, Input
+from measurement.plans.settings import EpochRecord
 from measurement.records.host_use import HostUse
 from measurement.records.record_types import BlockSteps, Phases, Written
 from measurement.records.script_report import ScriptReport
@@ -74,7 +74,6 @@ class RankReport(Written):
     micro_steps: int
     optimizer: dict[str, Any] = {}
     """Class and hyperparameters of the optimizer as wrapped, learning rate included."""
-    input: Input = "real"
     backend: dict[str, Any] = {}
     """``Backend.describe()``: versions, controller, transport, bucket or fusion sizes really in force."""
     model: dict[str, Any] = {}
@@ -362,7 +361,7 @@ class LaunchRecord(Written):
     plan_digest: str
     launch: int
     arm: str
-    role: Literal["baseline", "control", "candidate", "other input", "floor"]
+    role: Literal["baseline", "control", "candidate", "floor"]
     backend: str
     transport: str
     launcher: str

@@ -23,7 +23,7 @@ from measurement.plans.plan import Plan
 from measurement.records.host_use import SLOWED_BY
 from measurement.records.record import BlockRecord, LaunchRecord
 from reports.conclusions.evidence import Evidence
-from reports.schema import Estimate, LinkFigures, MachineFigures, NetworkFigures
+from reports.schema import Estimate, LinkFigures, MachineFigures
 
 PLACE = ["launch", "turn"]
 ENERGIES = ("energy_j", "gpu_energy_j")
@@ -61,12 +61,7 @@ def _host(host: str, own: pd.DataFrame, core_shares: pd.Series) -> MachineFigure
         busy_cores=per_s["busy_s", ""],
         memory_used_bytes=int(most["memory_used_bytes", ""]),
         memory_bytes=int(most["memory_bytes", ""]),
-        network={
-            str(name): NetworkFigures(
-                sent_bytes_per_s=per_s["sent_bytes", name],
-            )
-            for name in own.loc[own["measure"] == "sent_bytes", "of"].unique()
-        },
+        sent_bytes_per_s={str(name): per_s["sent_bytes", name] for name in own.loc[own["measure"] == "sent_bytes", "of"].unique()},
         power_w=sum(float(per_s[name].sum()) for name in ENERGIES if name in per_s) or None,
         gpu_utilisation=gpus.get("gpu_utilisation"),
         gpu_mhz=gpus.get("gpu_sm_mhz"),

@@ -24,7 +24,6 @@ from reports.conclusions.blocks import (
 from reports.conclusions.disturbances import FEW, is_quiet, summarise_load, undisturbed, without_stalls
 from reports.conclusions.evidence import Evidence
 from reports.conclusions.verdict import decide, exceeds_margin, is_uninformative, reach_of_load, to_decide
-from reports.estimate import Estimate
 from reports.schema import ArmSummary, RatioBySpeed, RatioSummary, Verdict, Withheld
 from reports.statistics.budget import Spread, spread_of
 from reports.statistics.intervals import Launches, RatioEstimate, launch_ratios, ratio_intervals, typical_ratio
@@ -65,17 +64,6 @@ def fastest(evidence: Evidence, results: Sequence[RatioSummary]) -> list[str]:
     intervals = _intervals(evidence, samples, copies=[1] * len(others), family=len(others))
     tied = [name for name, one in zip(others, intervals, strict=True) if decide(one, threshold=evidence.threshold) != "faster"]
     return [best, *([] if verdicts[best] == "faster" else [baseline]), *tied]
-
-
-def input_shares(evidence: Evidence) -> dict[str, Estimate]:
-    """What share of its step each arm's real input takes, by name, where the same arm ran with synthetic input, too.
-
-    The intervals hold for all of these arms at once.
-    """
-    pairs = evidence.plan.input_pairs() if len(evidence.blocks) else {}
-    samples = _samples(evidence, evidence.blocks, [[synthetic, real] for real, synthetic in pairs.items()])
-    intervals = _intervals(evidence, samples, copies=[1] * len(pairs), family=len(pairs)) if pairs else []
-    return {real: one.mapped(lambda ratio: 1 - 1 / ratio) for real, one in zip(pairs, intervals, strict=True) if one is not None}
 
 
 def find_spread(plan: Plan, blocks: pd.DataFrame, *, cases: Sequence[str | None] = (None,)) -> Spread:

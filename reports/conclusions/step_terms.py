@@ -70,7 +70,7 @@ class Terms:
         """Take them from the records of all arms, the floor's among them, and their steps that count."""
         bare = timed.where(arm=FLOOR)
         arms = timed.rank_blocks.loc[timed.rank_blocks["case"].isna(), "arm"].unique()
-        unlike = {one.arm for one in records if one.role == "other input" or any(rank.owns_step for rank in one.ranks)}
+        unlike = {one.arm for one in records if any(rank.owns_step for rank in one.ranks)}
         scripts = {record.arm for record in records if record.workload == SCRIPT}
         alone = before_exchange(timed.where(kind="sync").rank_blocks) if scripts else timed.where(kind="local").rank_blocks
         return cls(

@@ -2,8 +2,8 @@
 
 Speed-up: an arm's throughput over that of its scaling baseline. Scaling efficiency: speed-up over how many times the cores (or
 GPUs) that the ranks compute on, never over ranks that share them; with throughput in samples per second that is the same in weak
-and in strong scaling. The scaling baseline is the process without wrapper, on the same kind of input, where the plan has one
-and it was measured, else the arm itself on one rank, else the arm itself at the first point.
+and in strong scaling. The scaling baseline is the process without wrapper, where the plan has one and it was measured, else the
+arm itself on one rank, else the arm itself at the first point.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from reports.schema import ArmSummary, Estimate, StudyPoint
 
 WITHOUT_WRAPPER = ("single",)
 """Backends of a single process that does not scale itself."""
-OTHER = "other input"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +35,7 @@ def scaling_base(points: Sequence[StudyPoint], name: str) -> ScalingBase | None:
     first = points[0]
     alone = [(point, arm) for point in points for arm in point.arms if arm.throughput_per_s and point.world_size == 1]
     for point, arm in alone:
-        if arm.backend in WITHOUT_WRAPPER and (arm.role == OTHER) == (first.arm(name).role == OTHER):
+        if arm.backend in WITHOUT_WRAPPER:
             return ScalingBase(kind="single process", point=point, arm=arm)
     for point, arm in alone:
         if arm.name == name:

@@ -62,7 +62,7 @@ class Scenario:
 
 
 def what_if(evidence: Evidence, arms: Sequence[ArmSummary], *, links: Links | None = None) -> list[WhatIf]:
-    """Answer for every arm that has terms, the control and other inputs left out; nothing where none has.
+    """Answer for every arm that has terms, the control left out; nothing where none has.
 
     Args:
         evidence: of the comparison.

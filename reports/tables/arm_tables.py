@@ -93,7 +93,7 @@ def _exposed(row: ArmRow) -> str:
 
 def _verdict(row: ArmRow) -> Entry:
     kind = verdict_kind(row.result) if row.result or row.arm.role == "baseline" else "plain"
-    return Entry(text=kind if kind != "plain" else row.arm.role if row.arm.role == "other input" else "", kind=kind)
+    return Entry(text="" if kind == "plain" else kind, kind=kind)
 
 
 def _note(arm: ArmSummary, result: RatioSummary | None) -> str:

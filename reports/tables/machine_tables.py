@@ -21,10 +21,9 @@ IDLE_BYTES_PER_S = 1e4
 
 def _network(host: MachineFigures) -> str | None:
     """The interfaces over which most is sent."""
-    used = {name: one for name, one in host.network.items() if one.sent_bytes_per_s >= IDLE_BYTES_PER_S}
-    by_rate = sorted(used.items(), key=lambda entry: entry[1].sent_bytes_per_s, reverse=True)[:MOST_INTERFACES]
-    said = [f"{name} {significant(one.sent_bytes_per_s / 1e6)}" for name, one in by_rate]
-    return ", ".join(said) or None
+    used = {name: sent for name, sent in host.sent_bytes_per_s.items() if sent >= IDLE_BYTES_PER_S}
+    by_rate = sorted(used.items(), key=lambda entry: entry[1], reverse=True)[:MOST_INTERFACES]
+    return ", ".join(f"{name} {significant(sent / 1e6)}" for name, sent in by_rate) or None
 
 
 def _gpus(host: MachineFigures) -> str | None:

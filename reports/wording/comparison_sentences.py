@@ -10,7 +10,6 @@ from typing import Literal
 from measurement.plans.plan import Plan
 from reports.conclusions.summaries import VERDICTS, Outcome, count_verdicts
 from reports.conclusions.verdict import LONGEST, is_atypical
-from reports.estimate import Estimate
 from reports.schema import ArmSummary, RatioSummary
 from reports.statistics.budget import error_share
 from reports.wording.causes import cause_clause
@@ -29,11 +28,9 @@ from reports.wording.formatting import (
     count,
     interval,
     listed,
-    milliseconds,
     one_sided_percent,
     percent,
     ratio,
-    with_interval,
 )
 from reports.wording.reasons import beyond_load, caution_lines, more_words, verdict_word
 
@@ -62,27 +59,11 @@ def in_order(candidates: Sequence[RatioSummary], asked: Sequence[str]) -> list[R
 
 def fastest_sentence(leaders: Sequence[str], plan: Plan) -> list[str]:
     """Which arm is fastest, or which are tied; nothing where one candidate's finding says it already."""
-    rivals = [name for name, role in plan.roles().items() if role in ("baseline", "candidate")]
-    if len(rivals) < 3 or not leaders:
+    if len(plan.arms) < 3 or not leaders:
         return []
     if len(leaders) == 1:
-        alike = "" if len(rivals) == len(plan.arms) else f" with {plan.arms[plan.baseline].input} input"
-        return [f"Fastest: {leaders[0]}, shown against every other arm{alike} measured"]
+        return [f"Fastest: {leaders[0]}, shown against every other arm measured"]
     return [f"Fastest: {listed(leaders)} are tied"]
-
-
-def input_sentences(arms: Sequence[ArmSummary]) -> list[str]:
-    """What the input takes under each library, where the plan has arms with synthetic input, too."""
-    said = []
-    for taken, terms, name in ((arm.input_share, arm.step_terms_s, arm.name) for arm in arms if arm.input_share):
-        took = f", {milliseconds(taken.value * terms.step.value)} ms" if terms else ""
-        said.append(f"Input takes {input_words(taken)} of a step under {name}{took}")
-    return said
-
-
-def input_words(taken: Estimate) -> str:
-    """The share of a step that input takes; an interval from few launches may reach far below 0."""
-    return with_interval(taken, lambda share: "below -100%" if share < -1 else f"{share:.1%}")
 
 
 def _findings_by_case(results: Sequence[RatioSummary], arms: Sequence[ArmSummary], plan: Plan) -> list[str]:

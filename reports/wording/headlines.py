@@ -49,9 +49,6 @@ def _clauses(comparison: Comparison) -> list[str]:
     bad = [arm for arm in arms if arm.has_failed]
     timed = [result for result in in_order(comparison.candidates, comparison.question) if result.throughput_ratio is not None]
     if not timed:
-        taken = _input_clauses(comparison, labels(arms))
-        if taken and not bad:
-            return [taken[0][0].upper() + taken[0][1:]]
         alike = {arm.status for arm in bad}
         if len(bad) == len(arms):
             return [f"No comparison: all arms are {bad[0].status if len(alike) == 1 else 'failed or wrong'}"]
@@ -75,22 +72,7 @@ def _clauses(comparison: Comparison) -> list[str]:
     if len(timed) == 1 and not groups.get("decided"):
         said = [_alone(timed[0], names, base, comparison)]
     first = said[0] if groups.get("decided") else said[0][0].upper() + said[0][1:]
-    taken = _input_clauses(comparison, names)
-    return [first, *said[1:], *taken, *(f"{names[arm.name]} {BAD[arm.status]}" for arm in bad)]
-
-
-def _input_clauses(comparison: Comparison, names: Mapping[str, str]) -> list[str]:
-    """What the input takes, where that is shown; nothing where no arm ran with synthetic input, too."""
-    told = {names[arm.name]: arm.input_share for arm in comparison.arms if arm.input_share}
-    shown = {name: taken.value for name, taken in told.items() if taken.excludes(0.0)}
-    if not told:
-        return []
-    if any(result.control_failed for result in comparison.results) or not all(taken.bounds for taken in told.values()):
-        return ["what the input costs is undecided"]
-    if not shown:
-        return ["no cost of the input is shown"]
-    span = " to ".join(dict.fromkeys(f"{end(shown.values()):.0%}" for end in (min, max)))
-    return [f"input: {span} of step time" + ("" if len(shown) == len(told) else f" under {listed(list(shown))}")]
+    return [first, *said[1:], *(f"{names[arm.name]} {BAD[arm.status]}" for arm in bad)]
 
 
 def _group(result: RatioSummary) -> str:
@@ -99,16 +81,15 @@ def _group(result: RatioSummary) -> str:
 
 def labels(arms: Sequence[ArmSummary]) -> dict[str, str]:
     """What each arm is called: ``DDP``, ``Horovod over MPI``; as the plan calls them, where a name says anything else."""
-    found, rivals = {arm.name: arm.name for arm in arms}, [arm for arm in arms if arm.role != "other input"]
-    if not all(arm.name in (arm.backend, f"{arm.backend}-{arm.transport}") for arm in rivals):
-        return found
-    backends = [arm.backend for arm in rivals]
+    if not all(arm.name in (arm.backend, f"{arm.backend}-{arm.transport}") for arm in arms):
+        return {arm.name: arm.name for arm in arms}
+    backends = [arm.backend for arm in arms]
     over = {
         arm.name: f" over {WRITTEN.get(arm.transport, arm.transport)}"
-        for arm in rivals
+        for arm in arms
         if arm.transport and backends.count(arm.backend) > 1
     }
-    return found | {arm.name: WRITTEN.get(arm.backend, arm.backend) + over.get(arm.name, "") for arm in rivals}
+    return {arm.name: WRITTEN.get(arm.backend, arm.backend) + over.get(arm.name, "") for arm in arms}
 
 
 def _decided(results: Sequence[RatioSummary], names: Mapping[str, str], base: str) -> list[str]:

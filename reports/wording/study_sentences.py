@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from measurement.plans.plan import Plan
-from reports.conclusions.study_conclusions import ScalingBase, leaders, quotient, units
-from reports.estimate import Estimate
+from reports.conclusions.study_conclusions import ScalingBase, leaders, units
 from reports.schema import ArmSummary, Study, StudyPoint
-from reports.wording.comparison_sentences import chance_lines, first_line, input_words
+from reports.wording.comparison_sentences import chance_lines, first_line
 from reports.wording.disturbances import run_lines
 from reports.wording.formatting import count, listed, percent, seconds, with_interval
 from reports.wording.headlines import MOST_WORDS, fitting
@@ -29,10 +28,9 @@ def headline(points: Sequence[StudyPoint], plan: Plan) -> str:
     partly = {arm.name for point in points for arm in point.arms if arm.status == "not at this point"}
     told = [(point.name, leaders(point, without=partly)) for point in points]
     known = [(where, who) for where, who in told if who]
-    taken = list(filter(None, [_input_clause(points, plan.baseline)]))
     if not known:
         scaled = [sentence for name in plan.arms if (sentence := scaling_sentence(points, name, brief=True))]
-        return fitting([scaled[0], *taken]) if scaled else "Nothing could be compared at any point"
+        return scaled[0] if scaled else "Nothing could be compared at any point"
     leads = {place: _lead(who, plan) for place, who in known}
     where = {lead: [place for place in leads if leads[place] == lead] for lead in dict.fromkeys(leads.values())}
     alone = [(place, who[0]) for place, who in known if len(who) == 1]
@@ -43,7 +41,7 @@ def headline(points: Sequence[StudyPoint], plan: Plan) -> str:
         numbers = [f"{len(places)}" for places in where.values()]
         numbers[0] += f" of {len(known)} points"
         said = [f"{lead} at {number}" for lead, number in zip(where, numbers, strict=True)]
-    sentence = fitting([*said, *winners, *taken])
+    sentence = fitting([*said, *winners])
     return sentence if sentence.startswith(tuple(plan.arms)) else sentence[0].upper() + sentence[1:]
 
 
@@ -60,49 +58,9 @@ def findings(points: Sequence[StudyPoint], plan: Plan) -> list[str]:
     said = [
         *(verdicts_sentence(points, name, plan.baseline) for name in candidates),
         *(scaling_sentence(points, name) for name in plan.arms),
-        *(input_sentence(points, name) for name in plan.arms),
-        *(input_scaling_sentence(points, *pair) for pair in plan.input_pairs().items()),
         *(training_sentence(points, name, plan) for name in plan.arms),
     ]
     return list(filter(None, said))
-
-
-def input_sentence(points: Sequence[StudyPoint], name: str) -> str | None:
-    """What the arm's input takes at each point; None where no point has it with synthetic input, too."""
-    said = [f"{input_words(taken)} at {where}" for where, taken in _input_shares(points, name)]
-    return f"Share of {name}'s step that its input takes: {'; '.join(said)}" if said else None
-
-
-def input_scaling_sentence(points: Sequence[StudyPoint], real: str, synthetic: str) -> str | None:
-    """How an arm scales on either input, at the most ranks; None where that is not known. ``real``, ``synthetic``: arms."""
-    found = [
-        (point, own, other)
-        for point in points
-        if (own := point.arm(real).scaling_efficiency) and (other := point.arm(synthetic).scaling_efficiency)
-    ]
-    if not found:
-        return None
-    point, own, other = max(found, key=lambda one: one[0].world_size)
-    if point.world_size == 1:
-        return None
-    apart = quotient(own, other)
-    meaning = "the input holds it back" if apart.value < 1 and apart.excludes(1.0) else "no difference shown"
-    both = [with_interval(one, "{:.0%}".format) for one in (own, other)]
-    return f"{real} at {point.name} scales with an efficiency of {both[0]} on real input, {both[1]} on synthetic: {meaning}"
-
-
-def _input_clause(points: Sequence[StudyPoint], name: str) -> str | None:
-    """What it takes in brief, at the first point and the last point at which that is shown."""
-    failed = {point.name for point in points if any(result.control_failed for result in point.results)}
-    told = {where: taken for where, taken in _input_shares(points, name) if where not in failed}
-    shown = [f"{taken.value:.0%} at {where}" for where, taken in told.items() if taken.excludes(0.0)]
-    said = ", ".join(dict.fromkeys([*shown[:1], *shown[-1:]]))
-    return "input: " + said.replace(" at ", f" of {name}'s step time at ", 1) if shown else None
-
-
-def _input_shares(points: Sequence[StudyPoint], name: str) -> list[tuple[str, Estimate]]:
-    told = [(point.name, point.arm(name).input_share) for point in points]
-    return [(where, taken) for where, taken in told if taken]
 
 
 def verdicts_sentence(points: Sequence[StudyPoint], name: str, baseline: str) -> str:

@@ -57,7 +57,7 @@ def require_driven(plan: Plan) -> None:
 
 def floor_beside(baseline: ArmSetup) -> ArmSetup:
     """Return the arm without any library, on the ranks, under the launcher and in the environment of the baseline."""
-    shared = baseline.arm.model_dump(include={"environment", "input"})
+    shared = baseline.arm.model_dump(include={"environment"})
     arm = Arm(backend="backends.single:Floor", launcher=baseline.launcher_reference, **shared)
     return resolve_arm(FLOOR, arm, baseline.plan)
 
@@ -220,7 +220,6 @@ def job_of(plan: Plan, name: str, arm: Arm, *, transport: str | None, launch: in
         "backend": arm.backend,
         "transport": transport,
         "options": arm.options,
-        "input": arm.input,
         "seed": seed_of(plan, launch),
         "learning_rate_scale": scaled_by.world_size * scaled_by.micro_steps if is_scaled else None,
     }

@@ -82,7 +82,6 @@ def read_plan(given: Path, *, overrides: Iterable[str] = ()) -> Plan:
     path = find_plan(given)
     folder = path.parent if path is given else PLANS.parent  # Ringside's own plans name files from there
     content = with_option_arms(placed_beside(read_content(path, overrides=overrides), folder), source=str(given))
-    content = with_input_arms(content, source=str(given))
     points = content.get("points")
     if isinstance(points, dict):
         content["points"] = {name: _placed(name, point) for name, point in points.items()}
@@ -138,30 +137,6 @@ def with_option_arms(content: Mapping[str, Any], *, source: str) -> dict[str, An
         if several:
             raise PlanError(f"plan '{source}': {key} '{content[key]}' is made into several arms; name one: {', '.join(several)}")
     return {**content, "arms": found}
-
-
-def with_input_arms(content: Mapping[str, Any], *, source: str) -> dict[str, Any]:
-    """A plan's plain values with an arm of each kind for an arm whose input is a list.
-
-    Of ``[real, synthetic]`` the arm ``hvd`` keeps its name, and ``hvd-synthetic`` comes to it.
-
-    Raises:
-        PlanError: it is another list; there would be too many arms, or two of a name.
-    """
-    arms = content.get("arms")
-    if not isinstance(arms, Mapping):
-        return dict(content)
-    return {**content, "arms": _joined([_of_inputs(name, arm, source) for name, arm in arms.items()], source)}
-
-
-def _of_inputs(name: Any, arm: Any, source: str) -> dict[Any, Any]:
-    """The arms that one stands for, by name."""
-    given = arm.get("input") if isinstance(arm, Mapping) else None
-    if not isinstance(given, list):
-        return {name: arm}
-    if sorted(map(str, given)) != ["real", "synthetic"]:
-        raise PlanError(f"plan '{source}': input is {quoted(given)}; give real, synthetic, or [real, synthetic] for arms of both")
-    return {name: {**arm, "input": "real"}, f"{name}-synthetic": {**arm, "input": "synthetic"}}
 
 
 def _joined(made: Sequence[Mapping[Any, Any]], source: str) -> dict[Any, Any]:

@@ -48,9 +48,6 @@ FLAGS: Sequence[Flag] = (
     Flag(MEASURING, Plan, "workload", default="digits"),
     WORKLOAD_OPTION,
     Flag(MEASURING, Plan, "local_batch_size"),
-    Flag(
-        MEASURING, Arm, "input", help="real: batches as the workload gives them. synthetic: its first eight, repeated from memory."
-    ),
     _measurement("rounds", ("--blocks",), default=10, help="Blocks to measure."),
     _measurement("block_steps", default=20, help="Timed steps in each block."),
     _measurement("warmup_steps", default=10, help="Untimed steps before the first block."),

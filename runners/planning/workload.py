@@ -82,8 +82,6 @@ def resolve_cases(plan: Plan, workload: WorkloadSetup, arms: dict[str, ArmSetup]
     if plan.training is not None:
         raise PlanError(f"workload '{plan.workload}' is a micro-benchmark, and training is for models; leave training out")
     for setup in arms.values():
-        if setup.arm.input == "synthetic":
-            raise PlanError(f"arm '{setup.name}': micro-benchmark '{plan.workload}' has no input; leave input out")
         if type(setup.backend).communicator is Backend.communicator:
             raise PlanError(
                 f"arm '{setup.name}': backend '{setup.arm.backend}' offers no collectives, which workload '{plan.workload}' "

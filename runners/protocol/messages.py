@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from measurement.plans.settings import EpochRecord, Input, Precision, SpeedSettings, TrainingSettings
+from measurement.plans.settings import EpochRecord, Precision, SpeedSettings, TrainingSettings
 from measurement.records.record import BlockKind, BlockRecord, FlopCount, LaunchRecord, RankReport, RankSteps, ranks_of
 from measurement.records.record_types import Sketch
 from measurement.records.script_report import ScriptReport
@@ -34,7 +34,6 @@ class Job(Message):
     options: dict[str, Any] = {}
     workload: str
     workload_options: dict[str, Any] = {}
-    input: Input = "real"
     local_batch_size: int
     micro_steps: int = 1
     world_size: int

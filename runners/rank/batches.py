@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,6 @@ from measurement.agent.ringside_agent.place import World
 from measurement.errors import PlanError
 from workloads import Workload
 from workloads.optimizers import OwnDraws
-from workloads.tensors import leaves_in
 
 
 class Batches(Iterator[Any]):
@@ -29,31 +28,6 @@ class Batches(Iterator[Any]):
         )
         self.restarts = 0
         """How often they ended and were begun anew."""
-
-    def repeat(self, count: int) -> None:
-        """Load the next batches, and give these again and again. Their loader ends, so that it takes no core.
-
-        Raises:
-            PlanError: batches are iterators, which can be used once.
-        """
-        kept = [next(self) for _ in range(count)]
-        if any(isinstance(batch, Iterator) for batch in kept):
-            raise PlanError(
-                f"batches() of workload '{self._workload}' gives iterators, which end with their first use; give lists or tensors, "
-                "or leave input: synthetic out"
-            )
-        self._batches = self._again(kept)
-
-    def _again(self, kept: Sequence[Any]) -> Iterator[Any]:
-        """Yield batches in turn; raises a ``PlanError`` where a step has changed them."""
-        tensors = [leaf for batch in kept for _, leaf in leaves_in(batch) if isinstance(leaf, torch.Tensor)]
-        before = [tensor._version for tensor in tensors]
-        while [tensor._version for tensor in tensors] == before:
-            yield from kept
-        raise PlanError(
-            f"a step of workload '{self._workload}' changes its batch in place, which input: synthetic repeats; have compute_loss "
-            "change a copy, or leave input: synthetic out"
-        )
 
     def __next__(self) -> Any:
         """Return the next batch; raises a ``PlanError`` where there is none at all."""

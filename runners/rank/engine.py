@@ -205,7 +205,6 @@ def _build(
         seed=job.seed,
         step_precision=step_precision,
         speed=job.speed,
-        input=job.input,
         threads_before=threads_before,
     )
 

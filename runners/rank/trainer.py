@@ -22,7 +22,7 @@ from backends.carried_tensors import trained_parameters
 from measurement.agent.ringside_agent.machine.core_use import own_threads, read_threads, threads_between
 from measurement.agent.ringside_agent.place import World
 from measurement.agent.ringside_agent.reading.values import hyperparameters, some_elements
-from measurement.plans.settings import Input, SpeedSettings
+from measurement.plans.settings import SpeedSettings
 from measurement.probes.fingerprint import gpu_number
 from measurement.probes.step_timer import StepTimer
 from measurement.records.record import RankSteps, ThreadTimes
@@ -36,8 +36,6 @@ from workloads.optimizers import as_one, members_of, seed_generators
 from workloads.tensors import by_pixels
 
 DATA_WAIT, FORWARD, BACKWARD, OPTIMIZER = range(len(PHASES))
-REPEATED = 8
-"""How many batches of synthetic input there are."""
 DRIFT_ELEMENTS = 32
 """How many elements of each parameter are compared between ranks; a step changes nearly all."""
 
@@ -83,8 +81,6 @@ class Trainer:
     speed: SpeedSettings = field(default_factory=SpeedSettings)
     threads_before: frozenset[int] = field(default_factory=lambda: frozenset(own_threads()))
     """There before the backend was set up, so not the library's."""
-    input: Input = "real"
-    """What blocks train on; the gate always takes the workload's own batches."""
     prepared: Prepared | None = field(default=None, init=False)
     steps_taken: int = field(default=0, init=False)
     """Since the model was built, or those of the training that it goes on with."""
@@ -226,8 +222,6 @@ class Trainer:
         if not self._has_begun:  # its loaders had time to fill their queue
             self._has_begun = True
             warmup_steps = max(warmup_steps, math.ceil((self.workload.prefetched_batches + 1) / self.micro_steps))
-            if self.input == "synthetic":
-                self.batches.repeat(REPEATED)
         timer = StepTimer(self.device)
         with self._local() if local else nullcontext():
             timer.start()
@@ -281,7 +275,6 @@ class Trainer:
             "seed": self.seed,
             "local_batch_size": self.workload.local_batch_size,
             "micro_steps": self.micro_steps,
-            "input": self.input,
         }
         if self.prepared is None:
             return found

@@ -67,7 +67,7 @@ TRAINING = {"epochs": 3, "target_accuracy": 0.9, "learning_rate_scaling": "linea
             {"precision": "amp-bf16", "max_gradient_norm": 1e-5, "micro_steps": 2},
             marks=needs_horovod,
         ),
-        ({"backend": "fsdp2", "input": "synthetic"}, {"speed": SPEED, "device": "cpu", "threads": 1, "affinity": "none"}),
+        ({"backend": "fsdp2"}, {"speed": SPEED, "device": "cpu", "threads": 1, "affinity": "none"}),
         ({"backend": "naive", "launcher": "mpirun"}, {"local_batch_size": 32, "freed_memory": "keep"}),
         ({"backend": "single"}, {"workload": "synthetic", "workload_options": {"image_size": 8}, "world_size": 1}),
         ({"backend": "single"}, {"training": {"epochs": 2}, "measurement": {}}),

@@ -21,9 +21,8 @@ from reports.conclusions.blocks import (
 from reports.conclusions.evidence import measured_minutes
 from reports.conclusions.steps import Steps, read_steps
 from reports.wording.disturbances import page_fault_lines, restart_lines
-from reports.wording.headlines import headline
 from tests.kit.changed import changed
-from tests.kit.results_factory import Truth, concluded, make_plan, write_results
+from tests.kit.results_factory import concluded, make_plan, write_results
 
 pytestmark = pytest.mark.slow  # results of whole comparisons are composed
 
@@ -103,36 +102,6 @@ def test_throughput_is_samples_of_all_ranks_over_the_slowest_ranks_time(tmp_path
     arm = concluded(tmp_path, drift=0.0, noise=0.01).arm("ddp-gloo")
     assert arm.throughput_per_s.value == pytest.approx(2 * 32 / 0.02, rel=0.02)
     assert arm.step_time_s["p50"] == pytest.approx(0.02, rel=0.02)
-
-
-@pytest.fixture(scope="module")
-def with_inputs(tmp_path_factory):
-    """DDP alone, and beside Horovod: the input takes half of DDP's step, a fifth of Horovod's."""
-    truth = Truth(ratios={"horovod-gloo": 1.1, "ddp-gloo-synthetic": 2.0, "horovod-gloo-synthetic": 1.1 / 0.8}, noise=0.01)
-    found = []
-    for names in (["ddp-gloo"], ["ddp-gloo", "horovod-gloo"]):
-        plan = make_plan([*names[1:], *(f"{name}-synthetic" for name in names)], control=False)
-        others = {f"{name}-synthetic": changed(plan.arms[name], input="synthetic") for name in names}
-        plan = changed(plan, arms=plan.arms | others)
-        found.append(conclude(write_results(tmp_path_factory.mktemp("inputs"), truth=truth, plan=plan)))
-    return found
-
-
-def test_what_the_input_takes_is_recovered_and_is_no_verdict(with_inputs):
-    alone, both = with_inputs
-    shares = {arm.name: arm.input_share for arm in both.arms if arm.input_share}
-    assert [shares[name].value for name in ("ddp-gloo", "horovod-gloo")] == pytest.approx([0.5, 0.2], abs=0.02)
-    assert all(share.ci_low < true < share.ci_high for share, true in zip(shares.values(), (0.5, 0.2), strict=True))
-    assert [one.candidate for one in both.results] == both.fastest == ["horovod-gloo"]
-    ddp, hvd = (f"{share.value:.0%}" for share in shares.values())
-    assert both.headline.startswith("Horovod is ") and both.headline.endswith(f"; input: {hvd} to {ddp} of step time")
-    assert not any(line.startswith("Fastest") for line in both.findings), "one candidate's finding says it already"
-    failed = changed(both.result("horovod-gloo"), role="control")
-    assert headline(changed(both, results=[*both.results, failed])).endswith("; what the input costs is undecided")
-    assert alone.results == [] and alone.headline.startswith("Input: 50% of step time")
-    assert alone.findings[-1].startswith("Input takes 50") and " of a step under ddp-gloo, " in alone.findings[-1]
-    for arm in (arm for found in with_inputs for arm in found.arms):
-        assert (arm.step_terms_s.library_overhead is None) == ("synthetic" in arm.name), arm.name
 
 
 def test_same_against_same_is_not_called_different(tmp_path):

@@ -17,7 +17,6 @@ from backends import backend_class
 from measurement.plans.plan import Arm, Measurement, Plan, Point, ScriptSettings
 from measurement.plans.plan_file import check_plan
 from measurement.plans.settings import SpeedSettings, TrainingSettings
-from runners.planning.plan_reading import with_input_arms
 from tests.conftest import REPOSITORY, parsed
 from workloads import REGISTRY as WORKLOADS
 from workloads import workload_class
@@ -104,7 +103,7 @@ def check_yaml(content):
     if content is None:
         return
     if "arms" in content:
-        check_plan({"world_size": 2, **with_input_arms(content, source="snippet")}, source="snippet")
+        check_plan({"world_size": 2, **content}, source="snippet")
         return
     least = {"name": "n", "workload": "digits", "world_size": 2, "baseline": "a", "arms": {"a": {"backend": "ddp"}}}
     check_plan({**least, **({} if "hosts" in content else {"hosts": "host1:2"}), **content}, source="snippet")

@@ -127,7 +127,7 @@ def test_a_report_tells_of_each_host(tmp_path, power_w):
         host = arm.machine[0]
         assert host.core_shares == pytest.approx([0.75, 0.25])
         assert host.busy_cores == pytest.approx(1.0)
-        assert host.network["lo"].sent_bytes_per_s == pytest.approx(1e6)
+        assert host.sent_bytes_per_s["lo"] == pytest.approx(1e6)
         assert (host.power_w, arm.energy_per_sample_j is None) == (power_w, power_w is None)
     if power_w:
         assert found.arms[0].energy_per_sample_j == pytest.approx(80 / found.arms[0].throughput_per_s.value)

@@ -5,13 +5,9 @@ from __future__ import annotations
 import re
 
 import pytest
-import yaml
 
 from measurement.errors import PlanError
-from measurement.plans.plan_file import check_plan
-from runners.planning.arms import resolve_arms
-from runners.planning.plan_reading import MOST_ARMS, read_plan, with_input_arms, with_option_arms
-from runners.planning.workload import resolve_cases, resolve_workload
+from runners.planning.plan_reading import MOST_ARMS, read_plan, with_option_arms
 from tests.conftest import write_plan
 from workloads import workload_class
 
@@ -69,68 +65,9 @@ def test_two_arms_of_one_name_are_refused():
         with_option_arms({"arms": arms}, source="mine")
 
 
-def inputs(kinds):
-    """Two arms of these inputs."""
-    return {"ddp": DDP | {"input": kinds}, "hvd": hvd() | {"input": kinds}}
-
-
-@pytest.mark.parametrize(
-    ("changes", "kinds"),
-    [
-        (
-            {"arms": inputs(["real", "synthetic"])},
-            {"ddp": "real", "ddp-synthetic": "synthetic", "hvd": "real", "hvd-synthetic": "synthetic"},
-        ),
-        ({"arms": inputs("synthetic")}, {"ddp": "synthetic", "hvd": "synthetic"}),
-        (
-            {"arms": {"ddp": DDP | {"input": ["synthetic", "real"]}, "hvd": hvd()}},
-            {"ddp": "real", "ddp-synthetic": "synthetic", "hvd": "real"},
-        ),
-        ({}, {"ddp": "real", "hvd": "real"}),
-    ],
-)
-def test_an_input_is_each_arms_and_a_list_of_both_makes_arms(tmp_path, changes, kinds):
-    plan = read_plan(write_plan(tmp_path, **{"arms": {"ddp": DDP, "hvd": hvd()}, **changes}))
-    assert {name: arm.input for name, arm in plan.arms.items()} == kinds
-    assert check_plan(yaml.safe_load(plan.to_yaml()), source="as it was run") == plan
-    assert [role for role in plan.roles().values() if role == "other input"] == ["other input"] * (len(kinds) - 2)
-    assert plan.asked_arms() == ["hvd"]
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"arms": inputs(["real"])}, r"input is \['real'\]; give real, synthetic, or \[real, synthetic\] for arms of both"),
-        ({"arms": inputs(["real", ["synthetic"]])}, r"input is .* give real"),
-        (
-            {"arms": {"ddp": DDP | {"input": ["real", "synthetic"]}, "ddp-synthetic": DDP}},
-            "two arms would be called 'ddp-synthetic'",
-        ),
-        (
-            {"arms": {"ddp": {"command": "torchrun --nproc-per-node 2 a.py", "input": "synthetic"}}},
-            "input means nothing for arms by command; leave it out",
-        ),
-        (
-            {"arms": inputs(["real", "synthetic"]), "training": {"epochs": 1}, "measurement": {"local_every": 0, "control": False}},
-            "of which no model learns; leave input or training out",
-        ),
-    ],
-)
-def test_inputs_that_are_refused(tmp_path, changes, message):
-    with pytest.raises(PlanError, match=message):
-        read_plan(write_plan(tmp_path, **{"arms": {"ddp": DDP, "hvd": hvd()}, **changes}))
-
-
-def test_a_micro_benchmark_has_no_input(tmp_path):
-    plan = read_plan(write_plan(tmp_path, workload="collectives", arms={"ddp": DDP | {"input": ["real", "synthetic"]}}))
-    with pytest.raises(PlanError, match="'ddp-synthetic': micro-benchmark 'collectives' has no input; leave input out"):
-        resolve_cases(plan, resolve_workload(plan.workload, {}), resolve_arms(plan))
-
-
 @pytest.mark.parametrize("arms", [None, [], {"a": None}, {"a": {"options": 3}}, {"a": {"backend": 3, "options": {"x": "y"}}}])
 def test_what_is_no_arm_is_left_to_be_refused_elsewhere(arms):
     assert with_option_arms({"arms": arms}, source="mine") == {"arms": arms}
-    assert with_input_arms({"arms": arms}, source="mine") == {"arms": arms}
 
 
 SCRIPT = """

@@ -143,34 +143,6 @@ def test_the_scaling_baseline_is_named(tmp_path):
     assert four.scaling_efficiency.value == pytest.approx(four.speed_up.value / 2)
 
 
-@pytest.mark.slow
-def test_what_the_input_costs_at_each_point(tmp_path):
-    """A fifth of the step on one rank, a half on two, under each library; synthetic arms scale from a synthetic process."""
-    real = {"single": {"backend": "single"}} | {
-        f"{name}-gloo": {"backend": name, "transport": "gloo"} for name in ("ddp", "horovod")
-    }
-    synthetic = {f"{name}-synthetic": {**arm, "input": "synthetic"} for name, arm in real.items()}
-    study = study_of(ONE_AND_TWO, arms=real | synthetic)
-    found = conclude_study(write_points(tmp_path, study, {"one": _with_input(0.2), "two": _with_input(0.5)}))
-    for name in ("ddp-gloo", "horovod-gloo"):
-        shares = [point.arm(name).input_share for point in found.points]
-        assert [share.value for share in shares] == pytest.approx([0.2, 0.5], abs=0.02)
-    scaled = next(line for line in found.findings if line.startswith("ddp-gloo at two scales with an efficiency of "))
-    assert " on real input, " in scaled and scaled.endswith(" on synthetic: the input holds it back")
-    first, last = (f"{point.arm('ddp-gloo').input_share.value:.0%}" for point in found.points)
-    assert found.headline.endswith(f"; input: {first} of ddp-gloo's step time at one, {last} at two")
-    two = found.points[1]
-    assert two.arm("ddp-gloo-synthetic").scaling_baseline.startswith("single-synthetic at one")
-    assert two.arm("ddp-gloo").scaling_efficiency.value == pytest.approx(0.5 / 0.8, rel=0.05)
-    assert two.arm("ddp-gloo-synthetic").scaling_efficiency.value == pytest.approx(1, rel=0.05)
-
-
-def _with_input(share):
-    names = ["ddp-gloo", "horovod-gloo", "single"]
-    ratios = dict.fromkeys(names, 1.0) | {f"{name}-synthetic": 1 / (1 - share) for name in names}
-    return Truth(ratios=ratios, step_s=0.016 / (1 - share), noise=0.01, drift=0.0)
-
-
 def test_errors_of_a_quotient_add_as_squares():
     one, other = (Estimate(value=100, ci_low=100 / math.exp(s), ci_high=100 * math.exp(s)) for s in (0.03, 0.04))
     found = quotient(one, other)

@@ -7,7 +7,6 @@ import math
 import mmap
 import multiprocessing
 import sys
-import weakref
 from itertools import islice
 
 import pytest
@@ -27,7 +26,6 @@ from runners.rank.call_counts import BACKWARD, FORWARD, STEP
 from runners.rank.engine import settle_garbage, start_engine
 from runners.rank.parity import run_gate
 from runners.rank.precision import INITIAL_SCALE, StepPrecision
-from runners.rank.trainer import REPEATED
 from tests.conftest import REPOSITORY
 from tests.kit.engines import make_engine, make_job
 from workloads.tensors import by_pixels
@@ -123,26 +121,6 @@ def test_micro_batches_of_unequal_sizes_can_weigh_as_one_batch_would():
     trainer.workload.compute_loss(bare, whole).backward()
     assert take_steps(trainer, 1) == [3]
     assert_alike(*([one.grad for one in model.parameters()] for model in (trainer.joined.bare, bare)))
-
-
-def test_synthetic_input_is_the_first_batches_again_and_again(monkeypatch):
-    """Of unequal sizes, three to a step, from a generator that then ends; the gate takes what real input gives."""
-    real, trainer = (make_engine(f"{IDIOMS}:Uneven", micro_steps=3, input=kind).trainer for kind in ("real", "synthetic"))
-    wanted = list(islice(Batches(trainer.workload, trainer.world, trainer.device), REPEATED))
-    loader = weakref.ref(trainer.batches._batches)
-    blocks = [one.run_block(steps=8, warmup_steps=1, local=False) for one in (real, trainer)]
-    assert blocks[0].samples == blocks[1].samples and sum(blocks[1].samples) == 3 * sum(len(batch[0]) for batch in wanted)
-    assert loader() is None
-    for batch, again in zip(trainer.batches, [*wanted[3:], *wanted], strict=False):  # 27 were used
-        assert all(torch.equal(mine, theirs) for mine, theirs in zip(batch, again, strict=True))
-    ours, theirs = (run_gate(one) for one in (trainer, real))
-    assert ours.samples == theirs.samples
-    assert [one.describe()["input"] for one in (real, trainer)] == ["real", "synthetic"]
-    with pytest.raises(PlanError, match="a step of workload 'Uneven' changes its batch in place, which input: synthetic repeats"):
-        all(batch[0].mul_(2) is not None for batch in trainer.batches)
-    monkeypatch.setattr(trainer.workload, "batches", lambda **_: map(iter, wanted))
-    with pytest.raises(PlanError, match="workload 'Uneven' gives iterators, which end with their first use"):
-        Batches(trainer.workload, trainer.world, trainer.device).repeat(2)
 
 
 @pytest.mark.parametrize("timed", [True, False])
