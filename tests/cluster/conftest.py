@@ -41,16 +41,6 @@ def lab_tools():
         pytest.fail("a lab is up, or was left behind, and the tests make their own; remove it: python -m tests.kit.lab down")
 
 
-@pytest.fixture
-def no_lab(lab_tools):
-    """For tests that make their own lab, or half of one: whatever they did, all of it is removed afterwards."""
-    remove_kept()
-    before = machine()
-    yield
-    remove()
-    assert machine() == before
-
-
 KEPT = []
 """What the machine was like before the lab that is up, which the next module has, too."""
 

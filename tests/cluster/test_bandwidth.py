@@ -50,10 +50,3 @@ def test_a_slow_link_is_felt_and_its_bytes_are_a_rings(lab, tmp_path):
             assert link.sent_bytes == pytest.approx(link.needed_bytes, rel=0.2)
             assert link.received_bytes == pytest.approx(link.needed_bytes, rel=0.2)
     assert "## Bytes per link" in (tmp_path / "out" / "report.md").read_text()
-
-
-def test_links_can_be_left_unshaped_and_shaped_again(lab):
-    before = queues()
-    with links_at(None):
-        assert not any(kind == "tbf" for kind, _ in queues())
-    assert queues() == before

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import time
 
 import psutil
 import pytest
@@ -15,7 +14,6 @@ from tests import conftest
 from tests.cluster.conftest import enter, nothing_stays, processes_of
 from tests.conftest import REPOSITORY, drawn, needs_horovod, wait_until
 from tests.kit.comparisons import Compared
-from tests.kit.lab import namespaces
 
 SHORT = "--workload digits --local-batch-size 16 --blocks 2 --block-steps 3 --warmup-steps 1"
 HOROVOD = {f"horovod-{name}": {"backend": "horovod", "transport": name, "launcher": "srun"} for name in ("mpi", "gloo")}
@@ -173,19 +171,3 @@ def test_scripts_are_compared_in_a_job(tmp_path):
         arm: ("ok", ["host1", "host2"]) for arm in ("hvd", "ddp")
     }
     assert records["hvd"].ranks[0].backend["library"] == "horovod"
-
-
-@pytest.mark.costly
-def test_a_lost_node_is_named_and_what_was_measured_kept(tmp_path):
-    """The last test here: the node does not come back."""
-    arms = {name: ARMS[name] for name in ("spawn", "srun")}
-    plan, out = write_plan(tmp_path, arms=arms, measurement={"launches": 2, "rounds": 2000}), tmp_path / "out"
-    job_id = submit(job_of(plan, out, *TWO), "--no-kill", "--no-requeue")
-    log = tmp_path / f"{job_id}.log"
-    wait_until(lambda: log.exists() and "measuring" in log.read_text(), seconds=120)
-    time.sleep(5)
-    psutil.Process(namespaces.init_of("host2")).kill()
-    wait_for(job_id)
-    records = ResultsFolder(out).records()
-    assert {record.status for record in records} == {"failed"}
-    assert all("host2" in record.error.message and record.blocks for record in records)

@@ -8,10 +8,8 @@ import subprocess
 import pytest
 
 from measurement.records.results import ResultsFolder
-from runners.launchers import HostSlots, LaunchJob, make_launcher
 from tests.cluster.conftest import beside, enter
 from tests.conftest import drawn, needs_horovod
-from tests.kit.other_mpi import environment_with
 
 SHORT = "--workload digits --local-batch-size 16 --blocks 2 --block-steps 3 --warmup-steps 1"
 
@@ -65,16 +63,3 @@ def test_torchrun(lab, tmp_path):
         _, errors = second.communicate(timeout=60)
     assert second.returncode == 0, errors.decode()
     check(tmp_path, done, on_hosts=on_hosts, expected=("ddp", "gloo", "torchrun"))
-
-
-@pytest.mark.costly
-def test_mpichs_mpiexec_carries_the_last_variable_too(lab, tmp_path):
-    """MPICH 5.0.2 leaves the last one of its environment out for other hosts."""
-    programs = environment_with("mpich==5.0.2", tmp_path / "environment").parent
-    hosts = tuple(HostSlots(host=name, slots=1) for name in ("host1", "host2"))
-    job = LaunchJob(world_size=2, hosts=hosts, module="m", environment={"FIRST": "1", "LAST": "2"}, network_interface="eth0")
-    (command,) = make_launcher("mpiexec-mpich").commands(job)
-    argv = [programs / command.argv[0], *command.argv[1 : command.argv.index("python")], "printenv", "FIRST", "LAST"]
-    variables = [f"{name}={value}" for name, value in command.environment.items()]
-    done = enter("host1", "env", *variables, *argv)
-    assert (done.returncode, sorted(done.stdout.split())) == (0, ["1", "1", "2", "2"]), done.stderr

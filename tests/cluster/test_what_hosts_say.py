@@ -43,7 +43,7 @@ def hidden(lab):
 def test_a_greeting_is_passed_over(greeting, tmp_path):
     done = enter("host1", "ringside", "hosts", "-H", "host1:1,host2:1")
     assert done.returncode == 0, done.stdout + done.stderr
-    done = compare(write_plan(tmp_path), tmp_path / "out", "measurement.rehearsal=always")
+    done = compare(write_plan(tmp_path), tmp_path / "out", "--set", "measurement.rehearsal=always")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "rehearsal: checking" in done.stderr
     for record in ResultsFolder(tmp_path / "out").records():

@@ -10,12 +10,11 @@ from pathlib import Path
 import pytest
 
 from measurement.records.results import ResultsFolder
-from tests.conftest import HAS_HOROVOD, REPOSITORY, needs_horovod, no_process_stays, wait_until, write_plan
+from tests.conftest import REPOSITORY, no_process_stays, wait_until, write_plan
 from tests.kit.comparisons import compare
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 WRONG = Path(__file__).parent / "plugins" / "wrong.py"
-KILLED = WRONG.with_name("fails_later.py")
 ROUNDS = 8
 
 
@@ -34,8 +33,7 @@ def failures(tmp_path_factory):
     arms = {name.lower(): f"{WRONG}:{name}" for name in BAD}
     for name, launcher in (("Dies", "torchrun"), ("Hangs", "spawn")):  # whose traceback is short: its last words are beside it
         arms[name.lower()] = {"backend": f"{WRONG}:{name}", "launcher": launcher}
-    if HAS_HOROVOD:
-        arms["horovod"] = {"backend": f"{KILLED}:KilledHorovod", "transport": "gloo", "launcher": "horovodrun"}
+
     measurement = {"rounds": ROUNDS, "local_every": 0, "block_timeout_s": 8}
     with no_process_stays():
         return compare(tmp_path_factory.mktemp("failures"), arms={"ddp": "ddp", **arms}, measurement=measurement, code=1)
@@ -45,7 +43,7 @@ def test_arms_fail_and_the_other_finishes(failures):
     assert failures.statuses["ddp"] == "ok"
     assert len(failures.records["ddp"].blocks) == ROUNDS
     expected = {"ddp": "ok"} | {name.lower(): status for name, (status, _, _) in BAD.items()}
-    expected |= {"horovod": "failed"} if HAS_HOROVOD else {}
+
     assert {arm["name"]: arm["status"] for arm in failures.report["arms"]} == expected
 
 
@@ -65,15 +63,6 @@ def test_a_failed_arm_is_told_with_the_rank_that_did_it_and_its_log(failures, na
     if name == "Hangs":
         assert "misbehave" in bad.error.log_tail["rank-1.log"]  # the traceback of where it hangs
     assert message in failures.read("report.md")
-
-
-@needs_horovod
-def test_a_killed_horovod_rank_is_told_with_its_launcher(failures):
-    record = failures.records["horovod"]
-    assert (record.status, record.launcher) == ("failed", "horovodrun")
-    assert "died" in record.error.message
-    assert 0 < len(record.blocks) < ROUNDS
-    assert any("horovod failed" in line and "died" in line for line in failures.done.stderr.splitlines())
 
 
 SAYS_EACH_BLOCK = {"backend": f"{WRONG}:SaysEachBlock", "transport": "gloo"}

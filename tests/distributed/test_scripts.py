@@ -168,7 +168,7 @@ def test_what_goes_wrong_is_told_with_what_to_do(tmp_path):
     assert records["well"].status == "ok"
     messages = {name: record.error.message for name, record in records.items() if record.error}
     assert messages.keys() == commands.keys() - {"well"}
-    assert "ValueError: the disk of the user is full" in messages["crashes"]
+    assert "ValueError: the disk of the user is full, at either.py:" in messages["crashes"]
     assert any(">" in line and "raise ValueError" in line for line in records["crashes"].error.excerpt)
     assert "the script ends after 8 steps; a block needs 6 behind those that are compared" in messages["short"]
     assert "ends after 3 steps, within the first 5 steps, which are compared" in messages["shorter"]
@@ -186,7 +186,9 @@ def test_files_and_batches_that_are_not_sure_are_told_before_anything_is_timed(t
     cases = f"{sys.executable} {SCRIPTS / 'agent_cases.py'}"
     once = ("--launches", "1", "--steps", "4")
     ran = ab(f"{cases} writes", f"{cases} one_of_two", *once, out=tmp_path / "out", cwd=tmp_path)
-    told, said = "Opened for writing below the folder of the command: after-0.txt, after-1.txt, ", ran.done.stderr
+    written = [*(f"after-{step}.txt" for step in range(4)), "best.pt", "log.txt"]
+    assert ran.records["a"].scripts[0].written_files == written, "until steps are timed"
+    told, said = f"Opened for writing below the folder of the command: {', '.join(written[:2])}, ", ran.done.stderr
     assert said.index(told) < said.index("measuring blocks")
     assert said.count(told) == 1
     assert {record.sample_unit for record in ran.records.values()} == {"iterations"}

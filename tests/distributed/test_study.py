@@ -6,7 +6,6 @@ import re
 
 import pytest
 
-from tests.conftest import ringside_here
 from tests.kit.comparisons import compare, compare_plan
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
@@ -45,28 +44,5 @@ def test_one_and_two_ranks(tmp_path):
     assert one["arms"][0]["by_rank"] is None
     assert re.match(r"ddp at two \(2 ranks on \d+ cores?\): ", found["headline"])
 
-    names = ("comparison.json", "report.md", "report.csv", "report.html")
-    every = [tmp_path / "out" / where / name for where in ("", "points/one", "points/two") for name in names]
-    before = {path: path.read_bytes() for path in every}
-    for path in every:
-        path.unlink()
-    rebuilt = ringside_here("report", tmp_path / "out")
-    assert rebuilt.returncode == 0, rebuilt.stderr
-    assert rebuilt.stdout == done.stdout
-    assert before == {path: path.read_bytes() for path in every}
     assert "starting" not in compare_plan(plan).done.stderr
     assert "results of another plan" in compare_plan(plan, "--set", "points.two.world_size=1", code=2).done.stderr
-
-
-@pytest.mark.costly
-def test_time_to_train_by_ranks(tmp_path):
-    """The process without wrapper is the reference at every point, with the point's global batch."""
-    changes = {"threads": 1, "local_batch_size": 128, "training": {"epochs": 2}}
-    ran = compare(tmp_path, **STRONG, **changes, measurement={"local_every": 0})
-    found = ran.report
-    for point in found["points"]:
-        assert {arm["name"]: arm["status"] for arm in point["arms"]} == {"ddp": "ok", "single": "ok"}
-        assert all(arm["time_to_train_s"]["value"] > 0 for arm in point["arms"])
-    assert any(line.startswith("ddp trains to the last epoch in ") for line in found["findings"])
-    assert "Time to train" in ran.read("report.html")
-    assert "seconds to the last epoch" in ran.read("report.md")

@@ -2,35 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
 from tests.conftest import REPOSITORY
-from tests.kit.commands import TORCHRUN_DDP, run
-from tests.kit.comparisons import compare
+from tests.kit.commands import TORCHRUN_DDP, run, run_python
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
 IDIOMS = REPOSITORY / "tests" / "outside" / "idioms.py"
 LINE = 'raise OSError(f"sample {index} is damaged")'
-
-
-@pytest.mark.costly
-def test_an_exception_in_a_comparison(tmp_path):
-    ran = compare(tmp_path, workload=f"{IDIOMS}:RaisesInLoader", local_batch_size=4, code=1)
-    assert ran.statuses == {"ddp": "failed", "ddp-control": "failed"}
-    record = ran.records["ddp"]
-    assert record.error.message.startswith(
-        f"rank {record.error.ranks[0]}: OSError: sample 60 is damaged (in a loader process), at "
-    )
-    assert "idioms.py:" in record.error.message
-    assert any(line.lstrip().startswith(">") and LINE in line for line in record.error.excerpt)
-    log = tmp_path / "out" / "launch-000" / "ddp" / f"rank-{record.error.ranks[0]}.log"
-    said = " ".join(ran.done.stderr.split())
-    assert LINE in said
-    assert "Traceback" in log.read_text()
-    assert "the rank's whole log: " in said and log.name in said
-    assert LINE in ran.read("report.html").replace("&#34;", '"')
 
 
 RANK_OF_A_HASTY_DRIVER = """
@@ -53,18 +32,18 @@ serve(Agent(Channel()), {"start": start})
 """It is ended as soon as it has told of its error."""
 
 
-def test_the_traceback_is_logged_before_the_driver_ends_the_rank():
-    done = run(sys.executable, "-c", RANK_OF_A_HASTY_DRIVER, timeout=60)
+@pytest.mark.parametrize(
+    ("raised", "last"),
+    [
+        ('OSError("sample 60 is damaged")', "OSError: sample 60 is damaged"),
+        ('SystemExit("no licence")', "LaunchError: the process was ended by sys.exit('no licence'), which is not ours"),
+    ],
+)
+def test_the_traceback_is_logged_before_the_driver_ends_the_rank(raised, last):
+    done = run_python(RANK_OF_A_HASTY_DRIVER.replace('OSError("sample 60 is damaged")', raised), timeout=60)
     assert done.returncode == 9
-    assert "Traceback" in done.stderr
-    assert done.stderr.endswith("OSError: sample 60 is damaged\n")
-
-
-def test_a_driver_hears_of_a_rank_that_leaves_by_sys_exit():
-    leaving = RANK_OF_A_HASTY_DRIVER.replace('raise OSError("sample 60 is damaged")', 'raise SystemExit("no licence")')
-    done = run(sys.executable, "-c", leaving, timeout=60)
-    assert done.returncode == 9
-    assert done.stderr.endswith("LaunchError: the process was ended by sys.exit('no licence'), which is not ours\n")
+    assert done.stderr.startswith("Traceback") == raised.startswith("OSError")
+    assert done.stderr.endswith(f"{last}\n")
 
 
 @pytest.mark.costly

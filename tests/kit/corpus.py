@@ -23,6 +23,7 @@ import itertools
 import json
 import lzma
 import math
+import os
 import re
 import sys
 import tarfile
@@ -60,6 +61,8 @@ SETTINGS = {"reports": "[markdown, csv, html, pull-request, junit, openmetrics]"
 """Of every stored plan, so that all formats are made and none asks the environment."""
 RELATIVE, ABSOLUTE = 1e-12, 1e-15
 """Numbers are equal within either; the second is for what a cancellation leaves."""
+NAMES = ("name", "arm", "candidate", "case", "field")
+"""Keys by whose values the elements of a list are known."""
 ELEMENT = re.compile(r"\[[^\]]*\]")
 NUMBER = re.compile(r"(-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)")
 LONG = re.compile(r"(?<![\w.])-?\d+\.\d{11,}(?:e[-+]\d+)?")
@@ -74,14 +77,8 @@ Files = Mapping[str, str]
 """Texts by the names of their files."""
 
 
-class Nothing:
-    """Stands for what is not there."""
-
-    def __repr__(self) -> str:
-        return "nothing"
-
-
-NOTHING = Nothing()
+NOTHING = type("Nothing", (), {"__repr__": lambda _: "nothing"})()
+"""Stands for what is not there."""
 
 
 class Difference(NamedTuple):
@@ -93,36 +90,26 @@ class Difference(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The place with both values."""
-        return f"{self.path}: stored {cut(self.stored, self.rebuilt)}, rebuilt {cut(self.rebuilt, self.stored)}"
+        """The place with both values; of texts, from shortly before they differ."""
+        texts = [one for one in self[1:] if isinstance(one, str)]
+        begin = max(0, len(os.path.commonprefix(texts)) - MOST_LETTERS // 4) if len(texts) == 2 else 0  # noqa: RUF071
+        return f"{self.path}: stored {cut(self.stored, begin)}, rebuilt {cut(self.rebuilt, begin)}"
 
     @property
     def short(self) -> str:
-        """The same for all places that differ alike: without names of elements, of a line only the words that differ."""
+        """The same for all places that differ alike: without numbers and names of elements."""
         if self.path.endswith(" line"):
-            texts = [cut(" ".join(words)) if words else "nothing" for words in apart(self.stored, self.rebuilt)]
-            return NUMBER.sub("#", f"{self.path}: {' → '.join(texts)}")
+            return NUMBER.sub("#", self.words)
         how = "came" if self.stored is NOTHING else "went" if self.rebuilt is NOTHING else "changed"
         return ELEMENT.sub("[*]", self.path) + " " + how
 
 
-def apart(stored: Any, rebuilt: Any) -> list[list[str]]:
-    """The words of two lines without those at their begin and end that are the same in both."""
-    words = [line.split() if isinstance(line, str) else [] for line in (stored, rebuilt)]
-    for _ in range(2):
-        alike = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(*words, strict=False)))
-        words = [line[alike:][::-1] for line in words]
-    return words
-
-
-def cut(value: Any, other: Any = None) -> str:
-    """A value in few letters: of texts, from shortly before they differ."""
+def cut(value: Any, begin: int) -> str:
+    """A value in few letters."""
     if not isinstance(value, str):
         return repr(value)[:MOST_LETTERS]
-    alike = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(value, other if isinstance(other, str) else "", strict=False))
-    begin = max(0, sum(1 for _ in alike) - MOST_LETTERS // 4)
     end = begin + MOST_LETTERS
-    return ("…" if begin else "") + repr(value[begin:end]) + ("…" if len(value) > end else "")
+    return "…" * (begin > 0) + repr(value[begin:end]) + "…" * (len(value) > end)
 
 
 def unpack(root: Path) -> None:
@@ -195,52 +182,41 @@ def compare(stored: Files, rebuilt: Files) -> list[Difference]:
 
 def differences(name: str, stored: str, rebuilt: str) -> Iterator[Difference]:
     """Where two texts of one file differ."""
+    texts, path = (stored, rebuilt), ""
     if name.endswith(".json"):
-        yield from of_trees(json.loads(stored), json.loads(rebuilt))
+        trees = [json.loads(text) for text in texts]
     elif name.endswith(".csv"):
-        yield from of_trees(list(csv.DictReader(stored.splitlines())), list(csv.DictReader(rebuilt.splitlines())))
+        trees = [list(csv.DictReader(text.splitlines())) for text in texts]
     else:
-        yield from of_lines(*(FIGURES.sub("", text).splitlines() for text in (stored, rebuilt)))
-        before, after = (json.loads(found.group() if (found := FIGURES.search(text)) else "{}") for text in (stored, rebuilt))
-        yield from of_trees(before, after, path="figures")
+        yield from of_lines(*(FIGURES.sub("", text).splitlines() for text in texts))
+        trees, path = [json.loads(found.group() if (found := FIGURES.search(text)) else "{}") for text in texts], "figures"
+    before, after = (dict(leaves(tree, path)) for tree in trees)
+    for place in dict.fromkeys([*before, *after]):
+        values = before.get(place, NOTHING), after.get(place, NOTHING)
+        if not is_same(*values):
+            yield Difference(place, *values)
 
 
-def of_trees(stored: Any, rebuilt: Any, path: str = "") -> Iterator[Difference]:
-    """Compare two values of JSON."""
-    branches = [branches_of(stored), branches_of(rebuilt)]
-    if None in branches or type(stored) is not type(rebuilt):
-        if not is_same(stored, rebuilt):
-            yield Difference(path, stored, rebuilt)
-        return
-    before, after = branches
-    assert before is not None and after is not None
-    for key in dict.fromkeys([*before, *after]):
-        if key in before and key in after:
-            yield from of_trees(before[key], after[key], path + key)
-        else:
-            yield Difference(path + key, before.get(key, NOTHING), after.get(key, NOTHING))
-
-
-def branches_of(value: Any) -> dict[str, Any] | None:
-    """What a value of JSON holds, by the ends of paths; elements by their names, where each has one. None: it is a leaf."""
+def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """What a value of JSON holds, by paths; elements by their names, where each has one."""
+    parts = {}
     if isinstance(value, dict):
-        return {f".{key}" if re.fullmatch(r"[a-z_0-9]+", key) else f"[{key}]": part for key, part in value.items()}
-    if not isinstance(value, list):
-        return None
-    for key in ("name", "arm", "candidate", "case", "field"):
-        names = [part.get(key) for part in value if isinstance(part, dict)]
-        if None not in names and len(set(map(str, names))) == len(value):
-            return {f"[{name}]": part for name, part in zip(names, value, strict=True)}
-    return {f"[{number}]": part for number, part in enumerate(value)}
+        parts = {f".{key}" if re.fullmatch(r"[a-z_0-9]+", key) else f"[{key}]": part for key, part in value.items()}
+    elif isinstance(value, list):
+        named = [[str(part.get(key)) for part in value if isinstance(part, dict) and key in part] for key in NAMES]
+        names = next((one for one in named if len(set(one)) == len(value)), range(len(value)))
+        parts = {f"[{name}]": part for name, part in zip(names, value, strict=True)}
+    if not parts and path:
+        yield path, value
+    for key, part in parts.items():
+        yield from leaves(part, path + key)
 
 
 def of_lines(stored: Sequence[str], rebuilt: Sequence[str]) -> Iterator[Difference]:
     """Compare two texts, line by line."""
     for tag, first, last, begin, end in difflib.SequenceMatcher(None, stored, rebuilt, autojunk=False).get_opcodes():
         pairs = itertools.zip_longest(stored[first:last], rebuilt[begin:end], fillvalue=NOTHING) if tag != "equal" else ()
-        for before, after in pairs:
-            if not is_same(before, after):
-                yield Difference("line", before, after)
+        yield from (Difference("line", *pair) for pair in pairs if not is_same(*pair))
 
 
 def is_same(stored: Any, rebuilt: Any) -> bool:

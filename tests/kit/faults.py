@@ -1,8 +1,8 @@
 """The fault matrix: what can go wrong, at each stage of a comparison, under each kind of arm.
 
-``feasible`` lists the cells, ``draw`` chooses among them by a seed, ``plant`` runs a comparison in which they happen and judges it.
-Cells of one arm share a comparison, each in an arm of its own beside one that is well; what befalls the driver or its disk has a
-comparison to itself. All are judged alike:
+``feasible`` lists the cells, ``plant`` runs a comparison in which some of them happen and judges it. Cells of one arm share a
+comparison, each in an arm of its own beside one that is well; what befalls the driver or its disk has a comparison to itself.
+All are judged alike:
 
 - the comparison ends in bounded time;
 - the failed arm's record names the cause: the rank, the launcher's exit code, the exception;
@@ -17,7 +17,6 @@ import contextlib
 import itertools
 import json
 import os
-import random
 import re
 import secrets
 import shutil
@@ -26,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -115,7 +114,7 @@ class Cell:
     @property
     def is_alone(self):
         """Whether it needs a comparison to itself."""
-        return self.fault not in FAULTS or self.fault in OF_DRIVER
+        return self.fault in OF_DRIVER
 
     @property
     def group(self):
@@ -152,23 +151,6 @@ class Trial:
 def feasible(kinds=tuple(KINDS)):
     """Every cell there can be."""
     return [Cell(fault=f, stage=s, kind=k) for (f, stages), k in itertools.product(FAULTS.items(), kinds) for s in stages]
-
-
-def draw(cells, *, number, seed):
-    """So many of the cells, by a seed: first one of each fault, then of each fault and stage, then any. None: all of them."""
-    order = random.Random(seed).sample(list(cells), k=len(cells))
-    of_faults = {cell.fault: cell for cell in reversed(order)}
-    of_stages = {(cell.fault, cell.stage): cell for cell in reversed(order)}
-    return list(dict.fromkeys([*of_faults.values(), *of_stages.values(), *order]))[:number]
-
-
-def trials(cells, *, together):
-    """Which cells share a comparison. Those that hang at the start make the time-out of the start count, and keep to themselves."""
-    alone = [[cell] for cell in cells if cell.is_alone]
-    shared = [cell for cell in cells if not cell.is_alone]
-    kinds = [[cell for cell in shared if cell.group == group] for group in sorted({cell.group for cell in shared})]
-    groups = [many[at : at + together] for many in kinds for at in range(0, len(many), together)]
-    return groups + alone
 
 
 def plant(cells, folder):
@@ -298,48 +280,33 @@ def _plant_where_held(trial, driver):
             continue
         for one in [cell] if cell else [one for one in trial.cells if one.stage == "waiting"]:
             with contextlib.suppress(psutil.NoSuchProcess):
-                PLANTED[one.fault](trial, one, driver)
+                _plant(trial, one, driver)
         (folder / "planted").touch()
 
 
-def _rank(trial, cell):
-    return psutil.Process(int((control(trial, cell) / "rank-1.pid").read_text()))
-
-
-def _kill_launcher(cell, driver):
-    for child in driver.children():
-        with contextlib.suppress(psutil.NoSuchProcess):  # another arm's, which has just ended
-            if f"-{cell}-" in child.environ().get(RUN_ID, ""):
-                child.kill()
-
-
-def _stop_for_a_while(driver):
-    driver.suspend()
-    time.sleep(STOPPED_S)
-    driver.resume()
-
-
-def _fill_disk(trial):
-    with contextlib.suppress(OSError), (trial.folder / "disk" / "full").open("wb", buffering=0) as file:
-        while True:
-            file.write(bytes(4096))
-
-
-def _make_read_only(trial):
-    """Of a mount that is written to that cannot be said; so the folder is mounted over itself."""
-    subprocess.run(["mount", "--bind", results(trial), results(trial)], check=True)
-    subprocess.run(["mount", "-o", "remount,bind,ro", results(trial)], check=True)
-
-
-PLANTED: dict[str, Callable[[Trial, Cell, psutil.Process], None]] = {
-    "kill-rank": lambda trial, cell, driver: _rank(trial, cell).kill(),
-    "stop-rank": lambda trial, cell, driver: _rank(trial, cell).suspend(),
-    "kill-launcher": lambda trial, cell, driver: _kill_launcher(cell, driver),
-    "kill-driver": lambda trial, cell, driver: driver.kill(),
-    "stop-driver": lambda trial, cell, driver: _stop_for_a_while(driver),
-    "disk-full": lambda trial, cell, driver: _fill_disk(trial),
-    "read-only": lambda trial, cell, driver: _make_read_only(trial),
-}
+def _plant(trial, cell, driver):
+    """What comes from outside."""
+    if cell.fault in ("kill-rank", "stop-rank"):
+        rank = psutil.Process(int((control(trial, cell) / "rank-1.pid").read_text()))
+        rank.kill() if cell.fault == "kill-rank" else rank.suspend()
+    elif cell.fault == "kill-launcher":
+        for child in driver.children():
+            with contextlib.suppress(psutil.NoSuchProcess):  # another arm's, which has just ended
+                if f"-{cell}-" in child.environ().get(RUN_ID, ""):
+                    child.kill()
+    elif cell.fault == "kill-driver":
+        driver.kill()
+    elif cell.fault == "stop-driver":
+        driver.suspend()
+        time.sleep(STOPPED_S)
+        driver.resume()
+    elif cell.fault == "disk-full":
+        with contextlib.suppress(OSError), (trial.folder / "disk" / "full").open("wb", buffering=0) as file:
+            while file.write(bytes(4096)):
+                pass
+    else:  # of a mount that is written to it cannot be said that it is read-only; so the folder is mounted over itself
+        for options in (["--bind", results(trial)], ["-o", "remount,bind,ro"]):
+            subprocess.run(["mount", *options, results(trial)], check=True)
 
 
 # --- the judgement
@@ -364,10 +331,6 @@ def _judge(trial, code, said):
             trial.find(cell, "no record, or not in the report")
         else:
             _judge_arm(trial, cell, records[str(cell)], told[str(cell)])
-    _judge_well(trial, records)
-
-
-def _judge_well(trial, records):
     well = records.get("well")
     if well is None or well.status != "ok" or not well.complete or len(well.blocks) != ROUNDS:
         trial.find(None, f"the arm that is well did not finish: {well and (well.status, well.error, len(well.blocks))}")
@@ -414,7 +377,7 @@ def _judge_driver(trial, cell, code, said):
         trial.find(cell, f"the line says nothing of the disk: {lines}")
     (trial.folder / "disk" / "full").unlink(missing_ok=True)
     _unmount(results(trial))
-    kept = [record for record in _records(trial) if record.status == "ok"]
+    kept = [record for record in ResultsFolder(results(trial)).records() if record.status == "ok"]
     least = min((len(record.blocks) for record in kept), default=0) if len(kept) == 2 else 0
     wanted = {"rehearsal": 0, "start": 0, "waiting": MEASURED, "block": MEASURED}.get(cell.stage, ROUNDS)
     if least < (ROUNDS if expected == 0 else wanted):
@@ -427,13 +390,9 @@ def _go_on(trial, environment):
     """The same command again, when the fault is over: it comes to a good end."""
     (trial.folder / "driver.log").rename(trial.folder / "driver-before.log")
     code, said = _run(trial, environment)
-    done = [record.arm for record in _records(trial) if record.complete and len(record.blocks) == ROUNDS]
+    done = [record.arm for record in ResultsFolder(results(trial)).records() if record.complete and len(record.blocks) == ROUNDS]
     if code != 0 or len(done) != 2:
         trial.find(None, f"the same command does not go on: exit code {code}, complete: {done}: {said[-400:]}")
-
-
-def _records(trial):
-    return ResultsFolder(results(trial)).records()
 
 
 def _find_what_is_left(trial, environment, temporary, shared):

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -67,8 +67,7 @@ SCALARS = st.one_of(
 VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Target:
+class Target(NamedTuple):
     """A reader of input."""
 
     name: str
@@ -206,32 +205,20 @@ def take_override(text, folder):
 
 # Hosts
 
-HOST_WORDS = [*":4,\n#@\r\x00", "host1", "host2.example", " slots=", "max-slots=4", "[fe80::1]", "::", "%eth0", "-o"]
-
 
 def host_texts():
     """Words of hostfiles in any order, and any text."""
     right = st.sampled_from([b"host1 slots=4\nhost2\n", b"host1:4,host2:4", b"[fe80::1]:2"])
     near = right.flatmap(edited).map(lambda content: content.decode("latin-1"))
-    words = st.sampled_from(HOST_WORDS) | st.text(max_size=5)
-    return (
-        near
-        | st.lists(words, max_size=12).map("".join)
-        | st.text(max_size=100)
-        | st.sampled_from(["h" * 5000, "1.2.3.4:" + "9" * 5000])
-    )
+    words = st.sampled_from([*":4,\n#@\r\x00", "host1", " slots=", "max-slots=4", "[fe80::1]", "::", "%eth0", "-o", "9" * 5000])
+    return near | st.lists(words | st.text(max_size=5), max_size=12).map("".join) | st.text(max_size=100)
 
 
 def take_hostfile(text, folder):
-    """A file and the ranks on its hosts."""
+    """A file and the ranks on its hosts, or the list behind ``-H``."""
     path = folder / "hostfile"
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
-    place_ranks(read_hostfile(path), 2)
-
-
-def take_hosts(text, folder):
-    """The list behind ``-H``."""
-    place_ranks(parse_hosts(text), 2)
+    place_ranks(parse_hosts(text) if len(text) % 2 else read_hostfile(path), 2)
 
 
 # Results
@@ -297,15 +284,13 @@ def parquet_files():
     cells = st.sampled_from([None, -1, 0, 2**31 - 1, 2**62, float("nan"), float("inf"), -1.0, 1e300, "x", "", True, b"\xff"])
 
     def change(name, what, value, row):
-        cells_of = {
-            "cell": [value if at == row else old for at, old in enumerate(table[name])],
-            "column": [value] * len(table),
-        }
-        found = {
-            "drop": lambda: table.drop(columns=name),
-            "rows": lambda: table.iloc[:row],
-            "repeat": lambda: pd.concat([table, table.iloc[: row + 1]]),
-        }.get(what, lambda: table.assign(**{name: pd.Series(cells_of[what], dtype=object)}))()
+        if what == "drop":
+            found = table.drop(columns=name)
+        elif what == "repeat":
+            found = pd.concat([table.iloc[:row], table.iloc[: row + 1]])
+        else:
+            cells = [value if what == "column" or at == row else old for at, old in enumerate(table[name])]
+            found = table.assign(**{name: pd.Series(cells, dtype=object)})
         written = io.BytesIO()
         try:
             found.to_parquet(written, index=False)
@@ -313,7 +298,7 @@ def parquet_files():
             return content
         return written.getvalue()
 
-    kinds = st.sampled_from(["drop", "rows", "repeat", "cell", "cell", "column"])
+    kinds = st.sampled_from(["drop", "repeat", "cell", "cell", "column"])
     return st.builds(change, column, kinds, cells, st.integers(0, 9)) | edited(content)
 
 
@@ -341,8 +326,7 @@ def cifar_files():
     batch = cifar_batch(0, 2)
     plain = {key: value for key, value in batch.items() if not isinstance(value, np.ndarray)}
     whole = [pickle.dumps(batch, protocol=protocol) for protocol in (0, 2, 4, 5)]
-    arrays = st.sampled_from([np.zeros((2, 3072), np.uint8), np.zeros((0, 3072), np.uint8), np.zeros(3072), np.zeros((), object)])
-    values = st.builds(lambda given, data: pickle.dumps({**given, "data": data}), altered(plain), arrays | VALUES)
+    values = st.builds(lambda given, data: pickle.dumps({**given, "data": data}), altered(plain), VALUES)
     return values | st.one_of([edited(content) for content in whole]) | st.binary(max_size=40)
 
 
@@ -381,14 +365,13 @@ def take_environment(variables, folder):
 def targets():
     """All readers."""
     return [
-        Target(name="plan", inputs=plan_texts(), take=take_plan, cost=2),
-        Target(name="set", inputs=overrides(), take=take_override),
-        Target(name="hostfile", inputs=host_texts(), take=take_hostfile),
-        Target(name="hosts", inputs=host_texts(), take=take_hosts),
-        Target(name="record", inputs=json_files(RECORD), take=take_results(RECORD), cost=20),
-        Target(name="manifest", inputs=json_files(MANIFEST), take=take_results(MANIFEST), cost=20),
-        Target(name="parquet", inputs=parquet_files(), take=take_results(STEPS), cost=20),
-        Target(name="idx", inputs=idx_files(), take=take_idx),
-        Target(name="cifar", inputs=cifar_files(), take=take_cifar),
-        Target(name="environment", inputs=environments(), take=take_environment),
+        Target("plan", plan_texts(), take_plan, cost=2),
+        Target("set", overrides(), take_override),
+        Target("hostfile", host_texts(), take_hostfile),
+        Target("record", json_files(RECORD), take_results(RECORD), cost=20),
+        Target("manifest", json_files(MANIFEST), take_results(MANIFEST), cost=20),
+        Target("parquet", parquet_files(), take_results(STEPS), cost=20),
+        Target("idx", idx_files(), take_idx),
+        Target("cifar", cifar_files(), take_cifar),
+        Target("environment", environments(), take_environment),
     ]

@@ -161,94 +161,76 @@ def make_record(**changes: Any) -> LaunchRecord:
 
 def make_launch(plan: Plan, truth: Truth, launch: int, *, random: np.random.Generator) -> list[LaunchRecord]:
     """One launch of every arm."""
-    arms = list(plan.compared_arms())
+    arms, measurement = list(plan.compared_arms()), plan.measurement
     level = {arm: random.normal(0, truth.launch_noise) for arm in arms}
     blocks: dict[str, list[BlockRecord]] = {arm: [] for arm in arms}
+    rounds, every, steps = measurement.rounds or 12, measurement.local_every, measurement.block_steps or 5
     turn = 0
-    for number in range(plan.measurement.rounds or 12):
-        drift = truth.drift * np.sin(number / 3)
-        every = plan.measurement.local_every
+    for number in range(rounds):
         kinds = ["sync", "local"] if every and number % every == 0 and not truth.cases else ["sync"]
+        is_loaded = number in truth.loaded_rounds
         for kind, case in itertools.product(kinds, truth.cases or [None]):
             for arm in random.permutation(arms):
                 if case and case.operation in truth.not_offered.get(arm, ()):
                     continue
-                noise = drift + truth.noise * random.standard_t(3) / np.sqrt(3)
-                seconds = np.exp(level[arm] + noise) * truth.step_s / _speed(plan, truth, arm, case)
+                speed = truth.control_ratio if arm == plan.control_name else truth.ratios.get(arm, 1.0)
+                speed = truth.case_ratios.get((arm, case.name), speed) if case else speed
+                step_s = _drifted(truth, number, random, level[arm]) / speed
                 if number < truth.cut.get((arm, launch), 10**6):
-                    step_s = seconds + truth.overhead_s.get(arm, 0.0) - truth.exposed_s * (kind == "local")
+                    step_s = step_s + truth.overhead_s.get(arm, 0.0) - truth.exposed_s * (kind == "local")
                     step_s += truth.more_exchange_s.get(arm, 0.0) * (kind == "sync")
-                    if number in truth.loaded_rounds:
-                        step_s *= truth.slowed_by_load.get(arm, 1.5)
-                    stall_s = _stalls(truth, plan, arm, random)
-                    _add_block(plan, blocks[arm], arm, turn, number, kind, case, step_s, stall_s, random, truth)
-                    blocks[arm][-1].foreign_share = 0.5 if number in truth.loaded_rounds else 0.005
+                    step_s *= truth.slowed_by_load.get(arm, 1.5) if is_loaded else 1.0
+                    share, seconds = truth.stalls.get(arm, (0.0, 0.0))
+                    stall_s = [seconds * float(random.random() < share) if share else 0.0 for _ in range(steps)]
+                    place = {"turn": turn, "round": number, "block": len(blocks[arm]), "kind": kind, "steps": steps}
+                    blocks[arm].append(_block(plan, truth, arm, place, case, step_s, random, stall_s))
+                    blocks[arm][-1].foreign_share = 0.5 if is_loaded else 0.005
                 turn += 1
-    if plan.has_floor and not truth.cases:
-        blocks[FLOOR] = _floor_blocks(plan, truth, random.spawn(1)[0])
-    return [_finish(plan, truth, launch, arm, own) for arm, own in blocks.items()]
+    if plan.has_floor and not truth.cases:  # beside the rounds that have blocks without exchange
+        own = random.spawn(1)[0]
+        blocks[FLOOR] = []
+        for block, number in enumerate(range(0, rounds, every)):
+            step_s = _drifted(truth, number, own) - truth.exposed_s
+            place = {"turn": 100_000 + number, "round": number, "block": block, "kind": "local", "steps": steps}
+            blocks[FLOOR].append(_block(plan, truth, FLOOR, place, None, step_s, own, [0.0] * steps))
+    return [_record(plan, truth, launch, arm, own) for arm, own in blocks.items()]
 
 
-def _floor_blocks(plan: Plan, truth: Truth, random: np.random.Generator) -> list[BlockRecord]:
-    """Of the floor, beside the rounds that have blocks without exchange; they have the machine's drift, too."""
-    blocks: list[BlockRecord] = []
-    for number in range(0, plan.measurement.rounds or 12, plan.measurement.local_every):
-        noise = truth.drift * np.sin(number / 3) + truth.noise * random.standard_t(3) / np.sqrt(3)
-        step_s = np.exp(noise) * truth.step_s - truth.exposed_s
-        _add_block(plan, blocks, FLOOR, 100_000 + number, number, "local", None, step_s, [0.0] * 100, random, truth)
-    return blocks
+def _drifted(truth: Truth, number: int, random: np.random.Generator, level: float = 0.0) -> float:
+    """Seconds of a step in a round, with the machine's drift and noise."""
+    noise = truth.drift * np.sin(number / 3) + truth.noise * random.standard_t(3) / np.sqrt(3)
+    return np.exp(level + noise) * truth.step_s
 
 
-def _stalls(truth: Truth, plan: Plan, arm: str, random: np.random.Generator) -> list[float]:
-    """Seconds that each step of a block stalls."""
-    share, seconds = truth.stalls.get(arm, (0.0, 0.0))
-    steps = plan.measurement.block_steps or 5
-    return [seconds * float(random.random() < share) if share else 0.0 for _ in range(steps)]
-
-
-def _speed(plan: Plan, truth: Truth, arm: str, case: Case | None) -> float:
-    usual = truth.control_ratio if arm == plan.control_name else truth.ratios.get(arm, 1.0)
-    return truth.case_ratios.get((arm, case.name), usual) if case else usual
-
-
-def _add_block(
-    plan: Plan,
-    blocks: list[BlockRecord],
-    arm: str,
-    turn: int,
-    number: int,
-    kind: Any,
-    case: Case | None,
-    step_s: float,
-    stall_s: Sequence[float],
-    random: np.random.Generator,
-    truth: Truth,
-) -> None:
-    steps, block = plan.measurement.block_steps or 5, len(blocks)
-    shares = SHARES[_arm(plan, arm).backend]
-    ranks = []
+def _block(plan, truth, arm, place, case, step_s, random, stall_s) -> BlockRecord:
+    steps, ranks = place["steps"], []
     for rank in range(plan.world_size):
         phases = []
         for step in range(steps):
             own = step_s * (1.0 if rank == 0 else 0.999) * (1 + 0.01 * random.standard_normal() * (steps > 1)) + stall_s[step]
-            own += truth.late_s.get((arm, rank), 0.0) * (kind == "local")
-            phases.append((own * np.array(shares)).tolist())
+            own += truth.late_s.get((arm, rank), 0.0) * (place["kind"] == "local")
+            phases.append((own * np.array(SHARES[_arm(plan, arm).backend])).tolist())
         samples = (case.size * case.messages if rank == 0 else 0) if case else plan.local_batch_size
         held_s = steps * truth.held_up_s.get(arm, 0.0)
         threads = ThreadTimes(running_s=steps * step_s - held_s, runnable_s=held_s, library_s=held_s, others_s=0.0)
         ranks.append(RankSteps(rank=rank, untimed_s=0.2, samples=[samples] * steps, phases_s=phases, threads=threads))
-    wall = steps * step_s + 0.3
-    place = {"turn": turn, "round": number, "block": block, "kind": kind, "case": case.name if case else None, "steps": steps}
-    timed = BlockRecord(**place, started_s=turn * wall, wall_s=wall, untimed_s=0.2, ranks=ranks)
-    blocks.append(BlockRecord.joined(timed, timed.ranks))
+    wall_s = steps * step_s + 0.3
+    times = {"started_s": place["turn"] * wall_s, "wall_s": wall_s, "untimed_s": 0.2}
+    timed = BlockRecord(**place, **times, case=case.name if case else None, ranks=ranks)
+    return BlockRecord.joined(timed, ranks)
 
 
-def _finish(plan: Plan, truth: Truth, launch: int, arm: str, blocks: list[BlockRecord]) -> LaunchRecord:
-    asked = _arm(plan, arm)
-    status = truth.statuses.get((arm, launch), "ok")
+def _record(plan, truth, launch, arm, blocks) -> LaunchRecord:
+    asked, status = _arm(plan, arm), truth.statuses.get((arm, launch), "ok")
     wrong = ["weight of conv1: relative error 0.5, tolerance 1e-05"] if status == "wrong" else []
     error = None if status == "ok" else Failure(message=truth.message, ranks=[1], hosts=["host1"], log_tail={"rank-1": truth.log})
-    return LaunchRecord(
+    lacks = [case.name for case in truth.cases if case.operation in truth.not_offered.get(arm, ())]
+    place = {"world_size": plan.world_size, "launcher": asked.launcher or "torchrun"}
+    parity = {"gradient_error": 0.5 if wrong else 2e-7, "parameter_spread": 0.0, "tolerance": 1e-5, "samples_digest": "d0"}
+    timing = {"started_at": STARTED, "start_s": 8.0, "measuring_s": 60.0, "peak_memory_bytes": [400 * 2**20, 401 * 2**20]}
+    return make_record(
+        **place,
+        **timing,
         comparison_id=COMPARISON_ID,
         plan_digest=plan_digest(plan),
         launch=launch,
@@ -256,33 +238,18 @@ def _finish(plan: Plan, truth: Truth, launch: int, arm: str, blocks: list[BlockR
         role=plan.role(arm),
         backend=asked.backend,
         transport=asked.transport or "gloo",
-        launcher=asked.launcher or "torchrun",
         options=asked.options,
         workload=plan.workload,
         sample_unit="bytes" if truth.cases else "images",
-        world_size=plan.world_size,
         hosts=["host1"],
         status=status,
         complete=(arm, launch) not in truth.cut,
         error=error,
-        exit_codes=[0 if status == "ok" else 1],
-        started_at=STARTED,
-        start_s=8.0,
-        measuring_s=60.0,
-        ranks=[_rank(plan, arm, rank) for rank in range(plan.world_size)],
-        parity=ParityResult(
-            passed=not wrong,
-            failures=wrong,
-            gradient_error=0.5 if wrong else 2e-7,
-            parameter_spread=0.0,
-            tolerance=1e-5,
-            samples_digest="d0",
-        ),
-        peak_memory_bytes=[400 * 2**20, 401 * 2**20],
+        exit_codes=[int(status != "ok")],
+        ranks=[_rank(plan, asked, rank, **place) for rank in range(plan.world_size)],
+        parity=ParityResult(passed=not wrong, failures=wrong, **parity),
         cases=list(truth.cases),
-        not_offered={
-            case.name: "not offered by Horovod" for case in truth.cases if case.operation in truth.not_offered.get(arm, ())
-        },
+        not_offered=dict.fromkeys(lacks, "not offered by Horovod"),
         blocks=blocks,
     )
 
@@ -292,29 +259,10 @@ def _arm(plan: Plan, arm: str) -> Arm:
     return Arm(backend="single") if arm == FLOOR else plan.compared_arms()[arm]
 
 
-def _rank(plan: Plan, arm: str, rank: int) -> RankReport:
-    asked = _arm(plan, arm)
-    return RankReport(
-        rank=rank,
-        local_rank=rank,
-        node_rank=0,
-        world_size=plan.world_size,
-        local_world_size=plan.world_size,
-        launcher=asked.launcher or "torchrun",
-        host="host1",
-        pid=100 + rank,
-        device="cpu",
-        threads=1,
-        affinity=[rank],
-        seed=plan.seed,
-        local_batch_size=plan.local_batch_size,
-        micro_steps=plan.micro_steps,
-        backend={"transport": asked.transport, **LIBRARIES[asked.backend]},
-        fingerprint={
-            "platform": "Linux 6.1 x86_64",
-            "cpu": "Synthetic CPU",
-            "cores": 2,
-            "python": "3.11.7",
-            "torch": "2.15.0",
-        },
-    )
+def _rank(plan, asked, rank, **place) -> RankReport:
+    software = {"platform": "Linux 6.1 x86_64", "cpu": "Synthetic CPU", "cores": 2, "python": "3.11.7", "torch": "2.15.0"}
+    work = {"seed": plan.seed, "local_batch_size": plan.local_batch_size, "micro_steps": plan.micro_steps}
+    here = {"node_rank": 0, "local_world_size": plan.world_size, "host": "host1", "device": "cpu", "threads": 1}
+    backend = {"transport": asked.transport, **LIBRARIES[asked.backend]}
+    own = {"rank": rank, "local_rank": rank, "pid": 100 + rank, "affinity": [rank]}
+    return RankReport(**place, **here, **own, **work, backend=backend, fingerprint=software)

@@ -55,13 +55,3 @@ def test_a_fault_of_the_driver_or_its_disk_loses_nothing(tmp_path, text):
     if cell(text).fault in faults.NEED_MOUNTS and not faults.can_mount():
         pytest.skip("only root may mount")
     assert faults.plant([cell(text)], tmp_path / "trial").broken == {}
-
-
-def test_every_cell_is_drawn_once_and_each_fault_first():
-    cells = faults.feasible()
-    assert {one.fault for one in cells if one.stage in ("waiting", "report")} <= faults.PLANTED.keys()
-    drawn = faults.draw(cells, number=None, seed=3)
-    assert len(set(cells)) == len(cells) == len(drawn) and set(drawn) == set(cells)
-    assert {one.fault for one in drawn[: len(faults.FAULTS)]} == set(faults.FAULTS)
-    assert drawn == faults.draw(cells, number=None, seed=3)
-    assert sorted(str(one) for group in faults.trials(drawn, together=3) for one in group) == sorted(map(str, cells))

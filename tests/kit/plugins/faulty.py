@@ -156,46 +156,18 @@ class FaultyHorovod(Faults, Horovod):
     """Horovod."""
 
 
-def _running(commands, *argv):
-    return tuple(dataclasses.replace(command, argv=argv) for command in commands)
+def starting(launcher, *argv):
+    """A launcher that runs this in place of ranks."""
+
+    class Instead(launcher):
+        def commands(self, job):
+            return tuple(dataclasses.replace(command, argv=argv) for command in super().commands(job))
+
+    return Instead
 
 
-class ExitsAtOnce:
-    """Exit code 0, and no rank was started."""
-
-    def commands(self, job):
-        return _running(super().commands(job), "true")
-
-
-class NeverStarts:
-    """It runs and starts no rank."""
-
-    def commands(self, job):
-        return _running(super().commands(job), "sleep", "3600")
-
-
-class SpawnExitsAtOnce(ExitsAtOnce, Spawn):
-    pass
-
-
-class SpawnNeverStarts(NeverStarts, Spawn):
-    pass
-
-
-class MpirunExitsAtOnce(ExitsAtOnce, Mpirun):
-    pass
-
-
-class MpirunNeverStarts(NeverStarts, Mpirun):
-    pass
-
-
-class HorovodrunExitsAtOnce(ExitsAtOnce, Horovodrun):
-    pass
-
-
-class HorovodrunNeverStarts(NeverStarts, Horovodrun):
-    pass
+SpawnExitsAtOnce, MpirunExitsAtOnce, HorovodrunExitsAtOnce = (starting(one, "true") for one in (Spawn, Mpirun, Horovodrun))
+SpawnNeverStarts, MpirunNeverStarts, HorovodrunNeverStarts = (starting(one, "sleep", "3600") for one in (Spawn, Mpirun, Horovodrun))
 
 
 class HoldsTheReports(Report):
