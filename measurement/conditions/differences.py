@@ -119,7 +119,7 @@ def arm_differences(
 
 
 def noted_work(records: Iterable[LaunchRecord], *, allow: Collection[str] = ()) -> list[Difference]:
-    """What the gate found of the own work of arms, in any launch: other samples, calls, tensors or states. Pure."""
+    """What the gate found of the own work of arms, in any launch: other samples, tensors or states. Pure."""
     noted: dict[str, dict[str, str]] = {}
     for record in records:
         for field, phrase in record.unlike_work.items():

@@ -111,10 +111,8 @@ class ParityResult(Written):
     notes: list[str] = []
     samples_digest: str | None = None
     """Digest over all ranks' batches; equal in all arms that consumed the same samples."""
-    calls: list[dict[str, int]] = []
-    """By rank: how often the gate's steps called forward, backward, the optimizer's step and each kind of the workload's hooks."""
     compared_with: str | None = None
-    """The arm of as many ranks that this one was compared with in calls and in what the steps came to; None: there is none."""
+    """The arm of as many ranks that this one was compared with in what the steps came to; None: there is none."""
     state_distance: float | None = None
     """Largest distance of a parameter, buffer or optimizer state from that arm's after the steps, relative to what these changed.
     None: not compared."""

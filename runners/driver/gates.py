@@ -18,7 +18,7 @@ from measurement.plans.plan import Measurement
 from measurement.records.record import LaunchRecord
 from runners.driver.arm_session import ArmLaunch, Say
 from runners.driver.diagnosis import ArmFailed
-from runners.protocol.gate_verdict import NOT_REPEATABLE, compare_calls, compare_state, drift_between, drops_step_hooks, judge_gate
+from runners.protocol.gate_verdict import NOT_REPEATABLE, compare_state, drift_between, judge_gate
 from runners.protocol.messages import DriftReport, GateCommand, GateReply, ParityReport
 
 GATE_RUNS = 3
@@ -96,11 +96,11 @@ def _pass_gate(arm: ArmLaunch, *, measurement: Measurement, after_blocks: bool) 
 
 
 def _with_reference(arms: Sequence[ArmLaunch]) -> list[tuple[ArmLaunch, ArmLaunch]]:
-    """Every arm that is ok, after the one it is held against: the first that runs the optimizer's hooks, the baseline if possible.
+    """Every arm that is ok, after the one it is held against: the baseline if possible.
 
     An arm with another number of ranks is held against the first of as many ranks as itself, since these must agree in more.
     """
-    standing = sorted((arm for arm in arms if arm.record.status == "ok"), key=_is_worse_reference)
+    standing = sorted((arm for arm in arms if arm.record.status == "ok"), key=lambda arm: arm.record.role != "baseline")
     firsts: dict[int, ArmLaunch] = {}
     pairs = []
     for arm in standing:
@@ -109,13 +109,8 @@ def _with_reference(arms: Sequence[ArmLaunch]) -> list[tuple[ArmLaunch, ArmLaunc
     return [(first, arm) for first, arm in pairs if first is not arm]
 
 
-def _is_worse_reference(arm: ArmLaunch) -> tuple[bool, bool]:
-    parity = arm.record.parity
-    return parity is not None and drops_step_hooks(parity.calls), arm.record.role != "baseline"
-
-
 def _compare_work(first: ArmLaunch, arm: ArmLaunch) -> None:
-    """Fail an arm that took other samples, called other things or came to something else in the gate than one of as many ranks.
+    """Fail an arm that took other samples or came to something else in the gate than one of as many ranks.
 
     Of an arm with work of its own that is noted, and no failure.
     """
@@ -130,7 +125,6 @@ def _compare_work(first: ArmLaunch, arm: ArmLaunch) -> None:
     if found.samples_digest != known.samples_digest:
         failures["samples"] = [f"consumed other samples than {name} (digest {found.samples_digest} against {known.samples_digest})"]
     elif first.gate and arm.gate:
-        failures["calls"] = compare_calls(known.calls, found.calls, first_arm=name)
         state = compare_state(first.gate, arm.gate, first_arm=name)
         failures["state"] = state.failures
         found.compared_with, found.state_distance = name, state.distance

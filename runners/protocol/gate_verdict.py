@@ -57,8 +57,6 @@ REPEATABLE_SO = (
 )
 
 
-STEP_HOOKS = ("the optimizer's step pre-hooks", "the optimizer's step post-hooks")
-"""As in the counts of ``ParityReport.calls``."""
 MAX_TENSORS = 3
 """Named in a message; of the others the number is told."""
 
@@ -128,7 +126,6 @@ def judge_parity(reports: list[ParityReport]) -> ParityResult:
         parameter_spread=ended.worst,
         tolerance=max(first.tolerances.values(), default=EXACT),
         notes=notes,
-        calls=[report.calls for report in reports],
         samples_digest=hashlib.sha256("".join(report.samples for report in reports).encode()).hexdigest()[:16],
     )
 
@@ -166,28 +163,6 @@ def _gradient_failures(found: RankDistances, allowed: dict[str, float]) -> list[
         else f"rank {rank}: gradient of '{name}' is not finite after the exchange, and each rank's own is"
         for rank, name, error in found.beyond
     ]
-
-
-def compare_calls(first: Sequence[dict[str, int]], calls: Sequence[dict[str, int]], *, first_arm: str) -> list[str]:
-    """Compare how often two arms called what, by rank.
-
-    Returns:
-        A line for each kind of call that differs, of the first rank where it does. What one does not count is not compared.
-    """
-    failures: dict[str, str] = {}
-    for rank, (wanted, found) in enumerate(zip(first, calls, strict=True)):
-        for kind in sorted(wanted.keys() & found.keys()):
-            times, wanted_times = found[kind], wanted[kind]
-            if times != wanted_times:
-                it = "them" if kind.endswith("hooks") else "it"
-                line = f"rank {rank} runs {kind} {times} times in {GATE_STEPS} steps, {first_arm} runs {it} {wanted_times} times"
-                failures.setdefault(kind, line)
-    return list(failures.values())
-
-
-def drops_step_hooks(calls: Sequence[dict[str, int]]) -> bool:
-    """Whether hooks on the optimizer's step, which run once a step, never ran on some rank. ``calls``: by rank."""
-    return any(times == 0 for counts in calls for kind, times in counts.items() if kind in STEP_HOOKS)
 
 
 def compare_state(first: ParityReport, other: ParityReport, *, first_arm: str) -> StateComparison:

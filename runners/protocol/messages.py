@@ -168,8 +168,6 @@ class ParityReport(Message):
     """L2 norm of what rounding makes of each of this rank's gradients; rank 0's alone."""
     not_compared: list[str] = []
     """Entries of the model's state that are no numbers, with their kind."""
-    calls: dict[str, int] = {}
-    """How often the gate's steps called what; see ``runners.rank.call_counts``."""
     buffers: Sketches = {}
     """Buffers after the steps, but for batch statistics, which are each rank's own."""
     optimizer_state: Sketches = {}

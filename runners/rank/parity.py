@@ -7,8 +7,8 @@ What must hold, each against a reference that the backend under test had no part
   local gradients, which each rank computes on a bare model in the same precision;
 - after k optimizer steps all ranks' parameters agree;
 - no two ranks of an arm consumed the same samples, and all arms consumed the same ones in all;
-- arms of as many ranks call as much in these steps (``runners.rank.call_counts``), and come to the same parameters, buffers
-  and optimizer state. Batch statistics stay each rank's own: buffers of modules with ``running_mean`` are left out.
+- arms of as many ranks come to the same parameters, buffers and optimizer state in these steps. Batch statistics stay each
+  rank's own: buffers of modules with ``running_mean`` are left out.
 
 Each run of a step, the arm's and the reference's (``own_step``), has a workload, a model and batches of its own. Draws of batches
 leave the process's generators alone, which are at the same seed when a step begins.
@@ -36,7 +36,6 @@ from measurement.probes.step_timer import StepTimer
 from measurement.records.record import GATE_STEPS
 from runners.protocol.messages import DriftReport, ParityReport, Sketches
 from runners.rank.batches import Batches
-from runners.rank.call_counts import CallCounter, SkippedParameters
 from runners.rank.own_step import SKETCH_SIZE, OwnSteps, optimizer_state, put_state, sketch_tensors, tolerance_of
 from runners.rank.trainer import Trainer
 from workloads.optimizers import as_one, seed_generators
@@ -60,12 +59,10 @@ def _take_steps(trainer: Trainer) -> ParityReport:
     digest = _Digest()
     model = _model_of_this_rank(trainer)
     wanted, others = sketch_states(model.state_dict())
-    counter, reader = CallCounter(), _GradientReader()
-    counter.watch_model(model)
-    build_counted = counter.building(lambda model: as_one(trainer.workload.build_optimizer(model)))
+    reader = _GradientReader()
 
     def build_optimizer(model: nn.Module) -> Optimizer:
-        reader.optimizer = build_counted(model)
+        reader.optimizer = as_one(trainer.workload.build_optimizer(model))
         return reader.optimizer
 
     trainer.join(model, build_optimizer=build_optimizer)
@@ -76,11 +73,10 @@ def _take_steps(trainer: Trainer) -> ParityReport:
     finite = [name for name, parameter in model.named_parameters() if name in parameters and is_finite(parameters[name])]
     alone = OwnSteps(trainer, parameters).take()
     batches = digest.batches(Batches(trainer.workload, trainer.world, trainer.device, seed=trainer.seed))
-    counter.watch_prepared(joined)
-    skipped = SkippedParameters(joined)
+    skipped = _SkippedParameters(joined)
     with _eager_draws() if trainer.speed.compile and alone.draws else nullcontext():
         synced = _steps(trainer, batches, reader, skipped)
-    calls, ended = counter.counts(), joined.full_parameters()
+    ended = joined.full_parameters()
     _require_convergence({name: ended[name] for name in finite if name in ended}, synced)
     state = _whole_optimizer_state(trainer)
     return ParityReport(
@@ -98,7 +94,6 @@ def _take_steps(trainer: Trainer) -> ParityReport:
         steps_zeros=skipped.steps_zeros,
         drift=DriftReport(hyperparameters=hyperparameters(joined.optimizer.param_groups), parameters={}),
         not_compared=others,
-        calls=calls,
         is_exact=trainer.gradient_scale == 1.0 and trainer.backend.gradient_tolerance <= EXACT,
         sizes={name: value.numel() for name, value in {**parameters, **state}.items() if isinstance(value, Tensor)},
         samples=str(digest),
@@ -126,7 +121,7 @@ def sketch_states(state: Mapping[str, Any]) -> tuple[Sketches, list[str]]:
     return found, others
 
 
-def _steps(trainer: Trainer, batches: Iterator[Any], reader: _GradientReader, skipped: SkippedParameters) -> Sketches:
+def _steps(trainer: Trainer, batches: Iterator[Any], reader: _GradientReader, skipped: _SkippedParameters) -> Sketches:
     """Take the steps; the gradients that the first one exchanged, which is not clipped."""
     joined, precision, timer, synced = trainer.joined, trainer.step_precision, StepTimer(trainer.device), {}
     max_gradient_norm = precision.max_gradient_norm
@@ -179,6 +174,39 @@ class _Digest:
 
     def __str__(self) -> str:
         return self._text
+
+
+class _SkippedParameters:
+    """Watches a model's steps; made after ``prepare``, and goes with the model."""
+
+    def __init__(self, prepared: Prepared) -> None:
+        self.names: set[str] = set()
+        """Parameters to be trained that some step left out."""
+        self.steps_zeros = False
+        """Whether the library fills in zeros then, which its optimizer steps: weight decay and momentum change the parameter."""
+        self._ever: set[str] = set()
+        self._prepared = prepared
+        self._trained = {name: one for name, one in prepared.bare.named_parameters() if one.requires_grad}
+        self._seen: set[str] = set()
+        if not prepared.is_sharded:
+            for name, parameter in self._trained.items():
+                parameter.register_post_accumulate_grad_hook(lambda _, name=name: self._seen.add(name))
+
+    def note(self) -> None:
+        """Note what the step that was just taken left out; call it after each."""
+        if self._prepared.is_sharded:  # whose gradients come by no hook of a parameter, and are not filled in
+            self._seen = {name for name, one in self._trained.items() if one.grad is not None}
+        left_out = self._trained.keys() - self._seen
+        gradients = [self._trained[name].grad for name in left_out]
+        self.steps_zeros |= any(one is not None and not bool(one.any()) for one in gradients)
+        self.names |= left_out
+        self._ever |= self._seen
+        self._seen = set()
+
+    @property
+    def some_steps(self) -> set[str]:
+        """Those of ``names`` that another step had."""
+        return self.names & self._ever
 
 
 class _GradientReader:

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from runners.protocol.gate_verdict import compare_calls, compare_state, drift_between, judge_parity
+from runners.protocol.gate_verdict import compare_state, drift_between, judge_parity
 from runners.protocol.messages import DriftReport, ParityReport
 from tests.conftest import HAS_HOROVOD, needs_horovod
 from tests.distributed.ranks import idioms
@@ -80,7 +80,6 @@ def test_it_computes_what_it_should_and_the_same_as_ddp(taken, backend, name):
     verdict = judge_parity(reports)
     assert verdict.passed, verdict.failures
     first = gates(taken["ddp"][name])
-    assert compare_calls([r.calls for r in first], [r.calls for r in reports], first_arm="ddp") == []
     assert compare_state(first[0], reports[0], first_arm="ddp").failures == []
 
 

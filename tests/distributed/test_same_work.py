@@ -1,4 +1,4 @@
-"""Arms are held against each other in the gate: what calls less or comes to something else is wrong, whatever its gradients."""
+"""Arms are held against each other in the gate: what comes to something else is wrong, whatever its gradients."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ from tests.kit.comparisons import compare
 pytestmark = [pytest.mark.costly("same work"), pytest.mark.usefixtures("no_processes_left")]
 UNEQUAL = Path(__file__).parent / "plugins" / "unequal.py"
 STEPS = GATE_STEPS
-HOOKS = "the optimizer's step post-hooks"
 ARMS = {
     "ddp": "ddp",
     "zero": {"backend": "ddp", "options": {"zero_redundancy_optimizer": True}},
     "fsdp2": "fsdp2",
     "fp16": {"backend": "ddp", "options": {"comm_hook": "fp16"}},
-    **{name.lower(): f"{UNEQUAL}:{name}" for name in ("DropsHooks", "ForgetsWeightDecay", "ForwardTwice")},
+    **{name.lower(): f"{UNEQUAL}:{name}" for name in ("DropsHooks", "ForgetsWeightDecay")},
     **({"horovod": HOROVOD} if HAS_HOROVOD else {}),
 }
 
@@ -27,7 +26,7 @@ ARMS = {
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
     """The records of a comparison, by arm."""
-    what = {"workload": f"{UNEQUAL}:Averaged", "workload_options": {"weight_decay": 0.01}, "baseline": "dropshooks"}
+    what = {"workload": f"{UNEQUAL}:Averaged", "workload_options": {"weight_decay": 0.01}, "baseline": "ddp"}
     with no_process_stays():
         ran = compare(tmp_path_factory.mktemp("same-work"), arms=ARMS, **what, code=1)
     return ran.records
@@ -37,10 +36,6 @@ def compared(tmp_path_factory):
 def test_equal_work_is_timed(compared, arm):
     record = compared[arm]
     assert record.status == "ok", record.error
-    assert len(record.parity.calls) == 2
-    for calls in record.parity.calls:
-        assert (calls[HOOKS], calls["the optimizer's step"]) == (STEPS, STEPS)
-        assert (calls["the model's forward"], calls["backward through the model"]) == (STEPS, STEPS)
     if arm != "ddp":
         assert record.parity.compared_with == "ddp"
         assert record.parity.state_distance is not None
@@ -51,11 +46,9 @@ def test_lossy_compression_is_told(compared):
     assert f"after {STEPS} steps" in note and "options of one ask for other gradients, or for less exact ones" in note
 
 
-def test_dropped_hooks_are_wrong_and_not_who_runs_them(compared):
-    """Though the baseline drops them."""
+def test_dropped_hooks_are_wrong(compared):
     record = compared["dropshooks"]
     assert record.status == "wrong"
-    assert f"rank 0 runs {HOOKS} 0 times in {STEPS} steps, ddp runs them {STEPS} times" in record.error.message
     assert "parameter 'block1.1.weight' is " in record.error.message, "the hook changes parameters"
     assert record.parity.gradient_error < 1e-5
     assert not record.parity.passed
@@ -67,10 +60,3 @@ def test_another_optimizer_step_is_wrong(compared):
     assert "parameter '" in record.error.message
     assert f"from ddp's after {STEPS} steps, relative to what they changed (tolerance" in record.error.message
     assert record.parity.gradient_error < 1e-5
-
-
-def test_a_second_forward_pass_is_wrong(compared):
-    record = compared["forwardtwice"]
-    assert record.status == "wrong"
-    message = f"rank 0 runs the model's forward {2 * STEPS} times in {STEPS} steps, ddp runs it {STEPS} times"
-    assert message in record.error.message

@@ -1,16 +1,13 @@
-"""What two arms called and came to in the gate, on sketches made by hand."""
+"""What two arms came to in the gate, on sketches made by hand."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
 
-from backends.base import Prepared
 from measurement.agent.ringside_agent.reading.sketches import sketch
-from runners.protocol.gate_verdict import compare_calls, compare_state
+from runners.protocol.gate_verdict import compare_state
 from runners.protocol.messages import ParityReport
-from runners.rank.call_counts import BACKWARD, FORWARD, STEP, CallCounter
 
 SHAPES = {"weight": (40, 30), "bias": (30,)}
 
@@ -95,58 +92,3 @@ def test_what_an_optimizer_makes_of_rounding_is_allowed():
 
 def test_what_is_not_a_number_fails():
     assert compared(report(parameters=lambda ended, change: {"bias": ended["bias"] * float("nan")})).failures
-
-
-def test_calls_that_differ_are_named_once_with_the_first_rank():
-    wanted = {FORWARD: 3, "the optimizer's step post-hooks": 3}
-    assert compare_calls([wanted, wanted], [wanted, wanted], first_arm="ddp") == []
-    without = {**wanted, "the optimizer's step post-hooks": 0}
-    found = compare_calls([wanted, wanted], [without, without], first_arm="ddp")
-    assert found == ["rank 0 runs the optimizer's step post-hooks 0 times in 3 steps, ddp runs them 3 times"]
-    found = compare_calls([wanted, wanted], [wanted, {**wanted, FORWARD: 6}], first_arm="ddp")
-    assert found == ["rank 1 runs the model's forward 6 times in 3 steps, ddp runs it 3 times"]
-
-
-class Shared(nn.Module):
-    """Uses one layer twice, and gives several outputs."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(3, 3)
-
-    def forward(self, inputs):
-        return {"count": torch.tensor(1), "output": (self.layer(self.layer(inputs)), None)}
-
-
-def test_a_counter_counts_passes_steps_and_the_workloads_hooks_and_not_its_own():
-    model, ran = Shared(), []
-    model.layer.register_forward_hook(lambda *_: ran.append("forward"))
-    model.layer.weight.register_hook(lambda gradient: ran.append("gradient"))
-
-    def build_optimizer(model):
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        optimizer.register_step_pre_hook(lambda *_: ran.append("step"))
-        model.register_forward_pre_hook(lambda *_: ran.append("pre"))
-        return optimizer
-
-    counter = CallCounter()
-    counter.watch_model(model)
-    model.register_forward_hook(lambda *_: None)  # as a library does in prepare, before it builds the optimizer
-    prepared = Prepared(model, counter.building(build_optimizer)(model))
-    model(torch.ones(2, 3))
-    ran.clear()
-    counter.watch_prepared(prepared)
-    for _ in range(2):
-        prepared.zero_grad()
-        prepared.backward(prepared.model(torch.ones(2, 3))["output"][0].sum())
-        prepared.step()
-    assert counter.counts() == {
-        FORWARD: 2,
-        BACKWARD: 2,
-        STEP: 2,
-        "the model's forward pre-hooks": 2,
-        "the model's forward hooks": 4,
-        "the parameters' hooks": 2,
-        "the optimizer's step pre-hooks": 2,
-    }
-    assert len(ran) == 2 + 4 + 2 + 2

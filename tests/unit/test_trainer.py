@@ -22,7 +22,6 @@ from measurement.probes.step_timer import StepTimer
 from runners.protocol.gate_verdict import judge_parity
 from runners.rank import resources
 from runners.rank.batches import Batches
-from runners.rank.call_counts import BACKWARD, FORWARD, STEP
 from runners.rank.engine import settle_garbage, start_engine
 from runners.rank.parity import run_gate
 from runners.rank.precision import INITIAL_SCALE, StepPrecision
@@ -166,11 +165,10 @@ def test_a_step_that_is_another_one_each_time_is_the_workloads_failure(name):
 
 @pytest.mark.slow
 @pytest.mark.costly
-def test_a_compiled_models_calls_are_counted_and_its_dropout_is_the_references():
+def test_a_compiled_models_dropout_is_the_references():
     """Drawn by Inductor itself, where it is not asked to draw as eager PyTorch does."""
     report = run_gate(make_engine(f"{EVERYDAY}:Augmented", speed=SpeedSettings(compile=True)).trainer)
     assert judge_parity([report]).failures == []
-    assert {report.calls[kind] for kind in (FORWARD, BACKWARD, STEP)} == {3}
 
 
 def test_the_gate_leaves_a_workload_as_it_was(engine):

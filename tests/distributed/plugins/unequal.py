@@ -60,16 +60,3 @@ class ForgetsWeightDecay(DDP):
 
         optimizer.step = step_without_weight_decay
         return prepared
-
-
-class ForwardTwice(DDP):
-    """Runs the model a second time, for nothing."""
-
-    def prepare(self, model, build_optimizer):
-        prepared = super().prepare(model, build_optimizer)
-
-        def run_before(_wrapper, inputs):
-            model(*inputs)
-
-        prepared.model.register_forward_pre_hook(run_before)
-        return prepared
