@@ -61,6 +61,10 @@ class Floor(Single):
         """Any number of ranks."""
 
 
+class OfScript(Single):
+    """Whatever a script uses, which only its own ranks know: it asks nothing of a launcher."""
+
+
 class DataParallel(Single):
     """``nn.DataParallel``: one process over all visible GPUs, among which the batch of a plan's ranks, all together, is shared out.
 

@@ -16,11 +16,12 @@ from measurement.errors import LaunchError
 from measurement.records.host_use import HostCounters, HostUse
 from measurement.records.record import LaunchRecord, RankReport
 from runners.driver.arm_channel import ArmChannel, ArmEnded, Expected, raise_if
-from runners.driver.arm_processes import LAUNCHER_LOG, ArmProcesses
+from runners.driver.arm_processes import ArmProcesses
 from runners.driver.diagnosis import ArmFailed, Diagnosis
 from runners.driver.endpoint import DriverEndpoint
 from runners.planning.launched_arms import PADDING, ArmStart, LaunchedArm
 from runners.processes.remote_results import log_name
+from runners.processes.run_processes import RUN_ID
 from runners.protocol.messages import (
     BlockCommand,
     BlockReply,
@@ -34,6 +35,8 @@ from runners.protocol.messages import (
     StartedReply,
 )
 
+OWN = (PADDING, AGENT, RUN_ID)
+"""Variables that are Ringside's own, and differ from start to start."""
 EXIT_TIMEOUT_S = 30.0
 SUPERVISOR_TIMEOUT_S = 10.0
 LEAST_WAIT_S = 1.0
@@ -155,7 +158,7 @@ class ArmSession:
             placement=placement,
             run_id=run_id,
             variables=setup.disturbances,
-            is_script=setup.is_script,
+            may_end=setup.may_end,
             has_reported=number > 0,
         )
         self._channel = ArmChannel(self._supervisors, self._diagnosis, number=self._channel.number if number else 0)
@@ -163,8 +166,9 @@ class ArmSession:
         self.starts += 1
 
     def log_of(self, rank: int) -> Path:
-        """Where a rank's log lies, or will lie once it was fetched from its host. A script's ranks print through their launcher."""
-        return self._folder / (LAUNCHER_LOG if self._setup.is_script else log_name(rank))
+        """Where a rank's log lies once it was fetched from its host; the launcher's where it wrote none of its own."""
+        own = self._folder / log_name(rank)
+        return own if own.is_file() else self._processes.launchers_log
 
     @property
     def exit_codes(self) -> list[int | None]:
@@ -237,7 +241,8 @@ class ArmSession:
         self._processes.wait(timeout_s=EXIT_TIMEOUT_S)
         self.end()
         self._supervisors.restart(self.name, self._launch, self.starts)
-        self._begin()
+        with self._failing_alone():
+            self._begin()
         self._start()
         self.await_ready()
 
@@ -310,7 +315,7 @@ class ArmSession:
             {
                 "host": command.host,
                 "argv": list(command.argv),
-                "environment": {name: value for name, value in command.environment.items() if name not in (PADDING, AGENT)},
+                "environment": {name: value for name, value in command.environment.items() if name not in OWN},
             }
             for command in self.commands
         ]

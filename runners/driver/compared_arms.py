@@ -15,6 +15,7 @@ from measurement.records.record import Case
 from runners.hosts.host_facts import CARDS, EXCLUSIVE
 from runners.hosts.preflight import Preflight, inspect
 from runners.launchers import HERE
+from runners.launchers.learned import Learned
 from runners.planning.arm_checks import (
     require_executables,
     require_findable,
@@ -25,11 +26,10 @@ from runners.planning.arm_checks import (
 )
 from runners.planning.arms import floor_beside, resolve_arms
 from runners.planning.check_process import OwnFindings, facts_of, require_data_on, require_own_work
-from runners.planning.launched_arms import ArmSetup, LaunchedArm, computes_on_gpu
+from runners.planning.launched_arms import LaunchedArm, computes_on_gpu
 from runners.planning.workload import WorkloadSetup, require_epochs, resolve_cases, resolve_workload
 from runners.planning.worktrees import has_changes
-from runners.scripts.learned import Learned
-from runners.scripts.script_setup import ScriptSetup, resolve_scripts
+from runners.scripts.script_setup import resolve_scripts
 
 
 class ComparedArms:
@@ -39,7 +39,7 @@ class ComparedArms:
     """What was found on the hosts; known after ``check``."""
     workload: WorkloadSetup | None = None
     """What all arms train; None: they are scripts."""
-    floor: ArmSetup | None = None
+    floor: LaunchedArm | None = None
 
     def __init__(self, plan: Plan, *, say: Callable[[str], None]) -> None:
         """Resolve the names in the plan; raises a ``PlanError`` or ``HostfileError`` where one is not known."""
@@ -50,12 +50,10 @@ class ComparedArms:
         self._is_own_work_found = False
         self._left: list[str] = []
         """Warnings of variables in the shell."""
-        self._workers: dict[str, ArmSetup] = {}
-        self._scripts: dict[str, ScriptSetup] = {}
+        arms = self.arms = resolve_scripts(plan) if plan.are_scripts else resolve_arms(plan)
+        """All that are compared, by name, the control included."""
         if plan.are_scripts:
-            self._scripts = resolve_scripts(plan)
             return
-        arms = self._workers = resolve_arms(plan)
         alike = next((arm for arm in arms.values() if not arm.arm.has_own_work), arms[plan.baseline])
         self.workload = resolve_workload(alike.place.workload_here(alike.plan.workload), alike.plan.workload_options)
         self.cases = resolve_cases(plan, self.workload, arms)
@@ -65,20 +63,15 @@ class ComparedArms:
             raise PlanError("trace is for workloads that are trained, and this is a micro-benchmark; leave it out")
 
     @property
-    def arms(self) -> dict[str, LaunchedArm]:
-        """All that are compared, by name, the control included."""
-        return {**self._workers, **self._scripts}
-
-    @property
-    def commands(self) -> list[ScriptSetup]:
-        """The commands of the user's, without the control, whose command is the baseline's."""
-        return [setup for name, setup in self._scripts.items() if self.plan.role(name) != "control"]
+    def without_control(self) -> list[LaunchedArm]:
+        """All but the control, whose command is the baseline's."""
+        return [setup for name, setup in self.arms.items() if self.plan.role(name) != "control"]
 
     def learn(self, learned: Mapping[str, Learned]) -> None:
         """Take in what trials of commands have shown, by the arm's name: their later starts are given it."""
         of_control = {self.plan.control_name: learned[self.plan.baseline]} if self.plan.baseline in learned else {}
         known = {**learned, **of_control}
-        self._scripts = {name: dataclasses.replace(one, learned=known.get(name)) for name, one in self._scripts.items()}
+        self.arms = {name: dataclasses.replace(arm, learned=known.get(name)) for name, arm in self.arms.items()}
 
     @property
     def has_ranks_here(self) -> bool:
@@ -106,9 +99,9 @@ class ComparedArms:
         Raises:
             PlanError, LaunchError: what cannot work, and what can.
         """
-        workers = list(self._workers.values())
+        workers = list(self.arms.values()) if self.workload is not None else []
         self._left = require_undisturbed(workers)
-        require_executables(self._workers)
+        require_executables(workers)
         self.inspection = inspect(self.plan)
         for arm in workers:
             require_findable(self.inspection.hidden, arm.backend, network_interface=self.plan.network_interface)
@@ -131,19 +124,20 @@ class ComparedArms:
             return
         self._say("checking the work of arms that have their own")
         host = None if self.has_ranks_here else self.inspection.placement.hosts[0].host
-        self.own = require_own_work(self._workers.values(), host=host, micro_benchmark=bool(self.cases))
+        self.own = require_own_work(self.arms.values(), host=host, micro_benchmark=bool(self.cases))
         units = self.own.sample_units
-        self._workers = {name: dataclasses.replace(arm, sample_unit=units.get(name)) for name, arm in self._workers.items()}
+        for name, unit in units.items():
+            arm = self.arms[name]
+            self.arms[name] = dataclasses.replace(arm, recorded={**arm.recorded, "sample_unit": unit})
         self._is_own_work_found = True
 
     def sources(self) -> dict[str, Path]:
         """The user's files that are measured, by name."""
-        if self.workload is None:
-            own = [one.sources() for name, one in self._scripts.items() if self.plan.role(name) != "control"]
-            return {name: path for files in own for name, path in files.items()}
-        arms = self._workers.values()
-        classes = [self.workload.workload, *(type(arm.backend) for arm in arms), *(type(arm.launcher) for arm in arms)]
-        return sources_of_all(dict.fromkeys(classes))
+        arms = self.arms.values()
+        own = [arm.sources for arm in arms if self.plan.role(arm.name) != "control"]
+        classes = [*(type(arm.backend) for arm in arms), *(type(arm.launcher) for arm in arms)]
+        classes = [self.workload.workload, *classes] if self.workload else classes
+        return sources_of_all(dict.fromkeys(classes)) | {name: path for files in own for name, path in files.items()}
 
     def revisions(self) -> dict[str, str]:
         """What is known of arms that have work or a commit of their own: revisions, versions, digests of their files."""

@@ -49,8 +49,8 @@ class Diagnosis:
     run_id: str
     variables: Sequence[Disturbance] = ()
     """What of the ranks' environment may be why they died."""
-    is_script: bool = False
-    """Whether its ranks are a user's: then the agent may not arrive, and its launcher chooses among the hosts."""
+    may_end: bool = False
+    """Whether its ranks may come to their own end: those of a script. Its agent may not arrive, and its launcher chooses hosts."""
     has_reported: bool = False
     """Whether all ranks have, in this start or an earlier one."""
 
@@ -60,11 +60,11 @@ class Diagnosis:
 
     def has_ended_well(self) -> bool:
         """Whether it is a script whose launchers all ended with code 0 once its ranks had reported. Does not wait."""
-        return self.is_script and self.has_reported and set(self.processes.codes) == {0}
+        return self.may_end and self.has_reported and set(self.processes.codes) == {0}
 
     def of_others(self) -> ArmFailed | None:
         """Name a script's ranks that are others than it was taken to start: waited for in vain, or left out of what is timed."""
-        if not self.is_script:
+        if not self.may_end:
             return None
         connected = [one for one in self.supervisors.of(self.arm, self.launch).values() if not one.is_gone]
         why = why_others(connected, self.supervisors.refused(self.arm, self.launch), ranks=self.placement.world_size)
@@ -126,7 +126,7 @@ class Diagnosis:
         Stack traces of ranks that do not answer go to their logs first.
         """
         none_came = len(silent) == self.placement.world_size and not self.supervisors.of(self.arm, self.launch)
-        if self.is_script and none_came and not self.has_reported:
+        if self.may_end and none_came and not self.has_reported:
             why = why_silent(look_at(self.run_id, self.processes.pids))
             failed = self.failed(f"no rank reported within {timeout_s:g} s: {why}", excerpt=self.processes.last_words([]))
             failed.status = "timeout"
@@ -164,12 +164,12 @@ class Diagnosis:
     def _launchers_words(self) -> list[str]:
         """What the launchers' log says of why no rank reported: a script's own exception, behind which launchers print much."""
         with contextlib.suppress(OSError), self.processes.launchers_log.open(encoding="utf-8", errors="replace") as file:
-            if self.is_script and (found := first_traceback(file.read(MOST_LOG_CHARACTERS))):
+            if self.may_end and (found := first_traceback(file.read(MOST_LOG_CHARACTERS))):
                 return [cut(line) for line in found[-LAST_WORDS:]]
         return self.processes.last_words([])
 
     def _suspects(self) -> list[str]:
-        if self.is_script:
+        if self.may_end:
             hint = hint_of("\n".join(self.processes.log_tails([]).values()))
             if hint is None and not self.has_reported and set(self.processes.codes) == {0}:
                 hint = "it ended without a step that the agent saw; does it train, by torch.optim, and is its Python the right one?"
@@ -181,7 +181,7 @@ class Diagnosis:
         return ArmFailed(message, excerpt=list(excerpt), ranks=list(ranks), hosts=hosts, log_tail=dict(tails))
 
     def _hosts(self, ranks: Sequence[int]) -> list[str]:
-        if self.placement.is_local or self.is_script:
+        if self.placement.is_local or self.may_end:
             return sorted({one.host for rank, one in self.supervisors.of(self.arm, self.launch).items() if rank in ranks})
         return sorted({self.placement.host_of(rank) for rank in ranks})
 

@@ -36,17 +36,16 @@ from runners.driver.launch import Launch
 from runners.driver.progress import LaunchProgress
 from runners.hosts.placement import Placement
 from runners.hosts.preflight import inspect
+from runners.launchers.learned import Learned
 from runners.planning.arm_checks import require_executables
 from runners.planning.arms import resolve_arm, resolve_arms
 from runners.planning.check_process import require_own_work
-from runners.planning.launched_arms import ArmSetup
+from runners.planning.launched_arms import LaunchedArm
 from runners.planning.workload import WorkloadSetup, require_model, resolve_workload
 from runners.planning.workload_check import trying
 from runners.processes.supervisor_server import SupervisorServer
 from runners.protocol.messages import TraceCommand, TraceReply
 from runners.scripts.first_state import FirstState
-from runners.scripts.learned import Learned
-from runners.scripts.script_setup import ScriptSetup
 from runners.traces.nccl_log import VARIABLES, of_all_ranks
 from runners.traces.trace_file import TracedRank, on_one_clock, viewers_file
 
@@ -119,7 +118,7 @@ class TrialLaunch(Launch):
 
 def try_commands(
     plan: Plan,
-    commands: Sequence[ScriptSetup],
+    commands: Sequence[LaunchedArm],
     *,
     placement: Placement,
     folder: Path,
@@ -243,11 +242,11 @@ def _plan_for_here(plan: Plan) -> tuple[Plan, dict[str, str]]:
 
     Raises a ``PlanError`` where an arm has work of its own that cannot run.
     """
-    outcomes, able = dict.fromkeys(plan.arms, "ok"), dict[str, ArmSetup]()
+    outcomes, able = dict.fromkeys(plan.arms, "ok"), dict[str, LaunchedArm]()
     for name, arm in plan.arms.items():
         try:
             setup = resolve_arm(name, arm, plan)
-            require_executables({name: setup})
+            require_executables([setup])
             able[name] = setup
         except PlanError as error:
             outcomes[name] = f"not tried here: {error}"

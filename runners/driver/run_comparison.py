@@ -52,11 +52,11 @@ from runners.event_log import EVENT_FILES
 from runners.hosts.batch_jobs import job_id
 from runners.hosts.placement import Placement
 from runners.hosts.ssh_probe import probe_hosts
-from runners.planning.arms import seed_of
+from runners.launchers.learned import Learned
 from runners.planning.available import left_out_line
+from runners.planning.launched_arms import seed_of
 from runners.planning.workload import WorkloadSetup
 from runners.scripts.first_state import FIRST_STATE, FirstState
-from runners.scripts.learned import Learned
 
 
 class ComparisonRun:
@@ -212,7 +212,7 @@ class ComparisonRun:
         folder = self.folder.root / ("rehearsal" if workload else "trial")
         where: dict[str, Any] = {"placement": self.compared.inspection.placement, "folder": folder, "progress": self.progress}
         if workload is None:
-            trial = try_commands(self.plan, self.compared.commands, state=self._first_state(), **where)
+            trial = try_commands(self.plan, self.compared.without_control, state=self._first_state(), **where)
         else:
             trial = rehearse(self.plan, workload, on_gpus=self.compared.are_on_gpus, **where)
         self._refused = trial.failed
@@ -364,7 +364,7 @@ class ComparisonRun:
         for note in () if self._told else written_files(records):
             self.progress.show(shown(note))
         known = {record.arm for record in records}
-        if any(setup.name not in known for setup in self.compared.commands):
+        if any(setup.name not in known for setup in self.compared.without_control):
             return
         differences = script_differences(records, allow=self.plan.allow)
         told = repr([(one.field, one.sentence) for one in differences])

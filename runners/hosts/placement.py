@@ -69,11 +69,6 @@ class Placement:
         """Ranks on all hosts."""
         return sum(entry.slots for entry in self.hosts)
 
-    def keeping_hosts(self, world_size: int) -> Placement:
-        """Return the placement of a script: its launcher chooses among the hosts, so those without ranks stay."""
-        placed = place_ranks(self.hosts, world_size)
-        return replace(self, hosts=tuple(HostSlots(host=host, slots=len(ranks)) for host, ranks in placed.items()))
-
     def free_port(self) -> int:
         """Return a port that is free on the first host, at which the others meet it.
 
@@ -89,17 +84,21 @@ class Placement:
         """Return the host of a rank, in the order in which every launcher fills hosts."""
         return next(host for host, ranks in place_ranks(self.hosts, self.world_size).items() if rank in ranks)
 
-    def of(self, world_size: int) -> Placement:
-        """Return the placement of an arm with all ranks, or with one, which has the first host to itself."""
+    def for_ranks(self, world_size: int, *, keep_hosts: bool) -> Placement:
+        """Return the placement of an arm with all ranks or fewer, which fill the hosts in their order.
+
+        ``keep_hosts``: its launcher chooses among the hosts, so those without ranks stay.
+        """
         if world_size == self.world_size:
             return self
-        assert world_size == 1
-        return replace(self, hosts=(replace(self.hosts[0], slots=1),))
+        placed = place_ranks(self.hosts, world_size)
+        hosts = (HostSlots(host=host, slots=len(ranks)) for host, ranks in placed.items())
+        return replace(self, hosts=tuple(entry for entry in hosts if entry.slots or keep_hosts))
 
     @property
     def threads_per_rank(self) -> int:
         """The cores of a host divided by its ranks, on the host with the fewest; at least 1."""
-        return max(1, min(self.cores[entry.host] // entry.slots for entry in self.hosts))
+        return max(1, min(self.cores[entry.host] // entry.slots for entry in self.hosts if entry.slots))
 
     @property
     def oversubscribed(self) -> bool:

@@ -52,10 +52,14 @@ class LaunchJob:
     """More ranks than cores."""
     network_interface: str | None = None
     """Which one of every host's the ranks shall use; None: as each library finds one."""
-    master_port: int | None = None
-    """Free on the first host: where the hosts meet. None where all ranks are on one."""
+    master_port: int = 0
+    """Free on the first host, where ranks of several hosts meet."""
     mpi_prefix: str | None = None
     """Where Open MPI lies on every host, if it is not found there by PATH alone."""
+    seed: int = 0
+    """For a script that takes it by a flag."""
+    folders: tuple[str, ...] = ()
+    """That ranks read, besides those that any container shows."""
 
     @property
     def host_list(self) -> str:
@@ -86,7 +90,7 @@ class HostCommand:
     argv: tuple[str, ...]
     environment: Mapping[str, str]
     inherited: Mapping[str, str] | None = None
-    """The environment that it adds to; None: what is handed on of the driver's."""
+    """The environment that it adds to, of which another host gets what ranks need; None: what is handed on of the driver's."""
     folder: Path | None = None
     """Where it starts; None: where the driver runs."""
 
@@ -109,9 +113,16 @@ class Launcher(ABC):
     remedies: ClassVar[Mapping[str, str]] = {}
     """How people who call it themselves get what it gives on request only, by need; see ``World.gives``."""
 
+    chooses_hosts: ClassVar[bool] = False
+    """Whether it chooses hosts and threads of its ranks, and what other hosts get of the environment: a command of the user's."""
+
     @abstractmethod
     def commands(self, job: LaunchJob) -> tuple[HostCommand, ...]:
         """The commands that start the job, one per host that needs one. Pure."""
+
+    def typed(self, job: LaunchJob) -> tuple[HostCommand, ...]:
+        """The commands by which a person starts the job, without a driver. Pure."""
+        return self.commands(job)
 
     def gives(self, transport: str | None) -> frozenset[str]:
         """What a backend can count on in the ranks of a job over this transport; see ``World.gives``. Pure."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
@@ -149,8 +149,9 @@ def read_command(text: str) -> CommandLine:
     return command_of(words)
 
 
-def command_of(words: list[str]) -> CommandLine:
+def command_of(given: Iterable[str]) -> CommandLine:
     """Find the launchers in the words of a command."""
+    words = list(given)
     launchers: list[Launched] = []
     start, python = 0, None
     while (found := _next(words, start)) is not None:
@@ -219,6 +220,16 @@ def _launched(kind: str, words: list[str], at: int, *, named: int) -> Launched:
         index += 1 + arity
     program = index + 1 if index < len(words) and words[index] == "--" else index
     return Launched(kind=kind, named=named, at=at, program=min(program, len(words)), flags=flags)
+
+
+def set_flag(words: list[str], one: Launched, name: str, value: str) -> None:
+    """Replace the value of a flag that a launcher has among the words of its command."""
+    index = one.flags[name][0]
+    flag, equals, _ = words[index].partition("=")
+    if equals:
+        words[index] = f"{flag}={value}"
+    else:
+        words[index + 1] = value
 
 
 def ranks_of(line: CommandLine, *, hosts: int = 1) -> int | None:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from measurement.agent.ringside_agent.place import HOROVOD, MPI, RENDEZVOUS
 from measurement.probes.installed_libraries import MPICH, OPEN_MPI
 from runners.launchers.base import HERE, HostCommand, HostSlots, Launcher, LaunchJob
+from runners.launchers.carried_variables import carrying
+from runners.launchers.command_lines import command_of
 from runners.launchers.rank_variables import RankVariables
 
 ALLOW_ROOT = ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
@@ -38,11 +40,10 @@ class Mpirun(Launcher):
             *("mpirun", "-np", str(job.world_size), "-H", job.host_list, "--bind-to", "none", "--map-by", "slot"),
             *(("--oversubscribe",) if job.oversubscribed else ()),
             *(("--prefix", job.mpi_prefix) if job.mpi_prefix and not job.is_local else ()),
-            *(part for name in job.environment for part in ("-x", name)),
             *job.python_command,
         )
         environment = dict(job.environment) | open_mpi_environment(job)
-        return (HostCommand(host=HERE, argv=argv, environment=environment),)
+        return (HostCommand(host=HERE, argv=carrying(command_of(argv), job.environment), environment=environment),)
 
     def mpi_program(self, transport: str | None) -> tuple[str, str] | None:
         return (self.executable, OPEN_MPI)
@@ -89,9 +90,10 @@ class MpichMpiexec(Launcher):
         argv = (
             *("mpiexec", "-n", str(job.world_size), "-hosts", job.host_list, "-bind-to", "none"),
             *(("-iface", job.network_interface) if job.network_interface else ()),
-            *(("-envlist", ",".join(job.environment)) if job.environment else ()),
+            *(("-envlist", "") if job.environment else ()),
             *job.python_command,
         )
+        argv = carrying(command_of(argv), job.environment, is_open_mpi=False)
         return (HostCommand(host=HERE, argv=argv, environment=dict(job.environment) | {END_OF_LIST: ""}),)
 
     def mpi_program(self, transport: str | None) -> tuple[str, str] | None:

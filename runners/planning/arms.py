@@ -14,7 +14,8 @@ from measurement.plans.plan import FLOOR, Arm, Plan
 from runners.hosts.placement import planned_hosts
 from runners.launchers import HERE, REGISTRY, make_launcher
 from runners.planning.command_place import CommandPlace, resolve_place
-from runners.planning.launched_arms import ArmSetup, computes_on_gpu
+from runners.planning.launched_arms import LaunchedArm, computes_on_gpu, seed_of
+from runners.processes.local import search_path
 from runners.protocol.messages import Job
 
 ON_GPUS_ONLY = ("nccl",)
@@ -28,7 +29,7 @@ WITHOUT = {
 """Why a launcher that does not give one of these cannot start a backend."""
 
 
-def resolve_arms(plan: Plan) -> dict[str, ArmSetup]:
+def resolve_arms(plan: Plan) -> dict[str, LaunchedArm]:
     """Resolve every arm that will run, the control included; returns them by name.
 
     Raises:
@@ -55,14 +56,14 @@ def require_driven(plan: Plan) -> None:
         )
 
 
-def floor_beside(baseline: ArmSetup) -> ArmSetup:
+def floor_beside(baseline: LaunchedArm) -> LaunchedArm:
     """Return the arm without any library, on the ranks, under the launcher and in the environment of the baseline."""
     shared = baseline.arm.model_dump(include={"environment"})
     arm = Arm(backend="backends.single:Floor", launcher=baseline.launcher_reference, **shared)
     return resolve_arm(FLOOR, arm, baseline.plan)
 
 
-def resolve_arm(name: str, arm: Arm, plan: Plan) -> ArmSetup:
+def resolve_arm(name: str, arm: Arm, plan: Plan) -> LaunchedArm:
     """Resolve one arm, see ``resolve_arms``."""
     place, own = _own_work(name, arm, plan)
     plan = plan_of_arm(plan, backend_class(arm.backend)).model_copy(update=own)
@@ -80,7 +81,18 @@ def resolve_arm(name: str, arm: Arm, plan: Plan) -> ArmSetup:
     refused = backend.refused_environment(plan.environment | arm.environment)
     if refused:
         raise PlanError(f"environment of arm '{name}': {refused}")
-    return ArmSetup(name=name, arm=arm, plan=plan, place=place, backend=backend, launcher=launcher, launcher_reference=reference)
+    return LaunchedArm(
+        name=name,
+        arm=arm,
+        plan=plan,
+        launcher_reference=reference,
+        transport=transport,
+        recorded=place.recorded,
+        place=place,
+        backend=backend,
+        launcher=launcher,
+        variables=place.environment(search_path()) | backend.environment(),
+    )
 
 
 def _own_work(name: str, arm: Arm, plan: Plan) -> tuple[CommandPlace, dict[str, Any]]:
@@ -224,8 +236,3 @@ def job_of(plan: Plan, name: str, arm: Arm, *, transport: str | None, launch: in
         "learning_rate_scale": scaled_by.world_size * scaled_by.micro_steps if is_scaled else None,
     }
     return Job(**of_plan | own)
-
-
-def seed_of(plan: Plan, launch: int) -> int:
-    """Return the seed of a launch."""
-    return plan.seed + (launch if plan.training or plan.scripts.seed_flag else 0)

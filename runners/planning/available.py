@@ -63,7 +63,7 @@ def _why_not_here(name: str, arm: Arm, plan: Plan) -> str | None:
         for module, title in setup.backend.imports().items():
             if arm.python is None and find_spec(module) is None:
                 return f"{title} is not installed"
-        require_executables({name: setup})
+        require_executables([setup])
     except UnavailableError as error:
         return error.lack
     return None

@@ -26,7 +26,7 @@ from measurement.own_packages import digest
 from measurement.plans.plan import Plan
 from measurement.registry import search_beside
 from runners.planning.command_place import CommandPlace
-from runners.planning.launched_arms import ArmSetup
+from runners.planning.launched_arms import LaunchedArm
 from runners.planning.workload import WorkloadSetup, require_model, resolve_workload
 from runners.processes import remote
 from runners.processes.answers import give
@@ -171,7 +171,7 @@ class OwnFindings:
     """By arm."""
 
 
-def require_own_work(arms: Iterable[ArmSetup], *, host: str | None, micro_benchmark: bool = False) -> OwnFindings:
+def require_own_work(arms: Iterable[LaunchedArm], *, host: str | None, micro_benchmark: bool = False) -> OwnFindings:
     """Look at each arm that has work of its own, on a host (None: here), in a process of its own under its Python.
 
     Of a ``micro_benchmark``, only a Python may be an arm's own. What is run alike is looked at once.

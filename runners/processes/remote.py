@@ -35,9 +35,9 @@ PER_HOST = ("CUDA_VISIBLE_DEVICES",)
 MOST_SAID = 4096
 
 
-def forwarded_environment() -> dict[str, str]:
-    """Return the variables that ranks on other hosts need to run as those here do."""
-    own = base_environment()
+def forwarded_environment(inherited: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the variables that ranks on other hosts need to run as those here do. None: what is handed on of the driver's."""
+    own = base_environment() if inherited is None else inherited
     needed = {name: own[name] for name in NEEDED if name in own}
     return needed | {name: value for name, value in steering_environment(own).items() if name not in PER_HOST}
 
@@ -56,8 +56,7 @@ def python(module: str, *arguments: str) -> list[str]:
 def start(command: HostCommand, *, run_id: str, log: Path) -> subprocess.Popen[bytes]:
     """Start a launcher on its host. Its output goes to ``log`` here; it ends when the ssh process here ends."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    inherited = forwarded_environment() if command.inherited is None else dict(command.inherited)
-    environment = inherited | dict(command.environment) | {RUN_ID: run_id}
+    environment = forwarded_environment(command.inherited) | dict(command.environment) | {RUN_ID: run_id}
     folder = command.folder or Path.cwd()
     line = command_line(python("runners.processes.run_processes", *command.argv), folder=folder, environment=environment)
     with log.open("ab") as output:

@@ -6,8 +6,6 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -131,23 +129,6 @@ def _ignore(_number: int, _frame: object) -> None:
     """Unlike SIG_IGN it leaves ended children to who waits for them."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class StandingArm(ArmSpec):
-    """The ranks that this one leads."""
-
-    engine: Engine
-    """Its own."""
-
-    @property
-    def transport(self) -> str | None:
-        transport: str | None = self.engine.backend.describe().get("transport")
-        return transport
-
-    @property
-    def recorded(self) -> Mapping[str, Any]:
-        return {"sample_unit": self.engine.sample_unit, "padding_bytes": None}
-
-
 def lead(session: CollectiveSession, engine: Engine, *, plan: Plan, folder: ResultsFolder, tensorboard: Path | None) -> None:
     """Run the one launch of a plan whose arm these ranks are, write its record and print what came out.
 
@@ -157,12 +138,13 @@ def lead(session: CollectiveSession, engine: Engine, *, plan: Plan, folder: Resu
         Exception: whatever this rank raised in a command; what had been measured is in the record.
     """
     epochs = plan.training.epochs if plan.training else 0
-    arm = StandingArm(
+    arm = ArmSpec(
         name=session.name,
         arm=plan.arms[session.name],
         plan=plan,
         launcher_reference=engine.world.launcher,
-        engine=engine,
+        transport=engine.backend.describe().get("transport"),
+        recorded={"sample_unit": engine.sample_unit, "padding_bytes": None},
     )
     folder.write_plan(plan)
     launch = Launch(

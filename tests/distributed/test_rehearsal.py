@@ -9,7 +9,7 @@ import pytest
 from measurement.plans.plan_file import check_plan
 from runners.driver import compared_arms
 from runners.driver.rehearsal import Memory, Passed
-from runners.scripts.learned import Learned
+from runners.launchers.learned import Learned
 from tests.conftest import TINY, ringside_here, write_plan
 from tests.kit.comparisons import compare, compare_plan
 

@@ -57,7 +57,7 @@ SRUN = "srun --overlap --export=ALL --cpu-bind=none --quiet --kill-on-bad-exit=1
 COMMANDS = {
     "torchrun": (TORCHRUN, {}),
     "horovodrun": (f"horovodrun --gloo -np 2 -H localhost:2 --disable-cache {RUN}", {}),
-    "mpirun": (f"mpirun -np 2 -H localhost:2 --bind-to none --map-by slot -x OMP_NUM_THREADS {RUN}", MPI_HERE),
+    "mpirun": (f"mpirun -x OMP_NUM_THREADS -np 2 -H localhost:2 --bind-to none --map-by slot {RUN}", MPI_HERE),
     "mpiexec-mpich": (f"mpiexec -n 2 -hosts localhost:2 -bind-to none -envlist OMP_NUM_THREADS {RUN}", LAST),
     "spawn": (f"python3 -m runners.spawn --nproc-per-node 2 {WORKER}", {}),
     "srun": (f"{SRUN} --nodes 1 --ntasks 2 {RUN}", {}),
@@ -140,7 +140,7 @@ def test_a_launcher_of_another_mpi_is_refused_with_the_one_to_use(launcher, tmp_
         check_plan({"name": "x", "workload": "digits", "world_size": 2, "baseline": "a", "arms": {"a": arm}}, source="x")
     )
     with pytest.raises(PlanError, match=r"needs Open MPI, and 'mpirun' here is MPICH 5\.0\.2's; use launcher 'mpiexec-mpich', or"):
-        require_executables(arms)
+        require_executables(arms.values())
 
 
 def test_mpirun_oversubscribes_only_when_it_must():
@@ -173,7 +173,7 @@ ON_TWO_HOSTS = {
         [
             (
                 HERE,
-                f"mpirun {SIX} --bind-to none --map-by slot --prefix '/opt/my mpi' -x {FORWARDED.replace(',', ' -x ')} {RUN}",
+                f"mpirun -x {FORWARDED.replace(',', ' -x ')} {SIX} --bind-to none --map-by slot --prefix '/opt/my mpi' {RUN}",
             )
         ],
         MPI_ON_ETH0,

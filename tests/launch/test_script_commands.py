@@ -16,13 +16,15 @@ from hypothesis import strategies as st
 from measurement.errors import HostfileError, PlanError
 from runners.hosts.placement import Placement, with_hosts
 from runners.launchers import HERE, HostSlots
-from runners.launchers.carried_variables import carrying, on_hosts, seeded
+from runners.launchers.base import LaunchJob
+from runners.launchers.carried_variables import carrying
 from runners.launchers.command_lines import VALUES, blocking_flag, ranks_of, read_command
+from runners.launchers.users_command import AGENT_FOLDER, meeting_at, on_hosts, seeded
 from runners.planning.launched_arms import ArmStart
 from runners.planning.plan_reading import read_plan
 from runners.processes.supervised_arm import SupervisedRank
 from runners.scripts.arrival import SeenPython, first_traceback, hint_of, look_at, why_others, why_silent
-from runners.scripts.script_setup import AGENT_FOLDER, FOR_LAUNCHERS, resolve_scripts
+from runners.scripts.script_setup import resolve_scripts
 from tests.conftest import BIN, needs_horovod, ringside_here
 
 PIPES = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
@@ -69,7 +71,7 @@ def test_a_command_is_read(command):
 def test_a_launcher_that_python_has_as_a_module_is_no_program(tmp_path, flags):
     (tmp_path / "t.py").touch()
     setup = resolve_scripts(plan_of(tmp_path, a=f"{sys.executable} {flags} --nproc-per-node 2 t.py"))["a"]
-    assert (setup.line.kind, setup.plan.world_size, setup.line.words[1]) == ("torchrun", 2, "-m")
+    assert (setup.launcher_reference, setup.plan.world_size, setup.launcher.line.words[1]) == ("torchrun", 2, "-m")
 
 
 @pytest.mark.parametrize(
@@ -99,7 +101,7 @@ def test_any_words_are_read_and_none_gets_lost(words):
         return
     assert line.words[-len(words) :] == tuple(words)
     assert all(0 < one.at <= one.program <= len(line.words) for one in line.launchers)
-    carried = carrying(line, {"RINGSIDE_RUN": "r"}, port=1)
+    carried = carrying(meeting_at(line, 1), ["RINGSIDE_RUN"])
     kept = [word for word in line.words if "MASTER_PORT" not in word]
     assert len(carried) >= len(kept)
 
@@ -143,7 +145,7 @@ def test_torchruns_flags_are_those_that_it_has():
     assert names - {"print-completion"} <= set(VALUES["torchrun"])
 
 
-VARIABLES = {"PYTHONPATH": "/agent:/mine", "RINGSIDE_AGENT": "p", "RINGSIDE_RUN": "r"}
+NAMES = ("PYTHONPATH", "RINGSIDE_AGENT", "RINGSIDE_RUN")
 X = "-x PYTHONPATH -x RINGSIDE_AGENT -x RINGSIDE_RUN"
 CARRIED = {
     "torchrun --nproc-per-node 2 t.py": "torchrun --master-port 5 --nproc-per-node 2 t.py",
@@ -156,7 +158,7 @@ CARRIED = {
     "horovodrun -np 2 python t.py": "horovodrun -np 2 python t.py",
     "mpirun -np 2 python t.py": f"mpirun {X} -np 2 python t.py",
     "mpirun -x PYTHONPATH=/a -np 2 python t.py": (
-        "mpirun -x RINGSIDE_AGENT -x RINGSIDE_RUN -x PYTHONPATH=/agent:/a -np 2 python t.py"
+        f"mpirun -x RINGSIDE_AGENT -x RINGSIDE_RUN -x PYTHONPATH={AGENT_FOLDER}:/a -np 2 python t.py"
     ),
     "env MASTER_PORT=29500 mpirun -np 2 python t.py": f"env MASTER_PORT=5 mpirun {X} -np 2 python t.py",
     "srun -n 2 python t.py": "srun -n 2 python t.py",
@@ -172,7 +174,7 @@ CARRIED = {
 
 @pytest.mark.parametrize("command", CARRIED)
 def test_launchers_get_what_the_probe_needs_and_nothing_else(command):
-    assert shlex.join(carrying(read_command(command), VARIABLES, port=5)) == CARRIED[command]
+    assert shlex.join(carrying(meeting_at(read_command(command), 5), NAMES)) == CARRIED[command]
 
 
 @pytest.mark.parametrize(
@@ -184,17 +186,17 @@ def test_launchers_get_what_the_probe_needs_and_nothing_else(command):
     ],
 )
 def test_mpichs_launcher_gets_lists(command, as_run):
-    assert shlex.join(carrying(read_command(command), VARIABLES, port=5, is_open_mpi=False)) == as_run
+    assert shlex.join(carrying(read_command(command), NAMES, is_open_mpi=False)) == as_run
 
 
 def test_torchrun_is_started_on_every_host():
     started = on_hosts(read_command("torchrun --nproc-per-node 2 t.py"), ["h1", "h2"])
-    assert [(host, shlex.join(carrying(line, VARIABLES, port=5))) for host, line in started] == [
+    assert [(host, shlex.join(meeting_at(line, 5).words)) for host, line in started] == [
         (host, f"torchrun --master-port 5 --nnodes 2 --node-rank {node} --master-addr h1 --nproc-per-node 2 t.py")
         for node, host in enumerate(("h1", "h2"))
     ]
     own = "torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint h1:29400 --nproc-per-node 2 t.py"
-    lines = [shlex.join(carrying(line, VARIABLES, port=5)) for _, line in on_hosts(read_command(own), ["h1", "h2"])]
+    lines = [shlex.join(meeting_at(line, 5).words) for _, line in on_hosts(read_command(own), ["h1", "h2"])]
     assert lines == [own.replace("29400", "5")] * 2
 
 
@@ -307,7 +309,7 @@ def test_a_script_starts_in_its_own_environment(tmp_path, monkeypatch):
         tmp_path, a={"command": "torchrun --nproc-per-node 2 t.py"}, b={"command": "python t.py", "python": sys.executable}
     )
     for setup in resolve_scripts(plan).values():
-        inherited = setup.inherited
+        inherited = setup.launcher.inherited
         assert inherited["PATH"].split(os.pathsep)[0] == str(BIN), "where alone its program is, or that of its python"
         assert inherited["VIRTUAL_ENV"] == str(BIN.parent)
         assert inherited["MY_OWN"] == "kept"
@@ -319,15 +321,16 @@ def test_ranks_whose_launcher_gives_no_port_get_one_of_their_arms_own(tmp_path, 
     (tmp_path / "t.py").touch()
     plain, named = "mpirun -np 2 python t.py", "env MASTER_PORT=29500 mpirun -np 2 python t.py"
     plan = plan_of(tmp_path, a=plain, b="torchrun --nproc-per-node 2 t.py", c=named)
+    job = LaunchJob(world_size=2, hosts=(HostSlots(host=HERE, slots=2),), module="", master_port=5)
     monkeypatch.delenv("MASTER_PORT", raising=False)
-    assert {name: setup.needs_port for name, setup in resolve_scripts(plan).items()} == {
-        "a": True,
-        "a-control": True,
-        "b": False,
-        "c": False,
-    }
+
+    def given_port():
+        commands = {name: setup.launcher.commands(job) for name, setup in resolve_scripts(plan).items()}
+        return {name: command.environment.get("MASTER_PORT") for name, (command,) in commands.items()}
+
+    assert given_port() == {"a": "5", "a-control": "5", "b": None, "c": None}
     monkeypatch.setenv("MASTER_PORT", "29500")
-    assert not any(setup.needs_port for setup in resolve_scripts(plan).values()), "it is given anew all the same"
+    assert set(given_port().values()) == {"5"}, "it is given anew all the same"
 
 
 def test_all_that_a_start_adds_reaches_ranks_on_other_hosts(tmp_path, monkeypatch):
@@ -353,8 +356,7 @@ def test_all_that_a_start_adds_reaches_ranks_on_other_hosts(tmp_path, monkeypatc
         "RINGSIDE_AGENT",
         "RINGSIDE_RUN",
     }
-    assert not names & set(FOR_LAUNCHERS)
-    assert names == {*command.environment, "RINGSIDE_RUN"} - set(FOR_LAUNCHERS)
+    assert names == {name for name in command.environment if not name.startswith(("OMPI_ALLOW_", "SLURM_"))}
     assert set(command.environment["SLURM_EXPORT_ENV"].split(",")) >= {"COLOUR", "OMP_NUM_THREADS", "RINGSIDE_RUN"}
 
 

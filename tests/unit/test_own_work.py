@@ -238,7 +238,7 @@ def test_a_command_of_a_commit_starts_in_its_worktree(repository, monkeypatch):
         return resolve_scripts(check_plan({"name": "n", "world_size": 1, "baseline": "b", "arms": arms}, source="test"))["a"]
 
     setup = resolved()
-    assert (setup.recorded["commit"], setup.sources()) == (git(repository, "rev-parse", "v1").strip(), {})
+    assert (setup.recorded["commit"], setup.sources) == (git(repository, "rev-parse", "v1").strip(), {})
     assert (setup.place.folder / "train.py").is_file() and setup.place.folder != repository
     checkout = repository.with_name(f"{repository.name}-{setup.recorded['commit'][:12]}")
     assert f" && cd {checkout} && " in setup.place.shell_line("x", environment={}, path="")

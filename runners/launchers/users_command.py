@@ -1,0 +1,145 @@
+"""A command of the user's as a launcher: what it says is kept, and its ranks find the agent, and a port of their arm's own.
+
+Arms are up at the same time, so each needs a port to meet at.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import ClassVar
+
+from measurement.addresses import with_port
+from measurement.probes.installed_libraries import OPEN_MPI, installed_mpi
+from runners.launchers.base import HERE, HostCommand, Launcher, LaunchJob
+from runners.launchers.carried_variables import carrying
+from runners.launchers.command_lines import CONTAINERS, MPIRUN, SRUN, TORCHRUN, CommandLine, Launched, command_of, set_flag
+from runners.launchers.mpirun import ALLOW_ROOT
+
+AGENT_FOLDER = Path(__file__).resolve().parents[2] / "measurement" / "agent"
+PYTHONPATH = "PYTHONPATH"
+MASTER_PORT = "MASTER_PORT"
+NAMED_PORT = re.compile(rf"\b{MASTER_PORT}=[0-9]+")
+SLURM_EXPORT_ENV = "SLURM_EXPORT_ENV"
+
+
+@dataclass(frozen=True, kw_only=True)
+class UsersCommand(Launcher):
+    """Its own launcher is the outermost, or the program in its place."""
+
+    chooses_hosts: ClassVar[bool] = True
+    line: CommandLine
+    inherited: Mapping[str, str]
+    """The user's environment, with the right programs first on PATH."""
+    seed_flag: str | None = None
+    """By which its script takes the seed of a launch."""
+
+    @cached_property
+    def is_open_mpi(self) -> bool:
+        """Whether its ``mpirun`` is Open MPI's."""
+        one = self.line.find(MPIRUN)
+        if one is None or self.is_in_container:
+            return True
+        found = installed_mpi(self.line.words[one.at - 1], self.inherited["PATH"])
+        return found is None or found.name == OPEN_MPI
+
+    @property
+    def is_in_container(self) -> bool:
+        """Whether an image has the programs."""
+        return Path(self.line.words[0]).name in CONTAINERS
+
+    def typed(self, job: LaunchJob) -> tuple[HostCommand, ...]:
+        return (HostCommand(host=HERE, argv=self._seeded(job).words, environment=job.environment, inherited=self.inherited),)
+
+    def commands(self, job: LaunchJob) -> tuple[HostCommand, ...]:
+        """The command, on every host where it is a torchrun that several hosts start."""
+        line, environment = self._seeded(job), self._for_ranks(job)
+        starts_everywhere = not job.is_local and len(job.hosts) > 1 and line.kind == TORCHRUN
+        lines = on_hosts(line, [entry.host for entry in job.hosts]) if starts_everywhere else [(HERE, line)]
+        given = self.inherited.get(SLURM_EXPORT_ENV, "ALL")  # which an srun without --export follows
+        exported = {} if "ALL" in given else {SLURM_EXPORT_ENV: ",".join([given, *environment])}
+        root = dict.fromkeys(ALLOW_ROOT, "1") if job.as_root else {}
+        return tuple(
+            HostCommand(
+                host=host,
+                argv=carrying(meeting_at(one, job.master_port), environment, is_open_mpi=self.is_open_mpi),
+                environment=environment | root | exported,
+                inherited=self.inherited,
+            )
+            for host, one in lines
+        )
+
+    def _seeded(self, job: LaunchJob) -> CommandLine:
+        return seeded(self.line, self.seed_flag, job.seed) if self.seed_flag else self.line
+
+    def _for_ranks(self, job: LaunchJob) -> dict[str, str]:
+        """All variables that must reach its ranks, those by which the agent arrives and by which they meet too."""
+        users_path = job.environment.get(PYTHONPATH, self.inherited.get(PYTHONPATH, ""))
+        environment = {**job.environment, PYTHONPATH: os.pathsep.join(filter(None, [str(AGENT_FOLDER), users_path]))}
+        if self.is_in_container:  # an image sees the home folder, /tmp and the current folder
+            for name in ("APPTAINER_BIND", "SINGULARITY_BIND"):
+                environment[name] = ",".join(filter(None, [self.inherited.get(name), str(AGENT_FOLDER), *job.folders]))
+        is_free = self.line.kind in (SRUN, MPIRUN) and not any(MASTER_PORT in word for word in self.line.words)
+        if is_free or MASTER_PORT in self.inherited:  # a script without one falls back to a fixed port, which serves one arm only
+            environment[MASTER_PORT] = str(job.master_port)
+        return environment
+
+
+def meeting_at(line: CommandLine, port: int) -> CommandLine:
+    """Return the command whose ranks meet at this port, in the place of one that it names or has by default.
+
+    The agent's folder goes before a PYTHONPATH that the command sets itself.
+    """
+    words = [NAMED_PORT.sub(f"{MASTER_PORT}={port}", word) for word in line.words]
+    own = f"{PYTHONPATH}="
+    words = [f"{own}{AGENT_FOLDER}:{word.removeprefix(own)}" if word.startswith(own) else word for word in words]
+    for one in reversed(line.launchers):
+        if one.kind == TORCHRUN and "standalone" not in one.flags:
+            _meet(words, one, port=port)
+    return command_of(words)
+
+
+def on_hosts(line: CommandLine, hosts: Sequence[str]) -> list[tuple[str, CommandLine]]:
+    """Return the command of each host, for a torchrun that several hosts start: each has its number, and meets at the first."""
+    one = line.launchers[0]
+    is_static = one.value("rdzv-backend") in (None, "static")
+    found = []
+    for node, host in enumerate(hosts):
+        wanted = {"nnodes": str(len(hosts))}
+        wanted |= {"node-rank": str(node), "master-addr": hosts[0]} if is_static else {}
+        added = [word for name, value in wanted.items() if name not in one.flags for word in (f"--{name}", value)]
+        found.append((host, command_of([*line.words[: one.at], *added, *line.words[one.at :]])))
+    return found
+
+
+def seeded(line: CommandLine, flag: str, seed: int) -> CommandLine:
+    """Return the command whose script is given a seed by a flag: in the place of one that it has, or behind all else."""
+    words = list(line.words)
+    first = line.launchers[-1].program if line.launchers else 0
+    for index in range(first, len(words)):
+        if words[index] == flag and index + 1 < len(words):
+            words[index + 1] = str(seed)
+            break
+        if words[index].startswith(f"{flag}="):
+            words[index] = f"{flag}={seed}"
+            break
+    else:
+        words += [flag, str(seed)]
+    return command_of(words)
+
+
+def _meet(words: list[str], one: Launched, *, port: int) -> None:
+    """Give a torchrun this port."""
+    endpoint = one.value("rdzv-endpoint")
+    if endpoint is not None:
+        set_flag(words, one, "rdzv-endpoint", with_port(endpoint.rpartition(":")[0].strip("[]") or endpoint, port))
+    elif one.value("rdzv-backend") not in (None, "static"):
+        words[one.at : one.at] = ["--rdzv-endpoint", f"localhost:{port}"]
+    elif "master-port" in one.flags:
+        set_flag(words, one, "master-port", str(port))
+    else:
+        words[one.at : one.at] = ["--master-port", str(port)]
