@@ -158,6 +158,8 @@ class Backend(ABC):
     """The version of this interface that the backend is written for: ``interface_version = 1``."""
     takes_all_ranks_batches: ClassVar[bool] = False
     """Whether it is one process in the place of all ranks of a plan, with their global batch as its local one."""
+    exchanges: ClassVar[bool] = True
+    """Whether it is compared with others. The floor, which takes steps without exchange only, is not."""
     Options: ClassVar[type[BaseModel]] = PlanOptions
     """What a plan may set under ``options``; names as in the library."""
     steered_by: ClassVar[frozenset[Library]] = frozenset()

@@ -57,6 +57,8 @@ class Floor(Single):
     Ringside adds it to a comparison by itself, as arm ``floor``.
     """
 
+    exchanges = False
+
     def check(self, *, world_size: int) -> None:
         """Any number of ranks."""
 

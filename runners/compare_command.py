@@ -104,7 +104,7 @@ def print_commands(plan: Plan) -> None:
             say(printable(line))
         for name in chosen.arms:
             setup = compared.arms[name]
-            command = setup.command(setup.placement(compared.inspection.placement), setup.plan.seed)
+            command = setup.command(compared.inspection.placement, setup.plan.seed)
             ranks = f"{setup.plan.world_size} rank{'s' if setup.plan.world_size > 1 else ''}"
             print(f"{name}{f' at {point}' if point else ''}, {ranks}:", *command.splitlines(), sep="\n  ")
 

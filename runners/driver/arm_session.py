@@ -307,7 +307,7 @@ class ArmSession:
 
     def command(self, seed: int) -> str:
         """See ``LaunchedArm.command``."""
-        return self._setup.command(self._setup.placement(self._endpoint.placement), seed)
+        return self._setup.command(self._endpoint.placement, seed)
 
     def commands_as_run(self) -> list[dict[str, Any]]:
         """Host, argv and environment of each command, for the record, without what is Ringside's own."""
@@ -338,11 +338,6 @@ class ArmLaunch:
     """What its rank 0 found in the parity gate; None: not taken, or a micro-benchmark."""
     can: frozenset[Can] = frozenset()
     """What all its ranks can, as they said once they had started."""
-
-    @property
-    def is_floor(self) -> bool:
-        """Whether it is the arm without any library, whose blocks are all without exchange and which is compared with none."""
-        return self.record.role == "floor"
 
     @property
     def conditions(self) -> LaunchRecord:

@@ -68,6 +68,8 @@ class Launch:
     """When there are enough rounds. None: as the plan's lengths say."""
     tries: int | None = None
     """See ``Job.tries``."""
+    act: Callable[[ArmLaunch], None] | None = None
+    """What is done with each arm in the place of rounds and gate, such as a trace."""
     notes: list[str] = field(default_factory=list, init=False)
     """What they found then that should be known."""
     starting_s: float = field(default=0.0, init=False)
@@ -88,11 +90,6 @@ class Launch:
         for arm in self.arms:
             if arm.record.arm in self.refused:
                 arm.refuse(self.refused[arm.record.arm])
-
-    @property
-    def compared(self) -> list[ArmLaunch]:
-        """The arms without the floor."""
-        return [arm for arm in self.arms if not arm.is_floor]
 
     @property
     def failed(self) -> dict[str, LaunchRecord]:
@@ -252,7 +249,7 @@ class Launch:
 
     def _compare(self, known: Sequence[ArmLaunch]) -> None:
         """Hold the arms against each other before anything is timed."""
-        compare_conditions([arm for arm in known if "gate" in arm.can and not arm.is_floor])
+        compare_conditions([arm for arm in known if "gate" in arm.can])
         if not any(arm.record.scripts for arm in known):
             return
         running = [arm for arm in known if arm.is_running]
@@ -267,6 +264,8 @@ class Launch:
 
     def _stages(self, arms: Sequence[ArmLaunch], known: Sequence[ArmLaunch]) -> list[Callable[[], None]]:
         """What is done with arms that are ready, in its order; nothing with scripts that have nothing to be held against."""
+        if self.act is not None:
+            return [partial(arm.run_unless_failed, self.act) for arm in arms]
         if not any("gate" in arm.can for arm in arms):
             failed = [arm.record.arm for arm in self.arms if arm.record.status != "ok"]
             return [partial(self._run_rounds, arms)] if is_comparable(self.plan, failed) else []
@@ -277,8 +276,9 @@ class Launch:
         if not self._is_interleaved:
             return f"starting {arms[0].session.name} x {arms[0].record.world_size} ranks"
         ranks = sum(arm.record.world_size for arm in arms)
-        floor = " and the no-op backend (the floor)" if len(self.compared) < len(arms) else ""
-        return f"starting {len(self.compared)} arms{floor}, {ranks} ranks in all"
+        compared = self.plan.compared_arms()
+        floor = " and the no-op backend (the floor)" if any(arm.record.arm not in compared for arm in arms) else ""
+        return f"starting {len(compared)} arms{floor}, {ranks} ranks in all"
 
     def _run_rounds(self, arms: Sequence[ArmLaunch]) -> None:
         self.starting_s = time.monotonic() - self._began - self.measuring_s
@@ -286,7 +286,7 @@ class Launch:
             self._rounds.run(arms)
 
     def _run_gates(self, arms: Sequence[ArmLaunch], known: Sequence[ArmLaunch]) -> None:
-        compared, held = ([arm for arm in some if not arm.is_floor] for some in (arms, known))
+        compared, held = ([arm for arm in some if "gate" in arm.can] for some in (arms, known))
         after_blocks, say = not self._gate_comes_first, self.progress.say
         with self._timed("gate"):
             run_gates(compared, known=held, measurement=self.measure, after_blocks=after_blocks, say=say)
@@ -305,7 +305,7 @@ class Launch:
         pairs = zip((reply.report for reply in replies), arm.record.ranks, strict=True)
         arm.record.ranks = [merge_reports(new, old) for new, old in pairs]
         arm.record.peak_memory_bytes = [reply.peak_memory_bytes for reply in replies]
-        if not arm.is_floor:
+        if "block" in arm.can:
             require_together([reply.drift for reply in replies])
 
     def _write(self, arm: ArmLaunch) -> None:

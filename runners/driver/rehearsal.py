@@ -16,9 +16,8 @@ import json
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from measurement.plans.plan import Arm, Plan
 from measurement.records.record import LaunchRecord
 from measurement.records.record_types import Written
 from measurement.records.results import TRACES_FILE, ResultsFolder, write_result
-from measurement.records.trace import ArmTrace, NcclChoices, Traces
+from measurement.records.trace import ArmTrace, Traces
 from runners.driver.arm_session import ArmLaunch, ArmSession
 from runners.driver.endpoint import open_endpoint
 from runners.driver.launch import Launch
@@ -43,11 +42,10 @@ from runners.planning.check_process import require_own_work
 from runners.planning.launched_arms import LaunchedArm
 from runners.planning.workload import WorkloadSetup, require_model, resolve_workload
 from runners.planning.workload_check import trying
-from runners.processes.supervisor_server import SupervisorServer
 from runners.protocol.messages import TraceCommand, TraceReply
 from runners.scripts.first_state import FirstState
 from runners.traces.nccl_log import VARIABLES, of_all_ranks
-from runners.traces.trace_file import TracedRank, on_one_clock, viewers_file
+from runners.traces.trace_file import on_one_clock, viewers_file
 
 SAMPLES = 4
 """A rank's in a micro-step, where the plan has more; a batch norm over two samples has no gradient but rounding."""
@@ -84,16 +82,8 @@ def rehearse(
     ``epochs``: of the training that the workload is tried for.
     """
     small = short_of(plan, on_gpus=on_gpus)
-    progress.start(uncounted="rehearsal")
-    shutil.rmtree(folder, ignore_errors=True)
-    with open_endpoint(placement, has_store=True) as endpoint:
-        arms = list(resolve_arms(small).values())
-        where: dict[str, Any] = {"folder": ResultsFolder(folder), "open_session": partial(ArmSession, endpoint=endpoint)}
-        launch = Launch(plan=small, setups=arms, workload=workload, number=0, tries=epochs, progress=progress, **where)
-        launch.run()
-    if not launch.failed:
-        shutil.rmtree(folder, ignore_errors=True)
-    return launch
+    own: dict[str, Any] = {"placement": placement, "folder": folder, "progress": progress, "workload": workload}
+    return _hold("rehearsal", small, list(resolve_arms(small).values()), **own, tries=epochs)
 
 
 def short_of(plan: Plan, *, on_gpus: bool) -> Plan:
@@ -107,13 +97,6 @@ def short_of(plan: Plan, *, on_gpus: bool) -> Plan:
     samples = plan.local_batch_size if on_gpus else min(plan.local_batch_size, SAMPLES)
     changes = {"local_batch_size": samples, "training": None}
     return plan.model_copy(update={**changes, "measurement": measurement})
-
-
-class TrialLaunch(Launch):
-    """A launch in which every command takes its compared steps, one after another, and nothing else is done."""
-
-    def _stages(self, arms: Sequence[ArmLaunch], known: Sequence[ArmLaunch]) -> list[Callable[[], None]]:
-        return []
 
 
 def try_commands(
@@ -130,36 +113,23 @@ def try_commands(
     Returns the launch; the logs lie in ``folder`` where one failed. ``state``: see ``Launch``.
     """
     alone = plan.model_copy(update={"measurement": plan.measurement.model_copy(update={"mode": "sequential"})})
-    progress.start(uncounted="trial")
+    own: dict[str, Any] = {"placement": placement, "folder": folder, "progress": progress, "state": state}
+    return _hold("trial", alone, commands, **own, act=lambda _: None)
+
+
+def _hold(
+    name: str, plan: Plan, arms: Sequence[LaunchedArm], *, placement: Placement, folder: Path, progress: LaunchProgress, **own: Any
+) -> Launch:
+    """Hold a launch that does not count; ``own``: the other fields of it. The folder stays where an arm failed."""
+    progress.start(uncounted=name)
     shutil.rmtree(folder, ignore_errors=True)
-    with open_endpoint(placement, has_store=False) as endpoint:
-        own: dict[str, Any] = {"folder": ResultsFolder(folder), "open_session": partial(ArmSession, endpoint=endpoint)}
-        launch = TrialLaunch(plan=alone, setups=commands, number=0, state=state, progress=progress, **own)
+    with open_endpoint(placement, has_store=not plan.are_scripts) as endpoint:
+        own |= {"folder": ResultsFolder(folder), "open_session": partial(ArmSession, endpoint=endpoint), "progress": progress}
+        launch = Launch(plan=plan, setups=arms, number=0, **own)
         launch.run()
     if not launch.failed:
         shutil.rmtree(folder, ignore_errors=True)
     return launch
-
-
-@dataclass(kw_only=True, eq=False)
-class TraceLaunch(Launch):
-    """A launch in which every arm is traced, and nothing else is done."""
-
-    supervisors: SupervisorServer
-    traced: dict[str, list[TracedRank]] = field(default_factory=dict)
-    """By arm, those that could be traced."""
-    nccl: dict[str, NcclChoices | None] = field(default_factory=dict)
-
-    def _stages(self, arms: Sequence[ArmLaunch], known: Sequence[ArmLaunch]) -> list[Callable[[], None]]:
-        return [partial(arm.run_unless_failed, self._trace) for arm in arms]
-
-    def _trace(self, arm: ArmLaunch) -> None:
-        self.progress.say(f"tracing {arm.session.name}")
-        done = arm.session.exchange(TraceCommand(steps=TRACED_STEPS), TraceReply, timeout_s=3 * self.measure.block_timeout_s)
-        name, ranks = arm.session.name, range(len(done.replies))
-        behind_s = [self.supervisors.driver_time(name, self.number, rank, 0.0) for rank in ranks]
-        self.traced[name] = on_one_clock(done.replies, behind_s)
-        self.nccl[name] = of_all_ranks([reply.nccl for reply in done.replies])
 
 
 def trace_arms(
@@ -177,21 +147,28 @@ def trace_arms(
     small = plan.model_copy(update={"measurement": short, "training": None, **telling})
     shutil.rmtree(folder, ignore_errors=True)
     progress.start(uncounted="trace")
+    traces: dict[str, ArmTrace] = {}
+
+    def trace(arm: ArmLaunch) -> None:
+        name = arm.session.name
+        progress.say(f"tracing {name}")
+        done = arm.session.exchange(TraceCommand(steps=TRACED_STEPS), TraceReply, timeout_s=3 * short.block_timeout_s)
+        behind_s = [endpoint.supervisors.driver_time(name, 0, rank, 0.0) for rank in range(len(done.replies))]
+        ranks = on_one_clock(done.replies, behind_s)
+        file, spans = f"arm-{name}.json.gz", [span for rank in ranks for span in rank.spans]
+        write_result(folder / file, viewers_file(ranks))
+        nccl = of_all_ranks([reply.nccl for reply in done.replies])
+        traces[name] = ArmTrace(arm=name, nccl=nccl, file=file, spans=spans)
+
     with open_endpoint(placement, has_store=True) as endpoint:
         arms = list(resolve_arms(small).values())
         own: dict[str, Any] = {"folder": ResultsFolder(folder), "open_session": partial(ArmSession, endpoint=endpoint)}
-        own |= {"progress": progress, "refused": refused, "supervisors": endpoint.supervisors}
-        launch = TraceLaunch(plan=small, setups=arms, workload=workload, number=0, **own)
+        launch = Launch(plan=small, setups=arms, workload=workload, number=0, **own, progress=progress, refused=refused, act=trace)
         launch.run()
-    traced = {arm.name: launch.traced[arm.name] for arm in arms if arm.name in launch.traced}
-    traces = []
-    for name, ranks in traced.items():
-        file, spans = f"arm-{name}.json.gz", [span for rank in ranks for span in rank.spans]
-        write_result(folder / file, viewers_file(ranks))
-        traces.append(ArmTrace(arm=name, nccl=launch.nccl[name], file=file, spans=spans))
-    failed = {arm.record.arm: arm.record for arm in launch.arms if arm.record.arm not in traced}
-    traces += [ArmTrace(arm=name, error=_reason(record)) for name, record in failed.items()]
-    write_result(folder / TRACES_FILE, Traces(arms=traces).model_dump_json())
+    failed = {arm.record.arm: arm.record for arm in launch.arms if arm.record.arm not in traces}
+    ordered = [traces[arm.name] for arm in arms if arm.name in traces]
+    ordered += [ArmTrace(arm=name, error=_reason(record)) for name, record in failed.items()]
+    write_result(folder / TRACES_FILE, Traces(arms=ordered).model_dump_json())
     if not failed:
         shutil.rmtree(folder / "launch-000", ignore_errors=True)
 

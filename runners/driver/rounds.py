@@ -130,17 +130,14 @@ class Rounds:
         return rounds / self._measure.rounds if self._measure.rounds else None
 
     def _rounds(self, arms: Sequence[ArmLaunch]) -> Iterator[list[NextBlock]]:
-        """Yield rounds without end: each arm once in each case, and a trained workload's arms sometimes once without exchange.
-
-        The floor has blocks without exchange only.
-        """
-        compared = [arm for arm in arms if not arm.is_floor]
+        """Yield rounds without end: each arm once in each case, and a trained workload's arms sometimes once without exchange."""
+        synced = [arm for arm in arms if "block" in arm.can]
         number = 0
         while True:
             number += 1
             cases = self._cases if len(self._cases) == 1 else self.rng.sample(self._cases, k=len(self._cases))
             blocks: list[NextBlock] = [
-                ("sync", case, arm) for case in cases for arm in shuffled(compared, self.rng) if case not in arm.record.not_offered
+                ("sync", case, arm) for case in cases for arm in shuffled(synced, self.rng) if case not in arm.record.not_offered
             ]
             if not self._is_micro_benchmark and self._measure.local_every and number % self._measure.local_every == 0:
                 blocks += [("local", None, arm) for arm in shuffled(arms, self.rng) if "steps_apart" in arm.can]

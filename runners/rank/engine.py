@@ -72,7 +72,8 @@ class Engine:
         if isinstance(self.runner, MicroBenchmarkRunner):
             return ["block", "gate"]
         apart: list[Can] = ["steps_apart"] if self.backend.has_local_steps and not self.job.speed.sync_batchnorm else []
-        return ["block", "gate", "trace", *apart, *(("epoch",) if self.epochs else ())]
+        exchanging: list[Can] = ["block", "gate", "trace"] if self.backend.exchanges else []
+        return [*exchanging, *apart, *(("epoch",) if self.epochs else ())]
 
     @property
     def sample_unit(self) -> str:
