@@ -27,7 +27,8 @@ from runners.planning.arm_checks import (
 from runners.planning.arms import floor_beside, resolve_arms
 from runners.planning.check_process import OwnFindings, facts_of, require_data_on, require_own_work
 from runners.planning.launched_arms import LaunchedArm, computes_on_gpu
-from runners.planning.workload import WorkloadSetup, require_epochs, resolve_cases, resolve_workload
+from runners.planning.workload import WorkloadSetup, resolve_cases, resolve_workload
+from runners.planning.workload_check import require_data, require_epochs
 from runners.planning.worktrees import has_changes
 from runners.scripts.script_setup import resolve_scripts
 
@@ -154,7 +155,7 @@ class ComparedArms:
         if self.has_ranks_here and self.plan.container:
             facts_of(self.plan)
         elif self.has_ranks_here:
-            self.workload.build(local_batch_size=self.plan.local_batch_size, seed=self.plan.seed).require_data()
+            require_data(self.workload, local_batch_size=self.plan.local_batch_size, seed=self.plan.seed)
         require_data_on(self.inspection.placement.everywhere, self.plan, self.workload)
 
     def warnings(self) -> list[str]:

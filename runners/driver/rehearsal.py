@@ -41,7 +41,7 @@ from runners.planning.arms import resolve_arm, resolve_arms
 from runners.planning.check_process import require_own_work
 from runners.planning.launched_arms import LaunchedArm
 from runners.planning.workload import WorkloadSetup, require_model, resolve_workload
-from runners.planning.workload_check import trying
+from runners.planning.workload_check import require_data
 from runners.protocol.messages import TraceCommand, TraceReply
 from runners.scripts.first_state import FirstState
 from runners.traces.nccl_log import VARIABLES, of_all_ranks
@@ -196,7 +196,8 @@ def rehearse_here(plan: Plan) -> tuple[list[str], bool]:
     plan = plan.model_copy(update={**here, "world_size": min(plan.world_size, 2) if plan.hosts else plan.world_size})
     workload = resolve_workload(plan.workload, plan.workload_options)
     require_model(workload)
-    _require_data(plan, workload)
+    with about(f"workload '{plan.workload}'"):
+        require_data(workload, local_batch_size=plan.local_batch_size, seed=plan.seed)
     plan, outcomes = _plan_for_here(plan)
     folder = Path(tempfile.mkdtemp(prefix="ringside-rehearsal-")) / "rehearsal"  # which only the user can read
     with Bar(seconds_per_launch=1.0) as progress:
@@ -233,15 +234,6 @@ def _plan_for_here(plan: Plan) -> tuple[Plan, dict[str, str]]:
         tried = {"arms": {name: setup.arm for name, setup in able.items()}}
     baseline = plan.baseline if plan.baseline in able else next(iter(tried["arms"]))
     return plan.model_copy(update=tried | {"baseline": baseline}), outcomes
-
-
-def _require_data(plan: Plan, workload: WorkloadSetup) -> None:
-    """Refuse a workload that cannot be made here, or whose data is missing, with a ``PlanError``."""
-    with about(f"workload '{plan.workload}'"):
-        with trying("constructor", workload.workload):
-            made = workload.build(local_batch_size=plan.local_batch_size, seed=plan.seed)
-        with trying("require_data", made.require_data):
-            made.require_data()
 
 
 def _model_of(launch: Launch) -> list[str]:

@@ -28,6 +28,7 @@ from measurement.registry import search_beside
 from runners.planning.command_place import CommandPlace
 from runners.planning.launched_arms import LaunchedArm
 from runners.planning.workload import WorkloadSetup, require_model, resolve_workload
+from runners.planning.workload_check import require_data
 from runners.processes import remote
 from runners.processes.answers import give
 from runners.processes.local import base_environment, search_path
@@ -72,7 +73,7 @@ class Asked(BaseModel):
             return {}
         setup = resolve_workload(self.plan["workload"], self.plan["workload_options"])
         require_model(setup)
-        setup.build(local_batch_size=self.plan["local_batch_size"], seed=self.plan["seed"]).require_data()
+        require_data(setup, local_batch_size=self.plan["local_batch_size"], seed=self.plan["seed"])
         self._require_of_commit()
         files = sources_of(setup.workload)
         shown = digests(files)

@@ -90,18 +90,6 @@ def resolve_cases(plan: Plan, workload: WorkloadSetup, arms: dict[str, LaunchedA
     return list(benchmark.cases(plan.world_size))
 
 
-def require_epochs(plan: Plan, workload: WorkloadSetup) -> None:
-    """Check that the workload has epochs, if the plan trains to the end on this machine. On other hosts the ranks check it.
-
-    Raises:
-        PlanError: the plan has training, but the workload has no epochs, too few samples for one step, or no data.
-    """
-    if plan.training is None or plan.hosts is not None:
-        return
-    trained = workload.build(local_batch_size=plan.local_batch_size, seed=plan.seed)
-    steps_per_epoch(trained, reference=plan.workload, world_size=plan.world_size, micro_steps=plan.micro_steps)
-
-
 def steps_per_epoch(workload: Workload, *, reference: str, world_size: int, micro_steps: int) -> int:
     """Return the optimizer steps of an epoch, the same on every rank. Not collective.
 

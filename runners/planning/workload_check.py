@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -24,13 +24,16 @@ from measurement.agent.ringside_agent.reporting import message_of
 from measurement.agent.ringside_agent.users_lines import at_line, place_of
 from measurement.errors import PlanError, about, shortened
 from measurement.users_code import place_of_definition
-from runners.planning.workload import WorkloadSetup
+from runners.planning.workload import WorkloadSetup, steps_per_epoch
 from runners.planning.wrapped_model import REMEDY, BypassedError, WrappedModel
 from runners.protocol.messages import Job
 from workloads import Workload
 from workloads.base import EvaluationSums
 from workloads.optimizers import as_one, members_of, seed_generators
 from workloads.tensors import by_pixels
+
+if TYPE_CHECKING:  # ranks try their workload out here, and need no plan
+    from measurement.plans.plan import Plan
 
 MOST_STEPS = 20_000
 MOST_SECONDS = 1.0
@@ -56,6 +59,32 @@ def wrong(message: str, method: object) -> PlanError:
     """What cannot work, and where the user's method is written."""
     place = place_of_definition(method)
     return PlanError(f"{message}{f' ({place})' if place else ''}")
+
+
+def build_here(setup: WorkloadSetup, *, local_batch_size: int, seed: int) -> Workload:
+    """Make a workload in this process, which has no ranks; raises a ``PlanError`` where its constructor raises anything."""
+    with trying("constructor", setup.workload):
+        return setup.build(local_batch_size=local_batch_size, seed=seed)
+
+
+def require_data(setup: WorkloadSetup, *, local_batch_size: int, seed: int) -> None:
+    """Have a workload look at its data; raises a ``PlanError`` where it cannot be made, or its data is missing or damaged."""
+    made = build_here(setup, local_batch_size=local_batch_size, seed=seed)
+    with trying("require_data", made.require_data):
+        made.require_data()
+
+
+def require_epochs(plan: Plan, setup: WorkloadSetup) -> None:
+    """Check that a workload has epochs, if the plan trains to the end on this machine. On other hosts the ranks check it.
+
+    Raises:
+        PlanError: the plan has training, but the workload has no epochs, too few samples for one step, or no data.
+    """
+    if plan.training is None or plan.hosts is not None:
+        return
+    made = build_here(setup, local_batch_size=plan.local_batch_size, seed=plan.seed)
+    with trying("batches_per_epoch", made.batches_per_epoch):
+        steps_per_epoch(made, reference=plan.workload, world_size=plan.world_size, micro_steps=plan.micro_steps)
 
 
 def check_workload(setup: WorkloadSetup, job: Job, *, rank: int, device: torch.device, backend: Backend) -> list[str]:
@@ -97,8 +126,7 @@ class _Trial:
 
     def run(self) -> None:
         """Try everything; raises a ``PlanError`` for what cannot work."""
-        with trying("constructor", self._setup.workload):
-            self._workload = self._setup.build(local_batch_size=self._job.local_batch_size, seed=self._job.seed)
+        self._workload = build_here(self._setup, local_batch_size=self._job.local_batch_size, seed=self._job.seed)
         batch = self._batch()
         self.model = self._built_model()
         if self._job.speed.channels_last:

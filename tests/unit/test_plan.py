@@ -13,7 +13,8 @@ from measurement.errors import PlanError
 from measurement.plans.plan_file import check_plan, placed_beside
 from runners.planning.arms import resolve_arms
 from runners.planning.plan_reading import read_plan
-from runners.planning.workload import require_epochs, resolve_cases, resolve_workload
+from runners.planning.workload import resolve_cases, resolve_workload
+from runners.planning.workload_check import require_epochs
 from tests.conftest import REPOSITORY, TINY, write_plan
 
 

@@ -19,7 +19,7 @@ from measurement.users_code import importing
 from runners.planning.workload import resolve_workload
 from runners.planning.workload_check import check_workload
 from runners.protocol.messages import Job
-from tests.conftest import documented_files, ringside_here
+from tests.conftest import documented_files, ringside_here, write_plan
 from tests.outside import mistakes
 from workloads.base import EvaluationSums
 from workloads.tensors import digest_of
@@ -61,6 +61,45 @@ def test_a_mistake_is_told_with_its_line_and_its_remedy(name, messages):
     error = error_of(name)
     assert error.startswith(f"workload '{IDIOMS}:{name}': ")
     assert all(message in error for message in messages), error
+
+
+BROKEN = """
+from torch import nn, optim
+from workloads.base import Workload
+
+class Net(Workload):
+    def build_model(self): return nn.Linear(2, 1)
+    def build_optimizer(self, model): return optim.SGD(model.parameters())
+    def batches(self, *, rank, world_size, device): return []
+    def compute_loss(self, model, batch): return model(batch)
+    def count_samples(self, batch): return 1
+    def {method}(self, *_, **__): raise OSError("planted")
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "what", "training"),
+    [
+        ("__init__", "constructor", None),
+        ("__init__", "constructor", {"epochs": 1}),
+        ("require_data", "require_data", None),
+        ("batches_per_epoch", "batches_per_epoch", {"epochs": 1}),
+    ],
+)
+def test_what_raises_before_ranks_start_is_one_message(tmp_path, method, what, training):
+    """It was a traceback, and exit code 1."""
+    (tmp_path / "own.py").write_text(BROKEN.format(method=method))
+    plan = write_plan(
+        tmp_path,
+        workload=f"{tmp_path}/own.py:Net",
+        arms=["ddp", "fsdp2"],
+        training=training,
+        measurement={"local_every": 0, "control": False},
+    )
+    done = ringside_here("compare", plan, "-o", tmp_path / "out")
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False)
+    assert f"{what} raised OSError: planted, at " in done.stderr and "11 |     def" in done.stderr
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
