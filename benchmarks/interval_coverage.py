@@ -37,8 +37,7 @@ from scipy import stats
 from reports.conclusions.verdict import decide, exceeds_margin, reach_of_load, to_decide
 from reports.estimate import Estimate
 from reports.statistics.budget import error_share, next_analysis
-from reports.statistics.intervals import Launches, RatioEstimate, ratio_intervals, typical_ratio
-from reports.statistics.speed_dependence import ratio_by_speed
+from reports.statistics.intervals import Launches, RatioEstimate, ratio_by_speed, ratio_intervals, typical_ratio
 from reports.statistics.student import t_interval
 from tests.kit.budgets import REGIMES, Regime, fixed, interval_of, launch, on_a_budget
 from tests.kit.ratios import equal_work, log_width

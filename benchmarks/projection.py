@@ -61,13 +61,20 @@ class Met:
     half_width: float
 
 
-def met(prediction: Prediction, came: float) -> Met:
-    """Compare a prediction with a figure."""
+def met(prediction: Prediction, came: float, series: Series) -> Met:
+    """Compare a prediction with a figure, and with what two yardsticks say from the sizes that were used.
+
+    Hold: the efficiency of the largest one stays. Ring: time grows by (hosts - 1) / hosts, by least squares.
+    """
     low, high = bounds(prediction.samples_per_s)
+    used = [size for size in series.samples_per_s if size >= series.ranks_per_host]
+    crossed = [1 - 1 / series.hosts(size) for size in used]
+    slope, level = np.polyfit(crossed, [series.time_s(size) for size in used], 1)
+    ring = prediction.ranks / (level + slope * (1 - 1 / series.hosts(prediction.ranks)))
     return Met(
         error=prediction.samples_per_s.value / came - 1,
-        hold=prediction.hold / came - 1,
-        ring=prediction.ring / came - 1,
+        hold=prediction.ranks / series.time_s(used[-1]) / came - 1,
+        ring=float(ring / came - 1),
         inside=low <= came <= high,
         half_width=math.log(high / low) / 2,
     )
@@ -95,7 +102,7 @@ def show_published(series: Sequence[Series], cases: Sequence[tuple[int, int]]) -
             if told.refusal:
                 print(f"{one.name[-60:]:<62}{up_to:>5}:{target:<4} refused: {told.refusal}")
                 continue
-            found.append(met(told.predictions[0], one.samples_per_s[target]))
+            found.append(met(told.predictions[0], one.samples_per_s[target], one.up_to(up_to)))
             last = found[-1]
             print(
                 f"{one.name[-60:]:<62}{up_to:>5}:{target:<4}{last.error:>+9.1%}{last.hold:>+9.1%}{last.ring:>+9.1%}"
@@ -260,7 +267,7 @@ def synthetic(
         figures = {int(n): float(n / time) for n, time in zip(ranks, times, strict=True)}
         one = Series(name="synthetic", ranks_per_host=per_host, samples_per_s=figures)
         (told,) = project([one], [int(ranks[-1])], source="", fit_up_to=int(ranks[-2])).series
-        yield None if told.refusal else met(told.predictions[0], figures[int(ranks[-1])])
+        yield None if told.refusal else met(told.predictions[0], figures[int(ranks[-1])], one.up_to(int(ranks[-2])))
 
 
 def show_synthetic(number: int) -> None:

@@ -6,17 +6,15 @@ check  measured                                       answered from it          
 link   four arms over two hosts at each rate          links of each faster or slower rate                       the arm at that rate
 late   DDP, and DDP of which rank 1 is late           no stragglers, of the late one; of both, to be alike      plain DDP's ratio
 slow   DDP, and DDP whose steps compute a tenth more  no library overhead, likewise                             plain DDP's ratio
-core   two ranks on half of the cores                 a spare core per rank                                     all of the cores
 =====  =============================================  ========================================================  ==================
 
-    python benchmarks/what_if.py --output FOLDER [--only late slow core]
+    python benchmarks/what_if.py --output FOLDER [--only late slow]
     python -m tests.kit.lab up --hosts 2
     python -m tests.kit.lab run -- python benchmarks/what_if.py --output FOLDER --only link
     python benchmarks/what_if.py --simulate 2000
 
 What came has an error of its own. So a check that fails tells besides whether the two are apart beyond both intervals.
-Run it from the repository, on an otherwise idle machine. An existing FOLDER is continued. ``core`` on two cores has both ranks
-share one, and then has a core for each.
+Run it from the repository, on an otherwise idle machine. An existing FOLDER is continued.
 
 ``--simulate`` runs no ranks: buckets become ready during backward, and pass one link in order, both ways at once or one after the
 other. It counts how often the bounds hold the step at another rate, without any noise; the rates are a tenth to ten times the one
@@ -27,7 +25,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -135,22 +132,6 @@ def planted(name: str, output: Path) -> Iterator[Check]:
     yield Check(name=name, answer=ours.times(1 / alike.value), came=quotient(Estimate(value=1.0, ci_low=1.0, ci_high=1.0), slower))
 
 
-def core(output: Path) -> Iterator[Check]:
-    """Give ranks twice the cores."""
-    usable = sorted(os.sched_getaffinity(0))
-    arms = {"ddp": DDP, "horovod": {"backend": "horovod", "transport": "gloo", "launcher": "horovodrun"}}
-    plan = DIGITS | {"baseline": "ddp", "arms": arms, "threads": 1}
-    found = []
-    for name, cores in (("core-half", usable[: len(usable) // 2]), ("core-all", usable)):
-        os.sched_setaffinity(0, cores)  # what is started inherits it
-        found.append(conclude(compare(name, {**plan, "affinity": "none", "measurement": MEASUREMENT}, output)))
-    half, whole = found
-    for arm in arms:
-        gain = answer(half, "a spare core per rank", arm).gain
-        if gain:
-            yield Check(name=f"core, {arm}", answer=gain, came=apart(whole, half, arm))
-
-
 def link(output: Path) -> Iterator[Check]:
     """Answer for each rate from each other one."""
     shaped, found = [rate for rate in RATES.values() if rate], {}
@@ -171,7 +152,6 @@ def link(output: Path) -> Iterator[Check]:
 CHECKS: dict[str, Callable[[Path], Iterator[Check]]] = {
     "late": lambda output: planted("late", output),
     "slow": lambda output: planted("slow", output),
-    "core": core,
     "link": link,
 }
 

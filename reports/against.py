@@ -33,7 +33,7 @@ from reports.scripts.configuration import script_differences
 from reports.statistics.intervals import RatioEstimate, launch_ratios
 from reports.statistics.separate import Runs, separate_ratio
 from reports.statistics.student import Array
-from reports.wording.against_sentences import headline, remedy, together_line
+from reports.wording.headlines import against_headline, remedy, together_line
 
 OF_NO_ARM = ("name", "left_out", "arms")
 """Fields of a plan that need not be equal, and its arms, which are compared by their names."""
@@ -186,7 +186,7 @@ def compare_to_earlier(then: StoredComparison, now: StoredComparison, *, notes: 
     missing = [name for name in every if name not in {change.arm for change in changes}]
     unmatched = [f"Not compared, since one of the two results has no timing: {', '.join(missing)}"] if missing else []
     said = [*together_line(found), *unmatched, *notes]
-    return found.model_copy(update={"headline": headline(found, now=after.created_at), "notes": said})
+    return found.model_copy(update={"headline": against_headline(found, now=after.created_at), "notes": said})
 
 
 def find_changes(then: StoredComparison, now: StoredComparison) -> list[Change]:

@@ -395,7 +395,7 @@ class ArmSummary(Stored):
 
 
 class RatioBySpeed(Stored):
-    """A ratio that moves with the machine's speed (``reports.statistics.speed_dependence``)."""
+    """A ratio that moves with the machine's speed (``reports.statistics.intervals.ratio_by_speed``)."""
 
     slower: float
     """The ratio in the half of the launches in which the control was slowest."""

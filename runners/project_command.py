@@ -65,7 +65,7 @@ def project(
     if to is None:
         raise PlanError("nothing says what to project to; give sizes, such as --to 32,64, or --what-if")
     from reports.projection.project import project as project_series
-    from reports.projection.projection_tables import refusals
+    from reports.projection.project import refusals
     from reports.projection.series import series_of
 
     sizes = _sizes(to)
@@ -168,7 +168,7 @@ def _write(found: Projection, folder: Path) -> None:
 def _show(found: Projection) -> None:
     from reports.formats.console import new_console
     from reports.formats.terminal import rich_table, shown
-    from reports.projection.projection_tables import notes, projection_table, ratio_table
+    from reports.projection.project import notes, projection_table, ratio_table
 
     console = new_console()
     console.print(rich_table(projection_table(found)))

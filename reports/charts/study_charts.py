@@ -1,6 +1,6 @@
 """The charts of a study as plain Plotly figures.
 
-Throughput, speed-up beside the ideal line and time to train against ranks; ratios and exposed exchange by point.
+Throughput, speed-up beside the ideal line and time to train against ranks; ratios by point.
 """
 
 from __future__ import annotations
@@ -19,17 +19,12 @@ FROM_ZERO = {"rangemode": "tozero"}
 
 def study_charts(study: Study) -> dict[str, Figure]:
     """Every chart that has data, by name."""
-    speed, time, ratio = "arm.throughput_per_s", "arm.time_to_train_s", "result.ratio"
-    relative = bounded_axis(found, 1.0, may_be_log=True) if (found := _found(study, ratio)) else {}
     made = {
-        "throughput": _by_ranks(study, speed, f"{html.escape(study.sample_unit)}/s"),
+        "throughput": _by_ranks(study, "arm.throughput_per_s", f"{html.escape(study.sample_unit)}/s"),
         "speed_up": _by_ranks(study, "arm.speed_up", "speed-up"),
-        "time_to_train": _by_ranks(study, time, f"seconds to {trained_to(study.target_accuracy)}"),
-        "ratios": _by_point(study, ratio, f"throughput relative to {study.baseline}", relative),
-        "exposed": _by_point(study, "arm.exposed_exchange_s", "exposed ms per step", FROM_ZERO, scale=1e3),
+        "time_to_train": _by_ranks(study, "arm.time_to_train_s", f"seconds to {trained_to(study.target_accuracy)}"),
+        "ratios": _ratios(study),
     }
-    if ratios := made["ratios"]:
-        rule(ratios["layout"], y=1)
     if (speed_up := made["speed_up"]) and has_own_units(study.points):
         bases = (scaling_base(study.points, name) for name in study.arm_names)
         at_one = next((base.point.world_size for base in bases if base), 1)
@@ -59,23 +54,29 @@ def _ranks_and_hosts(point: StudyPoint) -> str:
     return f"{point.world_size}<br>{number} host{'' if number == 1 else 's'}"
 
 
-def _by_point(study: Study, path: str, title: str, y: Figure, *, scale: float = 1.0) -> Figure | None:
+def _ratios(study: Study) -> Figure | None:
     """A line for each arm, point by point in the plan's order."""
+    found = _found(study, "result.ratio")
+    if not found:
+        return None
     places = {point.name: point.name for point in study.points}
     x = {"title": "", "type": "category", "categoryorder": "array", "categoryarray": list(places)}
-    return _chart(study, path, places, x, {"title": title} | y, scale=scale) if _found(study, path) else None
+    y = {"title": f"throughput relative to {study.baseline}"} | bounded_axis(found, 1.0, may_be_log=True)
+    chart = _chart(study, "result.ratio", places, x, y)
+    rule(chart["layout"], y=1)
+    return chart
 
 
 def _found(study: Study, path: str) -> list[Estimate]:
     return [found for row in arm_rows(study) if (found := figure_at(row, path))]
 
 
-def _chart(study: Study, path: str, places: Figure, x: Figure, y: Figure, *, scale: float = 1.0) -> Figure:
+def _chart(study: Study, path: str, places: Figure, x: Figure, y: Figure) -> Figure:
     """A line with intervals for each arm along the points at which it has a figure. ``places``: of the points, in their order."""
     by_arm: dict[str, dict[str, Estimate]] = {name: {} for name in study.arm_names}
     for row in arm_rows(study):
         if found := figure_at(row, path):
-            by_arm[row.arm.name][row.place] = found.times(scale)
+            by_arm[row.arm.name][row.place] = found
     traces = []
     for name, at in ((name, at) for name, at in by_arm.items() if at):
         known = [place for place in places if place in at]

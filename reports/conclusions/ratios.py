@@ -26,9 +26,8 @@ from reports.conclusions.evidence import Evidence
 from reports.conclusions.verdict import decide, exceeds_margin, is_uninformative, reach_of_load, to_decide
 from reports.schema import ArmSummary, RatioBySpeed, RatioSummary, Verdict, Withheld
 from reports.statistics.budget import Spread, spread_of
-from reports.statistics.intervals import Launches, RatioEstimate, launch_ratios, ratio_intervals, typical_ratio
+from reports.statistics.intervals import Launches, RatioEstimate, launch_ratios, ratio_by_speed, ratio_intervals, typical_ratio
 from reports.statistics.separate import Runs, ratio_of_runs, ratio_of_usual_blocks, run_order, runs_of, separate_ratio
-from reports.statistics.speed_dependence import ratio_by_speed
 
 Sample = Launches | tuple[Runs, Runs]
 """What one ratio is made of: blocks of rounds, or the runs of two arms that took no turns."""

@@ -22,10 +22,9 @@ from markupsafe import Markup
 
 from measurement.errors import in_report
 from reports.base import Report
-from reports.charts.comparison_charts import CURVE_TITLES, charts, curve_name
+from reports.charts.comparison_charts import CURVE_TITLES, charts, curve_name, pair_stride
 from reports.charts.frame import WIDEST, Figure
 from reports.charts.study_charts import study_charts
-from reports.charts.timeline import pair_stride
 from reports.conclusions.study_conclusions import has_own_units
 from reports.formats.texts import content, templates
 from reports.schema import Comparison, Study

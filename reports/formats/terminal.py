@@ -13,7 +13,7 @@ from measurement.conditions.differences import Difference
 from measurement.errors import printable
 from reports.schema import Comparison, Study
 from reports.tables.arm_tables import against_table, case_table
-from reports.tables.script_tables import differences_table as script_differences_table
+from reports.tables.arm_tables import differences_table as script_differences_table
 from reports.tables.table import Entry, Kind, Row, Table
 from reports.wording.first_screen import MOST_LINES, FirstScreen, first_screen
 

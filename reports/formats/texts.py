@@ -1,7 +1,11 @@
-"""Texts from templates: how it was measured, what figures mean, and the sections of a report with their tables and captions."""
+"""Texts from templates: the method, what figures mean, sections with their tables and captions; and the Markdown made of them.
+
+report.md is the first screen and all else folded by question; pull-request.md is the first screen as a comment.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 from functools import cache
 from typing import Any, NamedTuple
@@ -10,6 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from measurement.errors import in_report
 from measurement.records.record import GATE_STEPS
+from reports.base import Report
 from reports.conclusions import disturbances
 from reports.conclusions.machine import is_far_off
 from reports.conclusions.step_terms import LIMIT
@@ -19,9 +24,8 @@ from reports.schema import Comparison, Study
 from reports.statistics.budget import PILOTS
 from reports.statistics.intervals import TRIM
 from reports.tables import arm_tables, machine_tables
-from reports.tables.arm_tables import against_table, conditions_table
+from reports.tables.arm_tables import against_table, conditions_table, differences_table, equality_table
 from reports.tables.machine_tables import link_table, machine_table, rank_table, resource_table
-from reports.tables.script_tables import differences_table, equality_table
 from reports.tables.step_tables import (
     causes_table,
     nccl_table,
@@ -141,3 +145,47 @@ def _of_comparison(c: Comparison) -> dict[str, tuple[str, Table]]:
 def content(shown: Comparison | Study) -> dict[str, Any]:
     """What the templates of the page and of Markdown are filled with."""
     return {"c": shown, "screen": first_screen(shown), "method": method(shown), "sections": sections(shown)}
+
+
+JOBS = ("{GITHUB_SERVER_URL}/{GITHUB_REPOSITORY}/actions/runs/{GITHUB_RUN_ID}", "{CI_JOB_URL}/artifacts/browse")
+"""Where the files of a job are seen, by the variables of GitHub Actions and of GitLab."""
+NOT_IN_MARKERS = re.compile(r"[^\w.+-]")
+
+
+class MarkdownReport(Report):
+    """GitHub's Markdown; what came from users and programs is escaped."""
+
+    file_name = "report.md"
+
+    def render(self, summary: Comparison | Study) -> bytes:
+        """The first screen in ten lines for three arms, then a fold for each question."""
+        template = "study.md.j2" if isinstance(summary, Study) else "report.md.j2"
+        return render_text(template, **content(summary)).encode()
+
+
+class PullRequestReport(Report):
+    """Markdown of GitHub and GitLab. Its first line is a comment that nobody sees, the same for every result of a plan."""
+
+    file_name = "pull-request.md"
+    is_customary = False
+
+    def render(self, summary: Comparison | Study) -> bytes:
+        """Some 15 lines."""
+        return render_text(
+            "pull-request.md.j2",
+            c=summary,
+            screen=first_screen(summary),
+            against=summary.against,
+            marker=NOT_IN_MARKERS.sub("_", summary.name),
+            link=summary.link or _job(),
+        ).encode()
+
+
+def _job() -> str | None:
+    """The page of the job that runs this; None outside of CI."""
+    for page in JOBS:
+        try:
+            return page.format_map(os.environ)
+        except KeyError:
+            continue
+    return None

@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 
 from measurement.errors import ReportError, cut
 from reports.base import Report
+from reports.formats.for_programs import gauges
 from reports.formats.html import HtmlReport
-from reports.formats.openmetrics import gauges
 from reports.schema import Comparison, Study
 from reports.tables.figures import CREATED, OK, VERDICT
 

@@ -1,4 +1,7 @@
-"""Projects series to sizes that were not measured, and refuses where their sizes say too little or contradict the model."""
+"""Projects series to sizes that were not measured, and says it in tables and lines.
+
+It refuses where their sizes say too little or contradict the model.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ import numpy as np
 from reports.estimate import Estimate, Stored
 from reports.projection.growth_model import Growth, fit_growth
 from reports.projection.series import Series
-from reports.wording.formatting import listed
+from reports.tables.table import Column, Table, number, table
+from reports.wording.formatting import bounds_text, listed, rate, rate_interval, ratio
 
 SCHEMA_VERSION = 1
 """Version of projection.json. It grows when a key changes its meaning or goes."""
@@ -27,10 +31,6 @@ class Prediction(Stored):
     """Bounds are a prediction interval: where one launch is expected."""
     efficiency: Estimate
     """Throughput of a rank over that with ``efficiency_of`` ranks."""
-    hold: float
-    """The yardstick: the efficiency of the largest size used stays."""
-    ring: float
-    """The yardstick: time grows by (hosts - 1) / hosts, by least squares through all sizes used."""
     measured: float | None = None
     """What was measured there, if it was."""
 
@@ -208,7 +208,6 @@ def _throughput(growth: Growth, ranks: int, series: Series, *, error: float = 0.
 
 
 def _predict(whole: Series, series: Series, growth: Growth, ranks: int) -> Prediction:
-    used = _usable(series)
     smallest = min(series.samples_per_s)
     throughput = _throughput(growth, ranks, series)
     return Prediction(
@@ -216,17 +215,8 @@ def _predict(whole: Series, series: Series, growth: Growth, ranks: int) -> Predi
         hosts=ranks // series.ranks_per_host,
         samples_per_s=throughput,
         efficiency=throughput.times(series.time_s(smallest) / ranks),
-        hold=ranks / series.time_s(used[-1]),
-        ring=_ring(series, used, ranks),
         measured=whole.samples_per_s.get(ranks),
     )
-
-
-def _ring(series: Series, used: Sequence[int], ranks: int) -> float:
-    """Least squares of a rank's time for a sample over (hosts - 1) / hosts."""
-    crossed = np.array([1 - 1 / series.hosts(size) for size in used])
-    slope, level = np.polyfit(crossed, [series.time_s(size) for size in used], 1)
-    return float(ranks / (level + slope * (1 - 1 / series.hosts(ranks))))
 
 
 def _ratio(candidate: Growth, baseline: Growth, hosts: float) -> Estimate:
@@ -239,3 +229,59 @@ def _ratio(candidate: Growth, baseline: Growth, hosts: float) -> Estimate:
 
 def _listed(sizes: Sequence[int]) -> str:
     return listed(list(map(str, sizes)))
+
+
+EXPLANATION = "interval: where one launch is expected; efficiency: a rank's throughput over that with {base}"
+
+
+PROJECTION = (
+    Column("series", "series.series", wraps=True),
+    number("ranks", "at.ranks"),
+    number("hosts", "at.hosts"),
+    number("samples/s", "at.samples_per_s", rate),
+    number("90% interval", "at.samples_per_s", rate_interval),
+    number("efficiency", "at.efficiency.value", "{:.0%}".format),
+    number("measured", lambda row: row["at"].measured or None, rate, optional=True),
+)
+RATIOS = (
+    Column("ratio", lambda one: f"{one.candidate} / {one.baseline}"),
+    number("ranks", "ranks"),
+    number("throughput", "ratio.value", ratio),
+    number("90% interval", "ratio", lambda found: bounds_text(found.ci_low, found.ci_high)),
+)
+
+
+def projection_table(projection: Projection) -> Table:
+    """Every prediction, in groups by series."""
+    rows = [{"series": one, "at": prediction} for one in projection.series for prediction in one.predictions]
+    return table(PROJECTION, rows, group="series.series")
+
+
+def ratio_table(projection: Projection) -> Table:
+    """Every ratio of two arms; no rows where nothing is compared."""
+    return table(RATIOS, projection.ratios, group=RATIOS[0].read)
+
+
+def notes(projection: Projection) -> list[str]:
+    """What each series rests on and how its largest size was predicted, then what the columns mean."""
+    told = [_basis(one) for one in projection.series if one.predictions]
+    bases = dict.fromkeys(one.efficiency_of for one in projection.series if one.predictions)
+    ranks = " or ".join(f"{base} rank{'s' if base > 1 else ''}" for base in bases)
+    return [*told, EXPLANATION.format(base=ranks)] if told else []
+
+
+def _basis(one: SeriesProjection) -> str:
+    sizes = listed(list(map(str, one.used)))
+    check = one.check
+    if check is None:
+        return f"{one.series}: from {sizes} ranks; one size of several hosts, so nothing to check it by"
+    smaller, told = listed(list(map(str, check.from_ranks))), check.samples_per_s
+    return (
+        f"{one.series}: from {sizes} ranks; check: predicted from {smaller} ranks: {rate(told)} at {check.ranks} "
+        f"({rate_interval(told)}), measured {rate(check.measured)}"
+    )
+
+
+def refusals(projection: Projection) -> list[str]:
+    """Why series are not projected."""
+    return [f"series '{one.series}' is not projected: {one.refusal}" for one in projection.series if one.refusal]

@@ -30,8 +30,6 @@ class ArmTerms:
 
     terms: pd.DataFrame
     """``reports.conclusions.step_terms.terms_by_launch``."""
-    threads: pd.DataFrame
-    """``reports.conclusions.step_terms.threads_by_launch``."""
     quiet_s: pd.Series
     """By launch, what a step takes besides backward: the link has nothing to carry then."""
     link_bits: float
@@ -83,7 +81,6 @@ def _told(evidence: Evidence, arm: ArmSummary, link_rate: int | None) -> ArmTerm
     besides = means_by_rank(local, ["data_wait_s", "forward_s", "optimizer_s"]).values()
     return ArmTerms(
         terms=terms,
-        threads=evidence.terms.threads[arm.name],
         quiet_s=pd.concat([by_rank.mean(axis="columns") for by_rank in besides], axis="columns").sum(axis="columns"),
         link_bits=8 * max((max(link.sent_bytes, link.received_bytes) for link in arm.links), default=0.0),
         link_rate=link_rate,
@@ -162,23 +159,6 @@ def _given_back(told: ArmTerms) -> pd.Series:
     return exposed if exposed.mean() < 0 else 0 * exposed
 
 
-def _with_spare_core(told: ArmTerms) -> Bounds | str:
-    """At most: training threads no longer wait for a core. At least: the exchange's work on a core is hidden, too."""
-    kinds = {str(kind): own.droplevel("kind") for kind, own in told.threads.groupby("kind")}
-    if set(kinds) != {"sync", "local"}:
-        return "the kernel does not tell who had the core"
-    terms, waits = told.terms, pd.DataFrame({kind: own["runnable_s"] for kind, own in kinds.items()})
-    waits = waits.reindex(terms.index)
-    if waits.isna().any(axis=None):
-        return "the kernel does not tell who had the core"
-    hidden = terms["exposed_exchange"].clip(lower=0).clip(upper=kinds["sync"]["library_s"].reindex(terms.index))
-    least = waits["sync"].clip(upper=waits["local"] + _given_back(told)).clip(lower=0)
-    longest = terms["step"] - least
-    most = waits["sync"].clip(lower=waits["local"] + hidden)
-    running = kinds["local"]["running_s"].reindex(terms.index)
-    return longest.clip(upper=(terms["step"] - most).clip(lower=running)), longest
-
-
 def _with_link(rate: int, told: ArmTerms) -> Bounds | str:
     """Send the bytes at another rate.
 
@@ -227,11 +207,6 @@ SCENARIOS = (
         assumes="wrapper, hooks and threads take nothing in steps without exchange; exchange stays, and none of it had hidden "
         "behind them",
         steps=partial(_without, "library_overhead"),
-    ),
-    Scenario(
-        name="a spare core per rank",
-        assumes="training threads never wait for a core; bounds: from no more exchange hidden to all of its work on cores hidden",
-        steps=_with_spare_core,
     ),
 )
 """Those of every report."""

@@ -9,9 +9,8 @@ from typing import Any
 
 from measurement.conditions.conditions import Severity
 from measurement.conditions.differences import Difference, shown
-from measurement.judging.distances import ARITHMETICS, Sketches
+from measurement.judging.distances import ARITHMETICS, Sketches, gradient_factor
 from measurement.judging.ranks import BUFFER, named
-from measurement.judging.two_arms import gradient_factor
 from reports.scripts.equality import arithmetic, first_gradients
 from reports.scripts.script_arms import ScriptArm
 

@@ -13,9 +13,19 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from measurement.judging.distances import ARITHMETICS, Arithmetic, Sketches, arithmetic_of
+from measurement.judging.distances import (
+    ARITHMETICS,
+    Arithmetic,
+    Distances,
+    Moved,
+    Sketches,
+    arithmetic_of,
+    gradient_factor,
+    gradients_apart,
+    start_apart,
+    steps_apart,
+)
 from measurement.judging.ranks import ALIKE, BUFFER, common_names, named, ranks_apart
-from measurement.judging.two_arms import Distances, Moved, gradient_factor, gradients_apart, start_apart, steps_apart
 from measurement.plans.plan import Plan
 from measurement.records.record import LaunchRecord
 from measurement.records.script_report import ScriptReport

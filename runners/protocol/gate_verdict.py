@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from measurement.errors import joined, shortened
-from measurement.judging.distances import EXACT, FLOAT32, ROUNDING, Sketches, Tensors, rounding_of
+from measurement.judging.distances import EXACT, FLOAT32, ROUNDING, Moved, Sketches, Tensors, rounding_of, steps_apart
 from measurement.judging.ranks import APART, RankDistances, against_first, against_gradients
-from measurement.judging.two_arms import Moved, steps_apart
 from measurement.records.record import GATE_STEPS, ParityResult
 from runners.protocol.messages import CheckReport, DriftReport, ParityReport
 

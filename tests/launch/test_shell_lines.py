@@ -15,7 +15,7 @@ from measurement.plans.plan import Arm
 from measurement.plans.plan_file import check_plan
 from reports import conclude
 from reports.formats.html import HtmlReport
-from reports.formats.markdown import MarkdownReport
+from reports.formats.texts import MarkdownReport
 from runners.flags import command, values_of
 from runners.hosts.placement import Placement
 from runners.launchers import HostSlots

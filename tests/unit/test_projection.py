@@ -13,8 +13,7 @@ from measurement.errors import PlanError, RecordError
 from measurement.records.results import ResultsFolder
 from reports.compose_study import conclude_study
 from reports.projection.growth_model import fit_growth
-from reports.projection.project import Projection, project
-from reports.projection.projection_tables import notes, refusals
+from reports.projection.project import Projection, notes, project, refusals
 from reports.projection.series import Series, series_of
 from reports.schema import HostFigures
 from runners.project_command import project as command
@@ -82,8 +81,6 @@ def test_a_perfect_series_is_continued(time):
 def test_yardsticks_and_efficiency_by_hand():
     (found,) = only(RING, [32], fit_up_to=16).predictions
     assert (found.ranks, found.hosts) == (32, 4)
-    assert found.hold == pytest.approx(32 / 1.1)
-    assert found.ring == pytest.approx(32 / 1.15)
     assert found.measured == pytest.approx(32 / 1.15)
     assert found.efficiency.value == pytest.approx(found.samples_per_s.value / 32)
     assert found.samples_per_s.ci_low < found.measured < found.samples_per_s.ci_high

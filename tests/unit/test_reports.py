@@ -12,8 +12,7 @@ from measurement.plans.plan import FLOOR
 from measurement.records.results import ResultsFolder
 from reports import REGISTRY, make_report, write_reports
 from reports.base import Report
-from reports.charts.comparison_charts import charts
-from reports.charts.timeline import MAX_POINTS, pair_stride
+from reports.charts.comparison_charts import MAX_POINTS, charts, pair_stride
 from reports.formats.html import FILES as FILES_BESIDE
 from reports.formats.html import HtmlReport
 from tests.kit.changed import changed

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from measurement.judging.distances import ARITHMETICS, FLOAT32, Sketches
-from measurement.judging.two_arms import gradients_apart
+from measurement.judging.distances import ARITHMETICS, FLOAT32, Sketches, gradients_apart
 from reports.scripts.equality import arithmetic, judge_equality
 from tests.kit.results_factory import Truth
 from tests.kit.script_factory import HOROVOD, Script, one_launch, script_plan, script_records

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from reports import conclude
-from reports.statistics.speed_dependence import ratio_by_speed
+from reports.statistics.intervals import ratio_by_speed
 from reports.wording.first_screen import first_screen
 from tests.kit.results_factory import Truth, make_launch, make_plan, write_results
 

@@ -157,7 +157,7 @@ def test_where_the_verdict_flips(reported):
     assert found.findings[0].startswith("horovod-gloo against ddp-gloo: faster at one and two; ")
     assert "slower at four" in found.findings[0]
     assert found.findings[0].endswith("the verdict flips between two and four")
-    assert study_charts(found)["exposed"]["layout"]["xaxis"]["categoryarray"] == list(RATIOS)
+    assert study_charts(found)["ratios"]["layout"]["xaxis"]["categoryarray"] == list(RATIOS)
 
 
 @pytest.mark.slow

@@ -19,16 +19,11 @@ GRADIENTS = 1_000_000
 BY_NAME = {one.name: one for one in SCENARIOS}
 
 
-def told(*, link_rate=None, link_bits=8.0, waits=(2.0, 1.0), **terms):
-    """One launch: a step of 10 s, 4 of them exposed, 2 besides backward. ``waits``: with exchange, without."""
+def told(*, link_rate=None, link_bits=8.0, **terms):
+    """One launch: a step of 10 s, 4 of them exposed, 2 besides backward."""
     known = {"step": 10.0, "compute": 3.0, "data_wait": 0.5, "library_overhead": 1.5, "imbalance": 1.0, "exposed_exchange": 4.0}
-    rows = [
-        {"kind": kind, "launch": 0, "running_s": 4.0, "runnable_s": wait, "library_s": 3.0}
-        for kind, wait in zip(("sync", "local"), waits, strict=True)
-    ]
     return ArmTerms(
         terms=pd.DataFrame([known | terms]),
-        threads=pd.DataFrame(rows).set_index(["kind", "launch"]),
         quiet_s=pd.Series([2.0]),
         link_bits=link_bits,
         link_rate=link_rate,
@@ -67,8 +62,6 @@ def test_a_link_of_another_rate_by_hand(measured, rate, expected):
         ("no library overhead", {}, (8.5, 8.5)),
         ("no library overhead", {"exposed_exchange": -1.0}, (9.5, 9.5)),  # never faster than without exchange
         ("no library overhead", {"library_overhead": float("nan")}, "there is no floor to tell it from computing"),
-        ("a spare core per rank", {}, (6.0, 9.0)),  # 1 s of waiting at least; 3 s of work on cores may be hidden besides
-        ("a spare core per rank", {"waits": (9.0, 1.0)}, (4.0, 9.0)),  # never below what the training thread itself runs
     ],
 )
 def test_scenarios_by_hand(scenario, terms, expected):
@@ -101,8 +94,6 @@ def test_rates_that_are_refused(text):
 
 def test_what_is_not_known_says_why():
     assert "no bytes" in links_of(10**9, is_known=True).steps(told(link_bits=0.0))
-    nothing = replace(told(), threads=told().threads.iloc[:0])
-    assert "the kernel does not tell" in BY_NAME["a spare core per rank"].steps(nothing)
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +122,6 @@ def test_answers_to_known_truth(measured):
         "a free network": (ddp - EXPOSED_S + LATE_S, horovod - EXPOSED_S),
         "no stragglers": (ddp - LATE_S, horovod),
         "no library overhead": (ddp, horovod - OVERHEAD_S * 0.95),
-        "a spare core per rank": (ddp, horovod - HELD_S),
         "links of 1 Gbit/s": (ddp + sent_s / 2, horovod + sent_s / 2),
     }
     assert [one.scenario for one in found.what_if] == list(truth)

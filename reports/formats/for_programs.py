@@ -1,18 +1,38 @@
-"""The figures of a result for programs: comparison.prom, bencher.json, otava.csv. Trackers take theirs from here."""
+"""The figures of a result for programs: comparison.json, report.csv, comparison.prom, bencher.json, otava.csv.
+
+Trackers take theirs from here.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import isfinite
 from typing import Any
 
 from measurement.errors import in_report
 from reports.base import Report
 from reports.estimate import Estimate
-from reports.formats.csv_report import csv_bytes
 from reports.schema import Comparison, Study
-from reports.tables.figures import ARM, CASE, CHANGE, CREATED, OK, RATIO, VERDICT, ArmRow, Figure, arm_rows
+from reports.tables.figures import (
+    ARM,
+    CASE,
+    CHANGE,
+    CREATED,
+    EQUALITY,
+    IDENTITY,
+    OK,
+    OUTCOME,
+    RATIO,
+    TRAINING,
+    VERDICT,
+    ArmRow,
+    Figure,
+    arm_rows,
+    columns,
+)
 
 Labels = dict[str, str]
 
@@ -112,3 +132,36 @@ def throughputs(summary: Comparison | Study) -> Iterator[tuple[str, str, Estimat
                 yield place, "throughput", row.arm.throughput_per_s
             if row.arm.role == "candidate":
                 yield place, "throughput-ratio", row.result.ratio if row.result else None
+
+
+class CsvReport(Report):
+    """For spreadsheets and data frames; an empty field means that there is no such figure."""
+
+    file_name = "report.csv"
+
+    def render(self, summary: Comparison | Study) -> bytes:
+        points = summary.places.values()
+        figures = [Figure("point", "place")] if isinstance(summary, Study) else []
+        figures += [*IDENTITY, *RATIO, *(CASE if any(point.cases for point in points) else ARM)]
+        figures += TRAINING if any(point.training for point in points) else ()
+        figures += EQUALITY if any(point.equality for point in points) else ()
+        rows = [columns([*figures, *OUTCOME], row, unit=summary.sample_unit) for row in arm_rows(summary, by_case=True)]
+        return csv_bytes(rows[0], rows)
+
+
+def csv_bytes(columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> bytes:
+    """UTF-8 CSV with a header row; a missing value is an empty field."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, fieldnames=list(columns), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue().encode()
+
+
+class JsonReport(Report):
+    """Everything that the other reports show, unrounded; ``reports.schema.Comparison`` reads it."""
+
+    file_name = "comparison.json"
+
+    def render(self, summary: Comparison | Study) -> bytes:
+        return (summary.model_dump_json(indent=1) + "\n").encode()
