@@ -208,21 +208,23 @@ def _check(plan: Plan, records: Sequence[LaunchRecord], manifest: Manifest | Non
 
 
 def _asked(plan: Plan, records: Sequence[LaunchRecord], unit: str) -> dict[str, Any]:
-    first, batch = records[0], plan.local_batch_size * plan.micro_steps
+    first, batch, world_size = records[0], plan.local_batch_size * plan.micro_steps, plan.world_size
     if plan.are_scripts:
-        batch = samples_of_a_step([record for record in records if record.arm == plan.baseline])
+        own = [record for record in records if record.arm == plan.baseline]
+        batch, world_size = samples_of_a_step(own), max((len(record.ranks) for record in own), default=0) or world_size
     ranks = [rank for record in records for rank in record.ranks]
     hosts = dict.fromkeys(host for record in records for host in (record.hosts or [rank.host for rank in record.ranks]))
     return {
         "comparison_id": first.comparison_id,
-        **{name: getattr(plan, name) for name in ("name", "baseline", "workload", "world_size", "seed", "link")},
+        **{name: getattr(plan, name) for name in ("name", "baseline", "workload", "seed", "link")},
+        "world_size": world_size,
         "question": plan.asked_arms(),
         "sample_unit": unit,
         "device": next((rank.device for rank in ranks), plan.device),
         "hosts": list(hosts),
         "drawn_hosts": max(len(record.hosts) for record in records) if plan.nodes == "draw" else None,
         "local_batch_size": batch if plan.are_scripts else plan.local_batch_size,
-        "global_batch_size": batch * plan.world_size,
+        "global_batch_size": batch * world_size,
         "measurement": plan.measurement.model_dump(mode="json"),
     }
 

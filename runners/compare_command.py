@@ -105,8 +105,9 @@ def print_commands(plan: Plan) -> None:
         for name in chosen.arms:
             setup = compared.arms[name]
             command = setup.command(compared.inspection.placement, setup.plan.seed)
-            ranks = f"{setup.plan.world_size} rank{'s' if setup.plan.world_size > 1 else ''}"
-            print(f"{name}{f' at {point}' if point else ''}, {ranks}:", *command.splitlines(), sep="\n  ")
+            size = setup.plan.world_size
+            ranks = "" if chosen.are_scripts else f", {size} rank{'s' if size > 1 else ''}"  # which only ranks themselves know
+            print(f"{name}{f' at {point}' if point else ''}{ranks}:", *command.splitlines(), sep="\n  ")
 
 
 def read_earlier(folder: Path | None, allow_slower: str | None, *, allowed: Sequence[str] = ()) -> StoredComparison | None:

@@ -36,7 +36,7 @@ FIXED_LENGTH = ("launches", "seconds_per_launch", "steps_per_launch", "rounds")
 BY_COMMAND, BY_BACKEND, IN_TRAINING = "for arms by command", "for arms of a back end", "with training, whose blocks are epochs"
 MEANINGLESS = {
     BY_COMMAND: "transport launcher options workload_options container training points trace nodes",
-    BY_BACKEND: "ranks samples_per_step iteration_ends untimed scripts",
+    BY_BACKEND: "samples_per_step iteration_ends untimed scripts",
     IN_TRAINING: "",
 }
 """Keys of plans and arms that mean nothing in some of them, where only their default is accepted."""
@@ -130,8 +130,6 @@ class Arm(Section):
     are run by it, and this Ringside must be installed there."""
     commit: str | None = None
     """A git revision, checked out into a worktree of its own, in which the command or the ranks are started."""
-    ranks: int | None = Field(default=None, ge=1, le=MOST_RANKS)
-    """Ranks that the command starts. None: as its launcher's flags say."""
     samples_per_step: int | None = Field(default=None, ge=1)
     """Samples that each rank of a script uses in an optimizer step. None: counted in the first tensor that its loader yields."""
     iteration_ends: str | int | None = None

@@ -198,7 +198,8 @@ def warnings(
     """What a reader must know before believing the figures."""
     found = []
     for arm in (arm for arm in arms if not arm.complete):
-        ungated = ", though no launch of it came to the parity gate" if arm.parity is None else ""
+        is_ungated = arm.parity is None and not plan.are_scripts
+        ungated = ", though no launch of it came to the parity gate" if is_ungated else ""
         found.append(f"{arm.name} was interrupted; what it had measured counts{ungated}")
     for arm in arms:
         if arm.status not in ("ok", "not measured") and arm.launches:

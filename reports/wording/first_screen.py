@@ -220,10 +220,13 @@ def _same_work(place: Point) -> Mark:
     shown = [one for one in differences if not (one.is_note or one.withholds)]
     unasked = [one.field for one in shown if one.changes_work or not one.allowed]
     differ = f"{count(len(unasked), 'setting')} differ{'s' if len(unasked) == 1 else ''}"
+    unequal = equality.unequal if equality else []
+    unknown = [arm for arm in unequal if equality and equality.start[arm].verdict == "not compared"]
     found = [
         ("wrong", wrong, "The check of gradients failed in"),
         ("other work", unlike, "Other work than the baseline's is done by"),
-        ("not the same", equality.unequal if equality else [], "Not shown to train alike"),
+        ("not the same", [arm for arm in unequal if arm not in unknown], "Not shown to train alike"),
+        ("not known", unknown, "Nothing of them could be compared"),
         ("not checked", unchecked, "Gradients were not checked of"),
         (differ, unasked, "Different, though no plan or library asks for it"),
     ]

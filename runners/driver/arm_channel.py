@@ -16,6 +16,8 @@ from runners.protocol.messages import REPLIES, Command, EndedReply, ErrorReply, 
 
 POLL = timedelta(milliseconds=500)
 Expected = TypeVar("Expected", bound=Message)
+UNLIKE_S = 5.0
+"""So long after a rank has replied, others whose epochs have other numbers of steps are not waited for."""
 ENDING_S = 10.0
 """So long after one rank has come to its end the others are waited for."""
 
@@ -45,7 +47,9 @@ class ArmChannel:
         self._messages, self._diagnosis = messages, diagnosis
         self._ended_s: float | None = None
         """When the first rank was seen to have ended by itself."""
-        self._arm, self._launch, self._world_size = diagnosis.arm, diagnosis.launch, diagnosis.placement.world_size
+        self._heard_s = 0.0
+        """When a rank replied last."""
+        self._arm, self._launch = diagnosis.arm, diagnosis.launch
 
     def give(self, job: Job) -> None:
         """Put the arm's job where its ranks look for it."""
@@ -57,34 +61,36 @@ class ArmChannel:
         self._messages.set(self._arm, self._launch, command_key(self._arm, self._launch, self.number), command.model_dump_json())
         self.number += 1
 
-    def receive(self, expected: type[Expected], *, timeout_s: float) -> list[Expected]:
-        """Every rank's reply to the last command, by rank.
+    def receive(self, expected: type[Expected], *, timeout_s: float, of_s: float | None = None) -> list[Expected]:
+        """Every rank's reply to the last command, by rank. ``of_s``: the time that they had in all, where it began before.
 
         Raises:
             ArmFailed: a rank raised, died or is too late.
             ArmEnded: the arm came to its own end.
         """
-        replies = self._replies(timeout_s=timeout_s)
+        replies = self._replies(timeout_s=timeout_s, of_s=of_s or timeout_s)
         raise_if(self._diagnosis.of_errors({rank: reply for rank, reply in enumerate(replies) if isinstance(reply, ErrorReply)}))
         answers: list[Expected] = [reply for reply in replies if isinstance(reply, expected)]
         assert len(answers) == len(replies), f"{expected.__name__} expected, {replies} received"
         return answers
 
-    def _replies(self, *, timeout_s: float) -> list[Reply]:
+    def _replies(self, *, timeout_s: float, of_s: float) -> list[Reply]:
         """Wait for all ranks; a block whose replies were lost on the way is taken from what the ranks kept of it."""
         deadline = time.monotonic() + timeout_s
         number = self.number - 1
-        missing = {reply_key(self._arm, self._launch, number, rank): rank for rank in range(self._world_size)}
+        world_size, missing = None, dict[str, int]()
         heard: dict[int, Reply] = {}
         try:
-            while missing:
+            while missing or world_size is None:
+                if world_size is None and (world_size := self._diagnosis.world_size) is not None:
+                    missing = {reply_key(self._arm, self._launch, number, rank): rank for rank in range(world_size)}
                 if not self._take(missing, heard, POLL):
                     self._raise_if_dead(missing, heard)
-                if missing and time.monotonic() > deadline:
-                    raise self._diagnosis.of_silence(sorted(missing.values()), timeout_s=timeout_s)
+                if (missing or world_size is None) and time.monotonic() > deadline:
+                    raise self._diagnosis.of_silence(sorted(missing.values()), timeout_s=of_s)
         except ArmFailed as failed:
-            kept = kept_replies(self._diagnosis.processes.timings(), number=number, world_size=self._world_size)
-            if kept is None:
+            kept = kept_replies(self._diagnosis.processes.timings(), number=number, world_size=world_size or 0)
+            if not kept:
                 raise
             self.failure = failed
             return [REPLIES.validate_json(reply) for reply in kept]
@@ -103,7 +109,7 @@ class ArmChannel:
         except LaunchError as error:
             raise self._diagnosis.failed(str(error)) from error
         for place, text in found.items():
-            heard[missing.pop(place)] = REPLIES.validate_json(text)
+            heard[missing.pop(place)], self._heard_s = REPLIES.validate_json(text), time.monotonic()
         return bool(found)
 
     def _raise_if_dead(self, missing: dict[str, int], heard: dict[int, Reply]) -> None:
@@ -112,6 +118,8 @@ class ArmChannel:
         A rank that ends by itself takes its launcher with it, sooner or later: neither is a death.
         """
         raise_if(self._diagnosis.of_others())
+        if heard and time.monotonic() - self._heard_s > UNLIKE_S:
+            raise_if(self._diagnosis.of_unlike_epochs(sorted(missing.values())))
         if any(isinstance(reply, EndedReply) for reply in heard.values()):
             self._ended_s = self._ended_s or time.monotonic()
             if time.monotonic() - self._ended_s > ENDING_S:
@@ -124,7 +132,7 @@ class ArmChannel:
         elif self._diagnosis.looks_dead():
             time.sleep(SETTLE_S)
             self._take_all(missing, heard)
-            if missing:
+            if missing or not heard:
                 raise_if(self._diagnosis.of_death(heard))
 
     def _raise_if_ended(self, heard: Mapping[int, Reply]) -> None:

@@ -124,7 +124,6 @@ class ArmSession:
         self.counts_iterations = False
         self._setup, self._endpoint, self._say, self._state = setup, endpoint, say, dict(state or {})
         self._measure = setup.plan.measurement
-        self._world_size = setup.plan.world_size
         self._launch = launch
         self._folder = folder
         self._padding_bytes = padding_bytes
@@ -196,43 +195,51 @@ class ArmSession:
 
     def await_ready(self) -> list[StartedReply]:
         """Wait until all ranks and their supervisors have connected and built their models; freeze; return the first reports."""
-        left_s = self.started_s + self._measure.start_timeout_s - time.monotonic()
+        limit_s = self._measure.start_timeout_s
+        left_s = self.started_s + limit_s - time.monotonic()
         try:
-            replies = self._channel.receive(StartedReply, timeout_s=max(left_s, LEAST_WAIT_S))
+            replies = self._channel.receive(StartedReply, timeout_s=max(left_s, LEAST_WAIT_S), of_s=limit_s)
         except ArmEnded as ended:
             raise self._diagnosis.failed(
                 f"the script ends {ended.when}, within the first {COMPARED_STEPS} steps, which are compared; give it more steps",
                 excerpt=self._processes.last_words([]),
             ) from ended
         deadline = time.monotonic() + SUPERVISOR_TIMEOUT_S
-        while len(known := self._supervisors.of(self.name, self._launch)) < self._world_size:
+        while len(known := self._supervisors.of(self.name, self._launch)) < len(replies):
             if time.monotonic() > deadline:
-                missing = [rank for rank in range(self._world_size) if rank not in known]
+                missing = [rank for rank in range(len(replies)) if rank not in known]
                 raise self._diagnosis.failed(f"the supervisors of ranks {missing} have not reported", ranks=missing)
             time.sleep(0.01)
         self._diagnosis.has_reported = True
+        self._diagnosis.epoch_steps = [one.script.configuration.get("epoch.steps") for one in replies if one.script]
         self.freeze()
         return replies
 
     def exchange(self, command: Command, expected: type[Expected], *, timeout_s: float) -> Exchange[Expected]:
         """Thaw the ranks, give them a command, wait for all replies and freeze them again; see ``ArmChannel.receive``.
 
-        An arm that ends by itself is started anew, once, and given the command again.
+        An arm that ends by itself is started anew, once, and given the command again, unless all its steps are too few.
         """
+        needed = command.warmup_steps + command.steps if isinstance(command, BlockCommand) else 0
         try:
             return self._exchange(command, expected, timeout_s=timeout_s)
         except ArmEnded as ended:
+            if ended.steps is not None and ended.steps < COMPARED_STEPS + needed:
+                raise self._too_short(ended, needed) from ended
             began = time.monotonic()
             self._start_anew(ended)
             self.restarting_s += time.monotonic() - began
         try:
             return self._exchange(command, expected, timeout_s=timeout_s)
         except ArmEnded as again:
-            needed = command.warmup_steps + command.steps if isinstance(command, BlockCommand) else 0
-            raise self._diagnosis.failed(
-                f"the script ends {again.when}; a block needs {needed} behind those that are compared: give it more epochs, or set "
-                "measurement.block_steps"
-            ) from again
+            raise self._too_short(again, needed) from again
+
+    def _too_short(self, ended: ArmEnded, needed: int) -> ArmFailed:
+        """What is said of a script that ends before a block of so many steps is over."""
+        return self._diagnosis.failed(
+            f"the script ends {ended.when}; a block needs {needed} behind those that are compared: give it more epochs, or set "
+            "measurement.block_steps"
+        )
 
     def _start_anew(self, ended: ArmEnded) -> None:
         """End what is left of the arm, and bring a new start of it to where the first one was."""

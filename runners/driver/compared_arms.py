@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from measurement.agent.ringside_agent.machine.host import gpu_names
@@ -68,11 +68,13 @@ class ComparedArms:
         """All but the control, whose command is the baseline's."""
         return [setup for name, setup in self.arms.items() if self.plan.role(name) != "control"]
 
-    def learn(self, learned: Mapping[str, Learned]) -> None:
+    def learn(self, learned: dict[str, Learned]) -> None:
         """Take in what trials of commands have shown, by the arm's name: their later starts are given it."""
-        of_control = {self.plan.control_name: learned[self.plan.baseline]} if self.plan.baseline in learned else {}
-        known = {**learned, **of_control}
-        self.arms = {name: dataclasses.replace(arm, learned=known.get(name)) for name, arm in self.arms.items()}
+        baseline = learned.get(self.plan.baseline)
+        known = learned | ({self.plan.control_name: baseline} if baseline and self.plan.measurement.control else {})
+        for name, found in known.items():
+            plan = self.plan.model_copy(update={"world_size": found.ranks})
+            self.arms[name] = dataclasses.replace(self.arms[name], learned=found, plan=plan)
 
     @property
     def has_ranks_here(self) -> bool:

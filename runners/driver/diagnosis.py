@@ -53,6 +53,15 @@ class Diagnosis:
     """Whether its ranks may come to their own end: those of a script. Its agent may not arrive, and its launcher chooses hosts."""
     has_reported: bool = False
     """Whether all ranks have, in this start or an earlier one."""
+    epoch_steps: Sequence[Any] = ()
+    """By rank of a script, how many steps its loader gives an epoch; None: not known."""
+
+    @property
+    def world_size(self) -> int | None:
+        """How many ranks there are. Those of a script say so themselves, and the first to connect counts; None: none has."""
+        if not self.may_end:
+            return self.placement.world_size
+        return next((one.world_size for one in self.supervisors.of(self.arm, self.launch).values()), None)
 
     def looks_dead(self) -> bool:
         """Whether any rank or launcher has ended. Does not wait."""
@@ -63,12 +72,24 @@ class Diagnosis:
         return self.may_end and self.has_reported and set(self.processes.codes) == {0}
 
     def of_others(self) -> ArmFailed | None:
-        """Name a script's ranks that are others than it was taken to start: waited for in vain, or left out of what is timed."""
+        """Name a script's ranks that do not agree on how many they are: some would be waited for in vain, or left out."""
         if not self.may_end:
             return None
         connected = [one for one in self.supervisors.of(self.arm, self.launch).values() if not one.is_gone]
-        why = why_others(connected, self.supervisors.refused(self.arm, self.launch), ranks=self.placement.world_size)
+        why = why_others(connected, self.supervisors.refused(self.arm, self.launch))
         return self.failed(why) if why else None
+
+    def of_unlike_epochs(self, silent: Sequence[int]) -> ArmFailed | None:
+        """Name ranks that do not come to the step at which the others wait, since their epochs have other numbers of steps."""
+        known = [steps for steps in self.epoch_steps if steps is not None]
+        if len(set(known)) < 2:
+            return None
+        counts = " and ".join(map(str, sorted(set(known), reverse=True)))
+        return self.failed(
+            f"ranks take {counts} steps an epoch, so {self._who(silent)} cannot reach the step at which the others wait; give all "
+            "as many (DistributedSampler, drop_last=True), or epochs that last longer than a launch",
+            ranks=silent,
+        )
 
     def of_death(self, heard: Mapping[int, Reply]) -> ArmFailed | None:
         """Name the cause after a rank or launcher has ended and the other ranks had time to report.
@@ -125,8 +146,7 @@ class Diagnosis:
 
         Stack traces of ranks that do not answer go to their logs first.
         """
-        none_came = len(silent) == self.placement.world_size and not self.supervisors.of(self.arm, self.launch)
-        if self.may_end and none_came and not self.has_reported:
+        if self.may_end and self.world_size is None and not self.has_reported:
             why = why_silent(look_at(self.run_id, self.processes.pids))
             failed = self.failed(f"no rank reported within {timeout_s:g} s: {why}", excerpt=self.processes.last_words([]))
             failed.status = "timeout"
@@ -134,7 +154,8 @@ class Diagnosis:
         with contextlib.suppress(LaunchError):
             self.supervisors.tell(self.arm, self.launch, "trace")
             time.sleep(TRACE_S)
-        failed = self.failed(f"no answer from {self._who(silent)} within {timeout_s:g} s", ranks=silent)
+        unlike = "; do its ranks take unlike numbers of steps?" if self.may_end and len(silent) < (self.world_size or 0) else ""
+        failed = self.failed(f"no answer from {self._who(silent)} within {timeout_s:g} s{unlike}", ranks=silent)
         failed.status = "timeout"
         return failed
 
@@ -148,7 +169,7 @@ class Diagnosis:
         """Name the rank that ended first: the launcher may have ended the others. If a host is gone, that is the cause."""
         tails = self.processes.log_tails(list(silent))
         gone = self.processes.unreachable
-        lost = [rank for rank in range(self.placement.world_size) if gone and self.placement.host_of(rank) in gone]
+        lost = [rank for rank in range(self.world_size or 0) if gone and not gone.keys().isdisjoint(self._hosts([rank]))]
         first = sorted(rank for rank, at_s in silent.items() if at_s == min(silent.values()))
         later = [rank for rank in silent if rank not in first]
         what = f"{self._who(lost)} lost with the host" if lost else f"{self._who(first)} died without a word"

@@ -153,10 +153,8 @@ class Launch:
         """Run the launch. Every arm's record is written and nothing is left running, also when it is interrupted."""
         is_whole = False
         try:
-            order = shuffled(self.arms, self._rng)
-            if self.state and self.state.is_missing:
-                order.sort(key=lambda arm: arm.record.role != "baseline")  # which saves it for the others
-            if self._is_interleaved:
+            order = self._order()
+            if self._is_interleaved and order:
                 self._run(order, known=self.arms)
             else:
                 for number, arm in enumerate(order, start=1):
@@ -164,6 +162,16 @@ class Launch:
             is_whole = True
         finally:
             self._end_all(is_whole=is_whole)
+
+    def _order(self) -> list[ArmLaunch]:
+        """The arms as they are started, none where too few have passed the trial; the one that saves the first state first."""
+        if self.act is not None:
+            return self.arms
+        if self.refused and not is_comparable(self.plan, self.refused):
+            return []
+        order = shuffled(self.arms, self._rng)
+        saves = self.plan.baseline if self.state and self.state.is_missing else None
+        return sorted(order, key=lambda arm: arm.session.name != saves)
 
     def _end_all(self, *, is_whole: bool) -> None:
         """End every arm, then write every record, whatever goes wrong with one of them."""
@@ -274,7 +282,7 @@ class Launch:
 
     def _starting(self, arms: Sequence[ArmLaunch]) -> str:
         if not self._is_interleaved:
-            return f"starting {arms[0].session.name} x {arms[0].record.world_size} ranks"
+            return f"starting {arms[0].session.name}"
         ranks = sum(arm.record.world_size for arm in arms)
         compared = self.plan.compared_arms()
         floor = " and the no-op backend (the floor)" if any(arm.record.arm not in compared for arm in arms) else ""
@@ -293,6 +301,7 @@ class Launch:
 
     def _note_ready(self, arm: ArmLaunch, replies: Sequence[StartedReply]) -> None:
         arm.record.ranks = arm.ready = [reply.report for reply in replies]
+        arm.record.world_size = len(replies)
         arm.can = frozenset.intersection(*(frozenset(reply.can) for reply in replies))
         arm.record.scripts = [reply.script for reply in replies if reply.script]
         arm.record.hosts = sorted({rank.host for rank in arm.record.ranks})

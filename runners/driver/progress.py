@@ -14,9 +14,10 @@ LINE_EVERY_S = 15.0
 
 
 class LaunchProgress:
-    """Counts launches. Each measures for a known time; how long one takes to start is learnt from the first.
+    """Counts launches, and says how much time is left: of the budget, or by what a launch may take, which the first ones show.
 
-    In a study there is one for each point; the time left includes the ``later_launches`` of later points.
+    Within a launch the time left only falls. In a study there is one for each point; the time left includes the
+    ``later_launches`` of later points, but no later budget.
     """
 
     def __init__(
@@ -29,6 +30,10 @@ class LaunchProgress:
         self._launches = self._done = self._before = 0
         self._started_at = self._last_line = time.monotonic()
         self._launch_s: float | None = None
+        self._ends_at: float | None = None
+        """When all is expected to be done, by the monotonic clock; None: that is not known yet."""
+        self._budget_s: float | None = None
+        """From when it was known until all is to be done; None: launches are counted."""
         self._training_at: float | None = None
         columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.fields[left]}"))
         self._bar = Progress(*columns, console=self._console, transient=True, disable=not self._console.is_terminal)
@@ -51,11 +56,24 @@ class LaunchProgress:
         """Expect so many launches in all, those of earlier sessions included."""
         self._launches = launches - self._before
 
+    def expect_end(self, left_s: float) -> None:
+        """Expect that all is done after so many seconds: what is left of a budget."""
+        self._ends_at = time.monotonic() + left_s
+        self._budget_s = self._budget_s or left_s
+
+    def expect_start(self, seconds: float) -> None:
+        """Expect that the first launch takes so many seconds to start, as trials of its arms did."""
+        self._launch_s = self._launch_s or seconds + self._seconds
+
     def start(self, *, uncounted: str | None = None) -> None:
         """Begin a launch; ``uncounted``: what one is called that does not count, such as the rehearsal."""
         self._started_at, self._training_at = time.monotonic(), None
         counted = f"launch {self._before + self._done + 1} of {self._before + self._launches}"
         self._title = f"{self._point}{uncounted or counted}"
+        if self._budget_s is None:
+            self._ends_at = None
+            if self._launch_s is not None and uncounted is None:
+                self._expect(self._launch_s)
 
     def launch_done(self) -> None:
         """End a launch; its length is the estimate for the next ones."""
@@ -90,15 +108,32 @@ class LaunchProgress:
         to_come_s = (spent_s - self._training_at) * (of - done) / done
         self._show(done / of, f"{done} of {of} epochs", launch_s=spent_s + to_come_s)
 
+    def _expect(self, launch_s: float) -> None:
+        """Set when all is expected to be done, where this launch takes ``launch_s`` in all; never later than it was."""
+        to_come = self._launches + self._later - self._done - 1
+        ends_at = self._started_at + launch_s + to_come * (self._launch_s or launch_s)
+        self._ends_at = ends_at if self._ends_at is None else min(ends_at, self._ends_at)
+
     def _show(self, part: float, what: str, *, launch_s: float) -> None:
-        """Show how far this launch has come; without an earlier launch to go by it is expected to take ``launch_s``."""
-        left_s = max(0.0, (self._launch_s or launch_s) * (self._launches + self._later - self._done) - self._spent_s())
-        minutes, seconds = divmod(round(left_s), 60)
-        left = f"{minutes} min {seconds:02d} s left" if minutes else f"{seconds} s left"
-        completed = (self._done + part) / max(self._launches, 1)
-        self._bar.update(self._task, completed=completed, description=f"{self._title}: {what}", left=left)
+        """Show how far this launch has come, which is expected to take ``launch_s`` in all."""
+        if self._budget_s is None:
+            self._expect(launch_s)
+            completed = (self._done + part) / max(self._launches, 1)
+        else:
+            completed = 1 - self._left_s / self._budget_s
+            what = f"{completed:.0%} of the time spent"
+        self._bar.update(self._task, completed=completed, description=f"{self._title}: {what}", left=self._left())
         if not self._console.is_terminal and time.monotonic() - self._last_line > LINE_EVERY_S:
-            self._line(f"{self._title}: {what}, about {left}")
+            self._line(f"{self._title}: {what}, {self._left()}")
+
+    @property
+    def _left_s(self) -> float:
+        return max(0.0, (self._ends_at or 0.0) - time.monotonic())
+
+    def _left(self) -> str:
+        """How much time is left, in words."""
+        minutes, seconds = divmod(round(self._left_s), 60)
+        return f"about {minutes} min {seconds:02d} s left" if minutes else f"about {seconds} s left" if seconds else "nearly done"
 
     def _spent_s(self) -> float:
         return time.monotonic() - self._started_at

@@ -112,7 +112,7 @@ def try_commands(
 
     Returns the launch; the logs lie in ``folder`` where one failed. ``state``: see ``Launch``.
     """
-    alone = plan.model_copy(update={"measurement": plan.measurement.model_copy(update={"mode": "sequential"})})
+    alone = plan.model_copy(update={"measurement": plan.measurement.model_copy(update={"mode": "sequential", "control": False})})
     own: dict[str, Any] = {"placement": placement, "folder": folder, "progress": progress, "state": state}
     return _hold("trial", alone, commands, **own, act=lambda _: None)
 
@@ -264,14 +264,12 @@ def require_something_to_measure(plan: Plan, failed: Mapping[str, LaunchRecord],
     candidates = plan.arms.keys() - {plan.baseline}
     if plan.baseline not in failed and (not candidates or candidates - failed.keys()):
         return
-    excerpts = {name: record.error.excerpt for name, record in failed.items() if record.error}
-    messages = {name: "\n".join([_reason(record), *excerpts.get(name, [])]) for name, record in failed.items()}
+    messages = {name: _reason(record) for name, record in failed.items()}
     alike = {RANK.sub("", message) for message in messages.values()}
     every = len(messages) == len(plan.arms) and len(alike) == 1
     found = [f"every arm: {next(iter(messages.values()))}"] if every else [f"arm '{n}': {m}" for n, m in messages.items()]
     listed = "\n".join(found)
-    what = "trial" if plan.are_scripts else "rehearsal"
-    raise LaunchError(f"nothing was measured, since the {what} failed (its logs: {folder})\n{listed}")
+    raise LaunchError(f"nothing was measured, since the rehearsal failed (its logs: {folder})\n{listed}")
 
 
 class Passed(Written):

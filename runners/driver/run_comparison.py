@@ -31,6 +31,7 @@ from reports.formats.terminal import differences_table, shown
 from reports.launch_budget import choose_length
 from reports.schema import Comparison
 from reports.scripts.configuration import script_differences
+from reports.scripts.equality import judge_equality
 from reports.scripts.script_arms import written_files
 from reports.statistics.budget import next_analysis
 from runners.driver.arm_session import ArmSession
@@ -202,19 +203,20 @@ class ComparisonRun:
                 memory.keep(passed)
         self._note_trial(passed.notes)
         self.compared.learn(passed.learned)
+        if passed.learned and not (self.plan.measurement.rounds or self.plan.measurement.steps_per_launch):
+            self.progress.expect_start(sum(one.first_steps_s for one in passed.learned.values()))
 
     def _try(self, workload: WorkloadSetup | None) -> Passed:
-        """Hold the rehearsal of a workload, or the trial of commands; raises a ``LaunchError`` where nothing is left to measure."""
+        """Hold the rehearsal of a workload, or the trial of commands, after which it is shown what they do differently."""
         folder = self.folder.root / ("rehearsal" if workload else "trial")
         where: dict[str, Any] = {"placement": self.compared.inspection.placement, "folder": folder, "progress": self.progress}
-        if workload is None:
-            trial = try_commands(self.plan, self.compared.without_control, state=self._first_state(), **where)
-        else:
-            trial = rehearse(self.plan, workload, on_gpus=self.compared.are_on_gpus, **where)
-        self._refused = trial.failed
-        require_something_to_measure(self.plan, self._refused, folder=folder)
         if workload is not None:
-            return Passed(notes=trial.notes, learned={})
+            rehearsal = rehearse(self.plan, workload, on_gpus=self.compared.are_on_gpus, **where)
+            self._refused = rehearsal.failed
+            require_something_to_measure(self.plan, self._refused, folder=folder)
+            return Passed(notes=rehearsal.notes, learned={})
+        trial = try_commands(self.plan, self.compared.without_control, state=self._first_state(), **where)
+        self._refused = trial.failed
         records = [arm.record for arm in trial.arms]
         self._tell_differences(records)
         return Passed(notes=trial.notes, learned={one.arm: Learned.of(one) for one in records if one.status == "ok"})
@@ -276,6 +278,7 @@ class ComparisonRun:
         """Have the next launch as long as chosen; as the last one, where another would not help."""
         if choice is not None:
             self.history.note_choice(choice)
+            self.progress.expect_end(choice.left_s)
             self._limit = RoundLimit(rounds=choice.rounds, budget_s=choice.left_s)
 
     def _must_stop(self, number: int) -> bool:
@@ -356,17 +359,19 @@ class ComparisonRun:
         return self.folder.events_folder(arm, run)
 
     def _tell_differences(self, records: Sequence[LaunchRecord]) -> None:
-        """Show which files scripts write, and what all of them do differently, unless it was shown before in this session."""
+        """Show which files scripts write, what all do differently, and whether they train alike, unless that was shown before."""
         for note in () if self._told else written_files(records):
             self.progress.show(shown(note))
         known = {record.arm for record in records}
-        if any(setup.name not in known for setup in self.compared.without_control):
+        failed = [record.arm for record in records if record.status != "ok"]
+        if any(arm.name not in known for arm in self.compared.without_control) or not is_comparable(self.plan, failed):
             return
         differences = script_differences(records, allow=self.plan.allow)
         told = repr([(one.field, one.sentence) for one in differences])
         if told != self._told and any(record.scripts for record in records):
             self._told = told
             self.progress.show(differences_table(differences))
+            self.progress.show(shown(judge_equality(self.plan, records).sentence))
 
     def _complete_launches(self) -> set[int]:
         """Return the launches in which every arm has a record and none was interrupted."""

@@ -84,16 +84,12 @@ class Placement:
         """Return the host of a rank, in the order in which every launcher fills hosts."""
         return next(host for host, ranks in place_ranks(self.hosts, self.world_size).items() if rank in ranks)
 
-    def for_ranks(self, world_size: int, *, keep_hosts: bool) -> Placement:
-        """Return the placement of an arm with all ranks or fewer, which fill the hosts in their order.
-
-        ``keep_hosts``: its launcher chooses among the hosts, so those without ranks stay.
-        """
+    def for_ranks(self, world_size: int) -> Placement:
+        """Return the placement of an arm with all ranks or fewer, which fill the hosts in their order."""
         if world_size == self.world_size:
             return self
         placed = place_ranks(self.hosts, world_size)
-        hosts = (HostSlots(host=host, slots=len(ranks)) for host, ranks in placed.items())
-        return replace(self, hosts=tuple(entry for entry in hosts if entry.slots or keep_hosts))
+        return replace(self, hosts=tuple(HostSlots(host=host, slots=len(ranks)) for host, ranks in placed.items() if ranks))
 
     @property
     def threads_per_rank(self) -> int:
@@ -119,7 +115,7 @@ def with_hosts(content: Mapping[str, Any]) -> dict[str, Any]:
         listed = ",".join(listed)
     if has_commands(content):
         own = named_hosts(listed) if isinstance(listed, str) else hosts_of_commands(content)
-        return with_ranks(content, hosts=own) | ({"hosts": listed or ",".join(map(str, own))} if own else {})
+        return with_world_size(content, hosts=own) | ({"hosts": listed or ",".join(map(str, own))} if own else {})
     if isinstance(listed, str) and "world_size" not in content:
         content["world_size"] = sum(entry.slots for entry in named_hosts(listed))
     return content
@@ -136,7 +132,7 @@ def named_hosts(listed: str) -> tuple[HostSlots, ...]:
 
 
 def planned_hosts(plan: Plan) -> tuple[HostSlots, ...]:
-    """Return the hosts that take ranks, with as many slots as ranks.
+    """Return the hosts that take ranks, with as many slots as ranks; for commands all, with their slots.
 
     Raises:
         HostfileError: they cannot be read, or have fewer slots than the plan has ranks.
@@ -144,8 +140,10 @@ def planned_hosts(plan: Plan) -> tuple[HostSlots, ...]:
     """
     if plan.hosts is None:
         return (HostSlots(host=HERE, slots=plan.world_size),)
-    placed = place_ranks(named_hosts(plan.hosts), plan.world_size)
-    hosts = tuple(HostSlots(host=host, slots=len(ranks)) for host, ranks in placed.items() if ranks or plan.are_scripts)
+    hosts = named_hosts(plan.hosts)
+    if not plan.are_scripts:  # whose launchers choose among them
+        placed = place_ranks(hosts, plan.world_size)
+        hosts = tuple(HostSlots(host=host, slots=len(ranks)) for host, ranks in placed.items() if ranks)
     local = [entry.host for entry in hosts if entry.host.lower() == HERE or entry.host.startswith("127.")]
     if local and len(hosts) > 1:
         raise PlanError(f"hosts names '{local[0]}' beside others, which do not find this machine by that; give its name or address")
@@ -174,38 +172,26 @@ def has_commands(content: Mapping[str, Any]) -> bool:
     return bool(_commands(content))
 
 
-def with_ranks(content: Mapping[str, Any], *, hosts: Sequence[HostSlots]) -> dict[str, Any]:
-    """Return a plan's unchecked content with the ranks of each command, and the largest number of them as its ``world_size``.
+def with_world_size(content: Mapping[str, Any], *, hosts: Sequence[HostSlots]) -> dict[str, Any]:
+    """Return a plan's unchecked content with as many ranks as its largest command starts by its flags; 1 where none says.
+
+    How many there are in truth, the ranks say when they have started.
 
     Raises:
-        PlanError: a command does not say how many ranks it starts, and nobody else does.
+        PlanError: a command cannot be read, or another number is given.
     """
-    arms = {name: _counted(name, arm, hosts=len(hosts) or 1) for name, arm in _commands(content).items()}
-    most = max(arm["ranks"] for arm in arms.values())
-    given = content.get("world_size", most)
-    if given != most:
+    counts = [ranks_of(_read(name, arm), hosts=len(hosts) or 1) for name, arm in _commands(content).items()]
+    most = max((count for count in counts if count), default=None)
+    given = content.get("world_size", most or 1)
+    if most and given != most:
         raise PlanError(f"world_size {quoted(given)} is not what the commands start, which is {most}; leave it out")
-    return {**content, "arms": {**content["arms"], **arms}, "world_size": most}
+    return {**content, "world_size": given}
 
 
 def _commands(content: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     arms = content.get("arms")
     found = arms.items() if isinstance(arms, Mapping) else ()
     return {name: arm for name, arm in found if isinstance(arm, Mapping) and isinstance(arm.get("command"), str)}  # type: ignore[misc]
-
-
-def _counted(name: str, arm: Mapping[str, Any], *, hosts: int) -> dict[str, Any]:
-    line = _read(name, arm)
-    counted = ranks_of(line, hosts=hosts)
-    ranks = arm.get("ranks") or counted
-    if ranks is None:
-        why = "is no launcher that Ringside knows" if line.kind is None else "gives no number of ranks by its flags"
-        raise PlanError(
-            f"arm '{name}': '{line.words[0]}' {why}, so how many ranks it starts must be said: ranks: 2 in the arm, or --ranks 2"
-        )
-    if not isinstance(ranks, int) or ranks < 1:
-        raise PlanError(f"arm '{name}': ranks = {quoted(ranks)}: a whole number of at least 1 is expected")
-    return {**arm, "ranks": ranks}
 
 
 def _read(name: str, arm: Mapping[str, Any]) -> CommandLine:
@@ -226,7 +212,7 @@ def hosts_of_commands(content: Mapping[str, Any]) -> tuple[HostSlots, ...]:
         if not line.launchers or line.kind == TORCHRUN:
             continue
         listed = _listed(line, Path(arm.get("directory") or "."))
-        lack = int(arm.get("ranks") or ranks_of(line) or 0) - sum(entry.slots for entry in listed)
+        lack = (ranks_of(line) or 0) - sum(entry.slots for entry in listed)
         for number, entry in enumerate(listed):
             more = lack if number == 0 and lack > 0 else 0  # ranks that share cores, as its own flags allow
             most[entry.host] = max(most.get(entry.host, 0), entry.slots + more)

@@ -125,7 +125,7 @@ class LaunchedArm(ArmSpec):
 
     def placement(self, whole: Placement) -> Placement:
         """Return where its ranks run, of the placement of the whole plan."""
-        return whole.for_ranks(self.plan.world_size, keep_hosts=self.launcher.chooses_hosts)
+        return whole if self.launcher.chooses_hosts else whole.for_ranks(self.plan.world_size)
 
     def command(self, whole: Placement, seed: int) -> str:
         """Return the shell line that stands for it, which runs by itself with the same settings; for several hosts, one for each.

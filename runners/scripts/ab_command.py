@@ -54,7 +54,6 @@ BY_ARM: dict[Flag, str] = {
     for arm in ("a", "b")
 }
 OF_BOTH = (
-    _arm("ranks", help="Ranks that each command starts. Default: as its launcher's flags say."),
     _arm("samples_per_step"),
     _arm("iteration_ends"),
     _arm("untimed"),

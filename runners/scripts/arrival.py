@@ -86,24 +86,20 @@ def why_silent(seen: Sequence[SeenPython]) -> str:
     return "no Python of it was seen; is it the right command?"
 
 
-def why_others(connected: Sequence[SupervisedRank], refused: Sequence[SupervisedRank], *, ranks: int) -> str | None:
-    """Say what those that did connect tell of it; None where it is nothing unusual. Pure."""
-    others = [one for one in (*connected, *refused) if one.world_size != ranks] or refused
-    if not others:
+def why_others(connected: Sequence[SupervisedRank], refused: Sequence[SupervisedRank]) -> str | None:
+    """Say how those that did connect do not fit together; None where they do. Pure."""
+    counts = sorted({one.world_size for one in (*connected, *refused)})
+    if len(counts) > 1:
+        return (
+            f"its processes do not agree how many ranks they are ({counts[0]} and {counts[-1]}), and only a part would be timed; "
+            "start them all by one launcher, which tells each its rank"
+        )
+    if not refused:
         return None
-    counted = others[0].world_size
-    if counted == ranks:
-        return (
-            f"several processes of it take themselves for rank {others[0].rank} of {counted}, and one of them would be timed; "
-            "start them by a launcher that tells each its rank, such as torchrun, horovodrun or mpirun"
-        )
-    said = f"say so: --ranks {counted}, or in a plan's arm ranks: {counted}"
-    if counted == 1:
-        return (
-            f"a process of it takes itself for rank 0 of 1, and {ranks} ranks were expected; if the script is to have several, "
-            f"start it by the launcher that it is written for; if not, {said}"
-        )
-    return f"its ranks say that they are {counted}, and {ranks} {'was' if ranks == 1 else 'were'} expected; {said}"
+    return (
+        f"several processes of it take themselves for rank {refused[0].rank} of {refused[0].world_size}, and one of them would be "
+        "timed; start them by a launcher that tells each its rank, such as torchrun, horovodrun or mpirun"
+    )
 
 
 def first_traceback(log: str) -> list[str]:

@@ -56,7 +56,6 @@ def _resolved(name: str, arm: Arm, plan: Plan) -> LaunchedArm:
         place = resolve_place(name, arm, plan, file=None if moves else line.script)
         if place.repository and (named := next((word for word in line.words if word.startswith(f"{place.repository}/")), None)):
             raise PlanError(f"'{named}' lies where it is, and not in the commit; name it from '{place.typed_in}'")
-        world_size = arm.ranks or plan.world_size
         launcher = UsersCommand(line=line, inherited=_inherited(place, line), seed_flag=plan.scripts.seed_flag)
         if not launcher.is_in_container:
             _require_programs(launcher, place, python=arm.python)
@@ -66,14 +65,14 @@ def _resolved(name: str, arm: Arm, plan: Plan) -> LaunchedArm:
         return LaunchedArm(
             name=name,
             arm=arm,
-            plan=plan.model_copy(update={"world_size": world_size}),
+            plan=plan,
             launcher_reference=line.kind or Path(line.words[0]).name,
             recorded=place.recorded,
             place=place,
             backend=OfScript(transport=None),
             launcher=launcher,
             variables=WHILE_STOPPED | freed | threads,
-            agent=asked | {"python": sys.executable, "ranks": world_size, **lists_for_agent()},
+            agent=asked | {"python": sys.executable, **lists_for_agent()},
             sources=_sources(name, place, line),
             may_end=True,
         )

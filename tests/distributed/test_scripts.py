@@ -28,6 +28,14 @@ LONGEST_S = 600
 """For a comparison on a machine that others use."""
 
 
+@pytest.fixture(autouse=True, scope="module")
+def cache(tmp_path_factory):
+    """No command was tried before."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 def ab(*typed, out, cwd=SCRIPTS, code=0, start_timeout_s=120, **options):
     """What is typed is compared, and ends with this exit code; nothing of it is left."""
     short = (*SHORT, "--set", f"measurement.start_timeout_s={start_timeout_s}")
@@ -51,7 +59,7 @@ def ringside_in(folder, *arguments, **options):
 
 
 @pytest.fixture(scope="module")
-def compared(tmp_path_factory):
+def compared(cache, tmp_path_factory):
     """Horovod against DDP, which comes to its end after 26 steps: what was typed, what was said, and the folder."""
     typed = (HOROVODRUN, f"{TORCHRUN} --steps 26", "--name-a", "hvd", "--name-b", "ddp", "--launches", "1", "--steps", "12")
     typed = (*typed, "--freed-memory", "keep")
@@ -80,7 +88,14 @@ def test_horovod_and_ddp_are_compared_as_they_are_typed(compared):
     assert set(ran.folder.losses(records["ddp"])["step"]) >= set(range(5))
     assert found["equality"]["start"]["ddp"]["verdict"].startswith("equal")
     assert "library" in {one["field"] for one in found["differences"]}
-    assert said.index("What the scripts do differently") < said.index("measuring blocks")
+    order = (
+        "trial: starting hvd",
+        "trial: starting ddp",
+        "What the scripts do differently",
+        "ddp trains as hvd",
+        "launch 1 of 1: ",
+    )
+    assert sorted(order, key=said.index) == list(order)
 
 
 @needs_horovod
@@ -121,20 +136,22 @@ def test_a_changed_script_or_another_command_is_not_mixed_in(tmp_path):
         short = [*SHORT, "--set", "measurement.start_timeout_s=120", "-o", "out"]
         command = [sys.executable, "-m", "runners.cli", "ab", *typed, *short]
         own = environment() | {"PYTHONPATH": str(REPOSITORY)}
-        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=own) as process:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=own) as process:
             try:
                 wait_until((out / "launch-001").exists, seconds=LONGEST_S)
                 process.send_signal(signal.SIGINT)
-                _, told = process.communicate(timeout=120)
+                shown, told = process.communicate(timeout=120)
             finally:
                 process.kill()
     assert process.returncode == 130, told
+    assert "one launch cannot tell" in shown and "parity gate" not in (out / "report.md").read_text()
     assert "ringside: interrupted; go on with: ringside ab 'python either.py' 'python either.py --seed 2'" in told
     ab(*typed, "--set", "measurement.block_s=1", out=out, cwd=tmp_path, code=2)
     script.write_text(script.read_text() + "# changed\n")
     refused = ab(*typed, out=out, cwd=tmp_path, code=2).done.stderr
     assert "was measured in another environment (a/either.py: " in refused
     ran = ab(*typed, "--resume-elsewhere", out=out, cwd=tmp_path)
+    assert "trial: starting a" in ran.done.stderr, "the script is another one now"
     assert set(ran.launches) == {(launch, arm) for launch in (0, 1) for arm in "ab"}
     for (launch, arm), record in ran.launches.items():
         assert record.padding_bytes == ran.launches[launch, "a"].padding_bytes
@@ -151,11 +168,10 @@ def test_what_goes_wrong_is_told_with_what_to_do(tmp_path):
         "crashes": {"command": f"{ALONE} --crash-at 7"},
         "short": {"command": f"{ALONE} --steps 8"},
         "shorter": {"command": f"{ALONE} --steps 3"},
-        "counts": {"command": ALONE, "ranks": 2},
-        "hides": {"command": f"sh -c 'exec {TORCHRUN}'", "ranks": 1},
+        "hides": {"command": f"sh -c 'exec {TORCHRUN}'"},
         "spawns": {"command": "python agent_cases.py spawns"},
-        "twice": {"command": f"sh -c '{ALONE} & exec {ALONE}'", "ranks": 1},
-        "unstarted": {"command": "env -i sh -c 'exit 3'", "ranks": 1},
+        "twice": {"command": f"sh -c '{ALONE} & exec {ALONE}'"},
+        "unstarted": {"command": "env -i sh -c 'exit 3'"},
     }
     arms = {name: {"directory": str(SCRIPTS), **arm} for name, arm in commands.items()}
     measurement = {"launches": 2, "rounds": 1, "block_steps": 4, "control": False, "start_timeout_s": 120}
@@ -165,20 +181,37 @@ def test_what_goes_wrong_is_told_with_what_to_do(tmp_path):
         done = ringside_in(tmp_path, "compare", plan, "-o", "out")
     assert done.returncode == 1, done.stderr
     records = Compared(done, ResultsFolder(tmp_path / "out")).records
-    assert records["well"].status == "ok"
+    ran = {name: record.world_size for name, record in records.items() if record.status == "ok"}
+    assert ran == {"well": 1, "hides": 2, "spawns": 2}, "ranks say how many they are"
     messages = {name: record.error.message for name, record in records.items() if record.error}
-    assert messages.keys() == commands.keys() - {"well"}
+    assert messages.keys() == commands.keys() - {"well", "hides", "spawns"}
     assert "ValueError: the disk of the user is full, at either.py:" in messages["crashes"]
     assert any(">" in line and "raise ValueError" in line for line in records["crashes"].error.excerpt)
     assert "the script ends after 8 steps; a block needs 6 behind those that are compared" in messages["short"]
+    assert records["short"].script_starts == 1, "another start would end as early"
     assert "ends after 3 steps, within the first 5 steps, which are compared" in messages["shorter"]
-    assert "takes itself for rank 0 of 1, and 2 ranks were expected" in messages["counts"]
-    for name in ("hides", "spawns"):
-        assert messages[name] == "its ranks say that they are 2, and 1 was expected; say so: --ranks 2, or in a plan's arm ranks: 2"
     assert messages["twice"].startswith("several processes of it take themselves for rank 0 of 1, and one of them would be timed")
-    assert all(records[name].blocks == [] for name in ("counts", "hides", "spawns", "twice")), "no part of a job is timed"
+    assert records["twice"].blocks == [], "no part of a job is timed"
     assert "the launcher ended with code 3" in messages["unstarted"]
     assert "no further launches: nothing is left to compare" in done.stderr
+
+
+@needs_horovod
+@pytest.mark.costly
+def test_ranks_whose_epochs_have_unlike_numbers_of_steps_are_told_so(tmp_path):
+    typed = (f"{HOROVODRUN} --unlike-shards", f"{TORCHRUN} --unlike-shards", "--launches", "1", "--steps", "40")
+    for record in ab(*typed, out=tmp_path / "out", code=1).records.values():
+        assert record.error.message.startswith("ranks take 24 and 21 steps an epoch, so rank 1 cannot reach the step at which")
+
+
+@pytest.mark.costly
+def test_where_the_trial_fails_no_launch_is_spent_and_nothing_is_said_of_what_was_not_measured(tmp_path):
+    ran = ab(f"{ALONE} --crash-at 3", ALONE, "--launches", "2", "--steps", "4", out=tmp_path / "out", code=1)
+    said = ran.done.stderr + ran.done.stdout
+    assert "trial: a failed: rank 0: ValueError: the disk of the user is full" in said
+    assert "starting 2 arms" not in said and "launch 2 of 2" not in said
+    assert "nothing differently" not in said and "same work: not known" in said
+    assert (ran.records["a"].status, [record.ranks for record in ran.records.values()]) == ("failed", [[], []])
 
 
 @pytest.mark.costly
@@ -239,4 +272,4 @@ def test_check_tells_what_a_plan_of_commands_starts(tmp_path):
     plan.write_text(yaml.safe_dump({"name": "n", "baseline": "a", "arms": {"a": arm}}))
     done = ringside_here("check", plan)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"a, 2 ranks:\n  cd {SCRIPTS} && ") and done.stdout.endswith("no problems found\n")
+    assert done.stdout.startswith(f"a:\n  cd {SCRIPTS} && ") and done.stdout.endswith("no problems found\n")

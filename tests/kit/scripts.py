@@ -37,7 +37,6 @@ class ScriptDriver:
             "arm": self.arm,
             "launch": 0,
             "python": sys.executable,
-            "ranks": ranks,
             **settings,
         }
         self._log, self._number = folder / "log", 0

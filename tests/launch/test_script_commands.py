@@ -231,8 +231,9 @@ def plan_of(folder, *, measurement=None, **commands):
 
 
 def test_ranks_and_world_size_come_from_the_commands(tmp_path):
-    plan = plan_of(tmp_path, a="torchrun --nproc-per-node 2 t.py", b={"command": "bash run.sh", "ranks": 3})
-    assert (plan.world_size, {name: arm.ranks for name, arm in plan.arms.items()}) == (3, {"a": 2, "b": 3})
+    assert plan_of(tmp_path, a="bash run.sh").world_size == 1, "its ranks say how many they are"
+    plan = plan_of(tmp_path, a="torchrun --nproc-per-node 2 t.py", b="bash run.sh")
+    assert plan.world_size == 2
     measure = plan.measurement
     assert (plan.hosts, plan.workload, measure.floor, measure.local_every) == (None, "script", False, 0)
 
@@ -246,7 +247,7 @@ def test_hosts_come_from_the_commands():
     found = hosts("horovodrun -np 2 -H host1:1,host2:1 python t.py", "mpirun -np 4 -H host2:2,host3 python t.py")
     assert found["hosts"] == "host1:1,host2:3,host3:1"
     assert "hosts" not in hosts("horovodrun -np 2 -H localhost:2 python t.py", torchrun)
-    assert hosts(torchrun, hosts="host1:2,host2:2")["arms"]["0"]["ranks"] == 4
+    assert hosts(torchrun, hosts="host1:2,host2:2")["world_size"] == 4
     with pytest.raises(HostfileError, match="-H of 'horovodrun' host 1"):
         hosts("horovodrun -np 2 -H a:b:c python t.py")
 
@@ -254,16 +255,10 @@ def test_hosts_come_from_the_commands():
 @pytest.mark.parametrize(
     ("arm", "message"),
     [
-        (
-            {"command": "bash run.sh"},
-            "arm 'a': 'bash' is no launcher that Ringside knows, so how many ranks it starts must be said",
-        ),
-        ({"command": "srun python t.py"}, "'srun' gives no number of ranks by its flags"),
-        ({"command": "torchrun t.py", "ranks": "two"}, "ranks = 'two': a whole number"),
         ({"command": "torchrun t.py", "backend": "ddp"}, "backend 'ddp' and a command are both given"),
         ({"command": "torchrun t.py", "untimed": "all"}, "untimed = 'all'"),
         ({"command": "torchrun t.py", "samples_per_step": 0}, "samples_per_step = 0"),
-        ({"command": "no-such-launcher t.py", "ranks": 1}, "'no-such-launcher' is not on PATH; activate its environment"),
+        ({"command": "no-such-launcher t.py"}, "'no-such-launcher' is not on PATH; activate its environment"),
         ({"command": f"{sys.executable} none.py"}, "'none.py' is not in"),
         ({"command": f"{sys.executable} t.py", "directory": "/no/such"}, "directory '/no/such' is not a folder"),
         ({"command": f"{sys.executable} t.py", "python": "/no/python"}, "python '/no/python' is no program that can be run"),
@@ -289,7 +284,6 @@ def test_bad_input_is_refused_with_what_to_do(tmp_path, arm, message):
         (["torchrun t.py", "torchrun t.py", "--name-a", "x", "--name-b", "x"], "both arms are named 'x'"),
         (["torchrun t.py", "torchrun t.py", "--assert-not-slower", "much"], "--assert-not-slower 'much' is no share"),
         (["torchrun t.py", "torchrun t.py", "--untimed", "all"], "--untimed 'all' is not known; use nothing or evaluation"),
-        (["bash a.sh", "bash b.sh"], "ranks: 2 in the arm, or --ranks 2"),
         (["torchrun t.py", "torchrun t.py", "--set", "scripts.loss_margin=0"], "loss_margin = 0"),
         (["torchrun t.py", "torchrun t.py", "--minutes", "1", "--steps", "9"], "minutes and steps_per_launch are both given"),
     ],
@@ -396,12 +390,9 @@ def test_ranks_that_count_otherwise_are_told():
     def rank(number, world_size):
         return SupervisedRank(rank=number, world_size=world_size, host="h", pid=number, clock_behind_s=0.0)
 
-    assert why_others([rank(0, 2), rank(1, 2)], [], ranks=2) is None
-    asked = "its ranks say that they are 4, and 2 were expected; say so: --ranks 4, or in a plan's arm ranks: 4"
-    assert why_others([rank(0, 4)], [], ranks=2) == asked
-    assert "they are 2, and 1 was expected" in why_others([rank(0, 2)], [], ranks=1)
-    assert "takes itself for rank 0 of 1, and 2 ranks were expected" in why_others([rank(0, 1)], [rank(0, 1)], ranks=2)
-    assert "several processes of it take themselves for rank 0 of 1" in why_others([rank(0, 1)], [rank(0, 1)], ranks=1)
+    assert why_others([rank(0, 2), rank(1, 2)], []) is None
+    assert "do not agree how many ranks they are (1 and 2)" in why_others([rank(0, 1), rank(1, 2)], [])
+    assert "several processes of it take themselves for rank 0 of 1" in why_others([rank(0, 1)], [rank(0, 1)])
 
 
 def test_what_a_launcher_says_has_a_remedy():

@@ -104,7 +104,7 @@ def test_a_dry_run_shows_each_arms_command_and_starts_nothing(tmp_path):
     (tmp_path / "scripts.yaml").write_text(yaml.safe_dump({"name": "s", "baseline": "a", "arms": arms}))
     plan = write_plan(tmp_path, arms={"ddp": {"backend": "ddp"}, "f": {"backend": "fsdp2"}})
     done = ringside_here("compare", tmp_path / "scripts.yaml", "--dry-run")
-    assert done.stdout.splitlines()[0] == "a, 2 ranks:" and f"cd {tmp_path} && " in done.stdout
+    assert done.stdout.splitlines()[0] == "a:" and f"cd {tmp_path} && " in done.stdout
     assert all(f"torchrun --nproc-per-node 2 {train} --name '{name} b'\n" in done.stdout for name in "ab")
     done = ringside_here("compare", plan, "--dry-run", "-o", tmp_path / "out")
     assert (done.returncode, [line for line in done.stdout.splitlines() if line[0] != " "]) == (0, ["ddp, 2 ranks:", "f, 2 ranks:"])

@@ -81,7 +81,7 @@ def test_allow_is_for_such_arms_and_changes_no_digest():
         ({"command": "python x.py", "workload": "digits"}, "an arm by command brings its own work; leave workload out"),
         ({"command": "python x.py", "launcher": "mpirun"}, "launcher means nothing for arms by command; leave it out"),
         ({"command": "python x.py", "options": {"a": 1}}, "options means nothing for arms by command"),
-        ({"backend": "ddp", "ranks": 2}, "ranks means nothing for arms of a back end; leave it out"),
+        ({"backend": "ddp", "samples_per_step": 2}, "samples_per_step means nothing for arms of a back end; leave it out"),
     ],
 )
 def test_what_means_nothing_for_an_arm_is_refused_and_was_ignored(arm, message):
@@ -231,10 +231,10 @@ def test_unlike_work_gets_no_verdict_unless_it_is_allowed(tmp_path, allow, verdi
 @pytest.mark.process
 def test_a_command_of_a_commit_starts_in_its_worktree(repository, monkeypatch):
     monkeypatch.chdir(repository)
-    asked = {"command": f"{sys.executable} train.py", "commit": "v1", "ranks": 1}
+    asked = {"command": f"{sys.executable} train.py", "commit": "v1"}
 
     def resolved(**changes):
-        arms = {"a": {**asked, **changes}, "b": {"command": f"{sys.executable} train.py", "ranks": 1}}
+        arms = {"a": {**asked, **changes}, "b": {"command": f"{sys.executable} train.py"}}
         return resolve_scripts(check_plan({"name": "n", "world_size": 1, "baseline": "b", "arms": arms}, source="test"))["a"]
 
     setup = resolved()

@@ -24,7 +24,6 @@ class Settings(NamedTuple):
     launch: int
     start: int = 0
     python: str = ""
-    ranks: int = 0
     samples_per_step: int | None = None
     iteration_ends: str | int | None = None
     untimed: str = "nothing"

@@ -1,9 +1,11 @@
 """A small script of a user's, under Horovod, DDP or alone, that may end, crash or never step; it knows nothing of Ringside."""
 
 import argparse
+import contextlib
 import time
 
 import torch
+from torch.distributed.algorithms.join import Join
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
@@ -14,6 +16,7 @@ parser.add_argument("--seed", type=int, default=1)
 parser.add_argument("--crash-at", type=int)
 parser.add_argument("--never-step", action="store_true")
 parser.add_argument("--no-loader", action="store_true")
+parser.add_argument("--unlike-shards", action="store_true")
 given = parser.parse_args()
 
 rank, size = 0, 1
@@ -29,6 +32,8 @@ torch.manual_seed(7)
 data = TensorDataset(torch.randn(256, 16), torch.randint(0, 4, (256,)))
 sampler = DistributedSampler(data, num_replicas=size, rank=rank)
 loader = [data[:8]] * 16 if given.no_loader else DataLoader(data, batch_size=8, sampler=sampler)
+if given.unlike_shards:
+    loader = DataLoader(torch.utils.data.Subset(data, range(8 * (24 - 3 * rank))), batch_size=8)
 torch.manual_seed(given.seed)
 model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -39,15 +44,18 @@ elif given.by == "ddp":
     model = torch.nn.parallel.DistributedDataParallel(model)
 steps = 0
 while steps < given.steps:
-    for inputs, targets in loader:
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(inputs), targets).backward()
-        if given.never_step:
-            time.sleep(0.1)
-        else:
-            optimizer.step()
-        steps += 1
-        if steps == given.crash_at:
-            raise ValueError("the disk of the user is full")
-        if steps == given.steps:
-            break
+    with Join([model]) if given.unlike_shards and given.by == "ddp" else contextlib.nullcontext():
+        for inputs, targets in loader:
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(inputs), targets).backward()
+            if given.never_step:
+                time.sleep(0.1)
+            else:
+                optimizer.step()
+            steps += 1
+            if steps == given.crash_at:
+                raise ValueError("the disk of the user is full")
+            if steps == given.steps:
+                break
+    if given.unlike_shards and given.by == "horovod":
+        hvd.join()
