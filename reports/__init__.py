@@ -44,25 +44,16 @@ def conclude(folder: ResultsFolder, *, links: Links | None = None) -> Comparison
     Raises:
         RecordError: the folder is missing or damaged, or holds no record.
     """
-    from reports.compose_comparison import compare
+    from reports.compose_comparison import Besides, compare
     from reports.conclusions.steps import read_steps
 
     plan = folder.read_plan()
     records = folder.records()
     if not records:
         raise RecordError(f"'{folder.root}' holds no launch record yet; run 'ringside compare' with this folder first")
-    steps, host_use = read_steps(folder, records), folder.host_use(records)
     losses = {(record.launch, record.arm): folder.losses(record) for record in records if record.scripts and record.status == "ok"}
-    return compare(
-        plan,
-        records,
-        steps,
-        host_use=host_use,
-        manifest=folder.manifest(),
-        losses=losses,
-        traces=folder.traces(),
-        links=links,
-    )
+    besides = Besides(host_use=folder.host_use(records), manifest=folder.manifest(), losses=losses, traces=folder.traces())
+    return compare(plan, records, read_steps(folder, records), besides=besides, links=links)
 
 
 def write_reports(folder: ResultsFolder, *, earlier: StoredComparison | None = None) -> Comparison:

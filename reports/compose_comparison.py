@@ -6,6 +6,7 @@ The same records and steps give the same comparison. Every report renders it, no
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
@@ -48,34 +49,44 @@ from reports.wording.training_sentences import NO_CONTROL, training_findings, tr
 BLOCK_COLUMNS = ["launch", "turn", "round", "arm", "kind", "case", "throughput_per_s", *THROUGHPUT]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Besides:
+    """What is stored of a comparison beside its records and steps."""
+
+    host_use: pd.DataFrame | None = None
+    """``measurement.records.results.ResultsFolder.host_use``; None: not known."""
+    manifest: Manifest | None = None
+    """For where the time went; None: no driver ran it. Figures do not depend on it."""
+    losses: Mapping[tuple[int, str], pd.DataFrame] = field(default_factory=dict)
+    """Of scripts, by launch and arm (``measurement.records.results.ResultsFolder.losses``)."""
+    traces: Traces | None = None
+    """None: there are none."""
+
+
 def compare(
     plan: Plan,
     records: Sequence[LaunchRecord],
     steps: Steps,
     *,
-    host_use: pd.DataFrame | None = None,
-    manifest: Manifest | None = None,
-    losses: Mapping[tuple[int, str], pd.DataFrame] | None = None,
-    traces: Traces | None = None,
+    besides: Besides | None = None,
     links: Links | None = None,
     differences: Sequence[Difference] | None = None,
 ) -> Comparison:
-    """All that the reports show of a comparison. The figures do not depend on the ``manifest``.
+    """All that the reports show of a comparison.
 
     Args:
         plan: what was asked.
         records: every launch of every arm so far, in any order.
         steps: theirs (``reports.conclusions.steps.read_steps``).
-        host_use: ``measurement.records.results.ResultsFolder.host_use``; None: not known.
-        manifest: of the comparison, for where the time went.
-        losses: of scripts, by launch and arm (``measurement.records.results.ResultsFolder.losses``).
-        traces: of the arms; None: there are none.
+        besides: what else is stored of it.
         links: to answer "what if" for.
         differences: between runs that people started; None: they are found from the records.
 
     Raises:
         RecordError: there is no record, or one of another plan.
     """
+    stored = besides or Besides()
+    manifest, traces = stored.manifest, stored.traces
     _check(plan, records, manifest)
     order = list(plan.roles())
     ordered, unit = sorted(records, key=lambda record: (record.launch, order.index(record.arm))), sample_unit(records)
@@ -83,7 +94,7 @@ def compare(
     rows = find_differences(plan, ordered) if differences is None else differences
     unlike = unlike_work(rows, baseline=plan.baseline)
     counted = steps.by_iteration() if unit == ITERATIONS else steps
-    evidence = Evidence.gather(plan, records, counted, host_use=host_use, error_share=share, unlike_work=unlike)
+    evidence = Evidence.gather(plan, records, counted, host_use=stored.host_use, error_share=share, unlike_work=unlike)
     traced = {trace.arm: traced_steps(trace) for trace in traces.arms} if traces else {}
     arms = [_with_causes(arm, evidence, traced.get(arm.name, [])) for arm in summarise_arms(evidence)]
     whole = {arm.name for arm in arms if is_like(arm, DDP, HOROVOD)}
@@ -101,7 +112,7 @@ def compare(
         cases=evidence.cases,
         traces=summarise_traces(traces, traced, whole=whole, confidence=evidence.confidence) if traces else None,
         differences=list(rows),
-        equality=judge_equality(plan, ordered, losses=losses) if plan.are_scripts else None,
+        equality=judge_equality(plan, ordered, losses=stored.losses) if plan.are_scripts else None,
         block_table=columns(evidence.blocks, BLOCK_COLUMNS),
         **_asked(plan, evidence.records, unit),
         **_manifest_fields(manifest, evidence.records),

@@ -173,10 +173,6 @@ class ByRank(Stored):
 
     ranks: list[RankFigures]
     hosts: list[HostFigures]
-    step_skew: float
-    """Slowest over median rank, of ``step_s``."""
-    own_skew: float
-    """Slowest over median rank, of ``own_s``: the straggler."""
     own_time: Literal["local step", "data wait and forward"]
     """Mean step without gradient exchange; where none was measured, the phases that come before any exchange."""
     straggler: Straggler | None = None
@@ -348,7 +344,6 @@ class ArmSummary(Stored):
     """How often the workload's batches ended in timed steps and were begun anew."""
     step_shares: StepShares | None = None
     """Null without synchronised steps."""
-    peak_memory_bytes: int | None = None
     speed_up: Estimate | None = None
     """In a study, throughput over that of the ``scaling_baseline``."""
     compute_units: int | None = None

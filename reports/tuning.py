@@ -1,4 +1,4 @@
-"""What a search for the fastest settings of an arm came to: the models of ``tuning.json``, the terminal and the page."""
+"""What a search for the fastest settings of an arm came to: the models of ``tuning.json``, and what the terminal shows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any, Literal
 import numpy as np
 
 from reports.estimate import Stored
-from reports.formats.html import render_page
 from reports.schema import RatioSummary, Status
 from reports.tables.table import Column, Table, number, table
 from reports.wording.formatting import apart, count, interval, ratio
@@ -160,12 +159,6 @@ def tried_table(tuning: Tuning) -> Table:
         Column("", lambda one: "failed" if one.failed else "taken" if one.options == tuning.best else ""),
     ]
     return table(columns, tried_sets(tuning.trials)[:MOST_SETS])
-
-
-def tuning_page(tuning: Tuning, *, has_confirmation: bool) -> bytes:
-    """UTF-8 HTML."""
-    shown = {"headline": headline(tuning), "notes": notes(tuning), "tried": tried_table(tuning)}
-    return render_page("tuning.html.j2", figures={}, tuning=tuning, has_confirmation=has_confirmation, **shown)
 
 
 def next_step(tuning: Tuning, plan: str) -> str:

@@ -1,4 +1,4 @@
-"""Which rank is slow: throughput of every rank and host, and how far the slowest is from the others, from the raw steps.
+"""Which rank is slow: throughput of every rank and host, and who holds the others up, from the raw steps.
 
 Ranks wait for each other in the exchange, so their step times are nearly equal. A straggler shows in its own time: its steps
 without exchange or, where there are none, the phases that come before the exchange in every backend.
@@ -53,8 +53,6 @@ def summarise_ranks(records: Sequence[LaunchRecord], timed: pd.DataFrame, stragg
     return ByRank(
         ranks=ranks,
         hosts=[HostFigures(host=host, ranks=len(own), throughput_per_s=sum(own)) for host, own in rates.items()],
-        step_skew=skew([rank.step_s for rank in ranks]),
-        own_skew=skew([rank.own_s for rank in ranks]),
         own_time="local step" if len(local) else "data wait and forward",
         straggler=straggler,
     )
@@ -63,12 +61,6 @@ def summarise_ranks(records: Sequence[LaunchRecord], timed: pd.DataFrame, stragg
 def before_exchange(sync: pd.DataFrame) -> pd.DataFrame:
     """Blocks with exchange as if their steps ended where it begins: data wait and forward alone."""
     return sync.assign(step_s=sync["data_wait_s"] + sync["forward_s"], backward_s=0.0, optimizer_s=0.0)
-
-
-def skew(seconds: Sequence[float]) -> float:
-    """The longest time over the median."""
-    ordered = pd.Series(list(seconds))
-    return float(ordered.max() / ordered.median())
 
 
 @dataclass(frozen=True, kw_only=True)

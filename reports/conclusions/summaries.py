@@ -165,7 +165,6 @@ def _identity(evidence: Evidence, name: str, records: Sequence[LaunchRecord]) ->
         "compute_units": compute_units(ranks) if ranks else None,
         "errors": [_error(record) for record in records if record.status != "ok" or record.error],
         "parity": max(parity, key=lambda one: (not one.passed, one.gradient_error or 0.0), default=None),
-        "peak_memory_bytes": max((peak for one in records if one.status == "ok" for peak in one.peak_memory_bytes), default=None),
     }
 
 

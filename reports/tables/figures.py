@@ -171,12 +171,19 @@ SPEED = (
     *(Figure(f"step_time_p{q}_s", f"arm.step_time_s.p{q}") for q in (75, 95)),
 )
 RESOURCES = (
-    Figure("peak_memory_bytes", "arm.peak_memory_bytes", gauge="peak_memory_bytes", meaning="The most memory of a rank."),
     Figure("flops_per_sample", "arm.resources.flops_per_sample"),
     Figure("per_device_per_s", "arm.resources.per_device_per_s", "{unit}/s per {device}", rate, bounded=True),
     Figure("flops_per_device_per_s", "arm.resources.flops_per_s", "{flops} per {device}", significant, bounded=True),
     Figure("mfu", "arm.resources.mfu", "MFU", "{:.1%}".format, bounded=True),
-    Figure("memory_bytes", "arm.resources.memory_bytes", "peak GiB", lambda size: gibibytes(round(size)), bounded=True),
+    Figure(
+        "memory_bytes",
+        "arm.resources.memory_bytes",
+        "peak GiB",
+        lambda size: gibibytes(round(size)),
+        "peak_memory_bytes",
+        "Peak memory of the rank that takes most, mean over launches.",
+        bounded=True,
+    ),
     Figure(
         "energy_per_sample_j",
         "arm.energy_per_sample_j",

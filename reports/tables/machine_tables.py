@@ -86,7 +86,7 @@ SLOWEST_SHOWN = 8
 
 
 def rank_table(comparison: Comparison) -> Table:
-    """Ranks down, then hosts, then skews; a column for each arm, named like it, after those of the place and the host.
+    """Ranks down, then hosts; a column for each arm, named like it, after those of the place and the host.
 
     Of very many ranks only the slowest of each arm have a row. No rows where no arm has figures by rank.
     """
@@ -96,7 +96,6 @@ def rank_table(comparison: Comparison) -> Table:
     rows: list[tuple[str, str, Callable[[ByRank], str]]] = [
         *((f"rank {number}", hosts[number], partial(_rank, number)) for number in numbers),
         *(("sum", host, partial(_sum, host)) for host in dict.fromkeys(hosts.values())),
-        *([("skew", "", lambda own: f"step {own.step_skew:.2f}, own {own.own_skew:.2f}")] if arms else []),
     ]
     lines = [[place, host, *map(read, arms.values())] for place, host, read in rows]
     return table([Column(title, itemgetter(at)) for at, title in enumerate(["", "host", *arms])], lines)

@@ -12,7 +12,7 @@ from reports.tables.arm_tables import ARM
 from reports.tables.figures import TERM, arm_rows
 from reports.tables.table import Column, Table, figure_column, number, table
 from reports.wording.causes import TERM_NAMES
-from reports.wording.formatting import NONE, bounds_text, milliseconds, rate, rate_interval, ratio, share, with_interval
+from reports.wording.formatting import NONE, bounds_text, milliseconds, rate, rate_interval, ratio, with_interval
 
 MOST_COLLECTIVES = 3
 """How many an arm shows; comparison.json has all."""
@@ -40,17 +40,12 @@ STEPS = (
     ARM,
     Column("step p50 ms", "arm.step_time_s.p50", milliseconds),
     Column("p5 to p95 ms", "arm.step_time_s", lambda times: bounds_text(times.get("p5"), times.get("p95"), milliseconds)),
-    Column(
-        "waiting for data, exposed exchange",
-        "arm.step_shares",
-        lambda shares: f"{share(shares.data_wait)}, {share(shares.exposed_exchange)}",
-    ),
 )
 
 
 def steps_table(comparison: Comparison) -> Table:
-    """One row per arm: how long its steps are, and what they wait for. No rows of scripts: their phases say it."""
-    return table(STEPS, [] if comparison.are_scripts else arm_rows(comparison))
+    """One row per arm: how long its steps are."""
+    return table(STEPS, [row for row in arm_rows(comparison) if row.arm.step_time_s])
 
 
 def terms_table(comparison: Comparison) -> Table:

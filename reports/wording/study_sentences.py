@@ -1,4 +1,4 @@
-"""The sentences of a study: who is fastest where, where a verdict flips, how each arm scales."""
+"""The sentences of a study: who is fastest where, each arm's verdicts, how it scales."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from reports.wording.headlines import MOST_WORDS, fitting
 from reports.wording.reasons import caution_lines, verdict_word
 
 NO_TIMING = "without timing"
-DECIDED = ("faster", "slower")
 BASES = {
     "single process": "single process without wrapper",
     "one rank": "one rank with wrapper",
@@ -64,13 +63,13 @@ def findings(points: Sequence[StudyPoint], plan: Plan) -> list[str]:
 
 
 def verdicts_sentence(points: Sequence[StudyPoint], name: str, baseline: str) -> str:
-    """The candidate's verdicts, each with its points, and between which two points it changes from faster to slower or back."""
+    """The candidate's verdicts, each with its points."""
     told = [(point.name, _verdict(point, name)) for point in points]
     parts = []
     for verdict in dict.fromkeys(verdict for _, verdict in told):
         where = [place for place, other in told if other == verdict]
         parts.append(f"{verdict} at {listed(where)}")
-    return f"{name} against {baseline}: {'; '.join(parts)}{_flips(told)}"
+    return f"{name} against {baseline}: {'; '.join(parts)}"
 
 
 def _verdict(point: StudyPoint, name: str) -> str:
@@ -79,13 +78,6 @@ def _verdict(point: StudyPoint, name: str) -> str:
         return verdict_word(result)
     status = point.arm(name).status
     return NO_TIMING if status == "ok" else status
-
-
-def _flips(told: Sequence[tuple[str, str]]) -> str:
-    """Between which points the verdict turns into its opposite; undecided points between them are skipped."""
-    decided = [(place, verdict) for place, verdict in told if verdict in DECIDED]
-    places = [f"{first} and {second}" for (first, before), (second, after) in pairwise(decided) if before != after]
-    return f"; the verdict flips between {listed(places, ', and between ')}" if places else ""
 
 
 def base_words(base: ScalingBase) -> str:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from runners.tuning.search import Search
 
 EXIT_FAILED = 1
-RESULT, PAGE, PLAN = "tuning.json", "tuning.html", "tuned.yaml"
+RESULT, PLAN = "tuning.json", "tuned.yaml"
 """Files of a results folder."""
 Run = Callable[..., "Comparison"]
 """Measures a plan into a folder, shows the result or not, and says on Ctrl-C how to go on."""
@@ -105,7 +105,7 @@ def finish(search: Search, run: Run, *, sampler: str) -> bool:
     """Search as far as the budget goes, confirm, write the files and show; returns whether fresh launches were ok."""
     from backends import make_backend
     from measurement.records.results import ResultsFolder, write_result
-    from reports.tuning import Tuning, tuning_page
+    from reports.tuning import Tuning
 
     def launch(plan: Plan, folder: ResultsFolder) -> Comparison:
         print(f"ringside: search, launch {len(search.launches) + 1}, {len(search.trials)} trials so far", file=sys.stderr)
@@ -136,7 +136,6 @@ def finish(search: Search, run: Run, *, sampler: str) -> bool:
     tuning.fresh_minutes = sum(one.seconds.get("total", 0.0) for one in fresh) / 60
     write_result(search.root / PLAN, plan_text(search.tuned_plan(best if tuning.is_confirmed else {})))
     write_result(search.root / RESULT, tuning.model_dump_json(indent=1) + "\n")
-    write_result(search.root / PAGE, tuning_page(tuning, has_confirmation=bool(fresh)))
     show(tuning, search.root)
     return all(one.is_ok for one in fresh)
 
@@ -162,4 +161,4 @@ def show(tuning: Tuning, root: Path) -> None:
     for line in tuning.code if tuning.is_confirmed else []:
         console.print(shown(f"  {line}"), soft_wrap=True)
     console.print(shown(next_step(tuning, shlex.quote(str(root / PLAN)))), soft_wrap=True)
-    console.print(f"report: {root / PAGE}", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"every trial: {root / RESULT}", markup=False, highlight=False, soft_wrap=True)

@@ -26,7 +26,6 @@ def test_a_search_holds_each_trial_against_the_arms_defaults_and_confirms_what_i
     assert launch["trial-1"].options.items() > {"bucket_cap_mb": 25.0}.items(), "what the plan fixes stays"
     assert headline(tuning) in " ".join(done.stdout.split())
     assert (out / "confirm" / "comparison.json").is_file() == bool(tuning.best)
-    assert (out / "tuning.html").stat().st_size > 10**4
     assert (
         ringside_here("tune", out / "tuned.yaml", "--arm", "nobody", "-o", tmp_path / "new").stderr.count("known: ddp, fixed") == 1
     )
