@@ -56,9 +56,9 @@ class Besides:
     host_use: pd.DataFrame | None = None
     """``measurement.records.results.ResultsFolder.host_use``; None: not known."""
     manifest: Manifest | None = None
-    """For where the time went; None: no driver ran it. Figures do not depend on it."""
+    """None: no driver ran it. Figures do not depend on it."""
     losses: Mapping[tuple[int, str], pd.DataFrame] = field(default_factory=dict)
-    """Of scripts, by launch and arm (``measurement.records.results.ResultsFolder.losses``)."""
+    """By launch and arm of scripts (``measurement.records.results.ResultsFolder.losses``)."""
     traces: Traces | None = None
     """None: there are none."""
 

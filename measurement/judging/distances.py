@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -144,34 +144,49 @@ SMALL_CHANGE, SMALL_CHANGE_TRIED = 0.1, 1e-3
 what is rounding in it. Where it was tried out what they make of rounding, far less is seen."""
 
 
+class TensorDistance(NamedTuple):
+    """A tensor that is not what it should be, and by how much, relative to its size."""
+
+    rank: int
+    name: str
+    distance: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class Distances:
-    """How far tensors are apart, relative to their size, or to what steps changed in them."""
+    """How far tensors of ranks, or of an arm, are from what they should be, relative to their size, or to what steps changed."""
 
     names: Sequence[str]
-    distances: Array
-    """Each tensor's."""
-    distance: float
-    """That of all together."""
+    table: Array
+    """float64 [ranks, names], of an arm [1, names]; infinite of a tensor that is not there."""
     roundings: Array | float = 0.0
-    """What rounding alone may make of each one's distance, besides what tolerances are for."""
+    """float64 [names]: what rounding alone may make of each, besides what tolerances are for."""
+    tolerances: Array | float = 0.0
+    """float64 [names], where they are known here."""
+    distance: float = 0.0
+    """That of all tensors of an arm together."""
     rounding: float = 0.0
-    """And of that of all."""
+    """What rounding alone may make of that."""
 
     @property
-    def excess(self) -> dict[str, float]:
-        """By name: how far each is apart, without what rounding it may make."""
-        return dict(zip(self.names, np.maximum(self.distances - self.roundings, 0.0).tolist(), strict=True))
+    def excess(self) -> Array:
+        """float64 [ranks, names]: the distances without what rounding may make of them."""
+        return np.maximum(self.table - self.roundings, 0.0)
 
     @property
     def worst(self) -> float:
-        """The largest excess."""
-        return max(self.excess.values(), default=0.0)
+        """The largest excess; 0 where nothing was compared."""
+        return float(self.excess.max(initial=0.0))
 
-    def beyond(self, tolerance: float) -> list[str]:
-        """The tensors whose excess is larger, the farthest first."""
-        excess = self.excess
-        return sorted((name for name, value in excess.items() if not value <= tolerance), key=lambda name: -excess[name])
+    def beyond(self, tolerances: Array | float | None = None) -> list[TensorDistance]:
+        """What is past these tolerances, or its own, the farthest first."""
+        places = np.argwhere(~(self.excess <= (self.tolerances if tolerances is None else tolerances)))
+        found = [TensorDistance(int(rank), self.names[tensor], float(self.table[rank, tensor])) for rank, tensor in places]
+        return sorted(found, key=lambda one: -one.distance)
+
+    def names_beyond(self, tolerances: Array | float | None = None) -> list[str]:
+        """Names of the tensors of which some rank's is ``beyond``, the farthest first."""
+        return list(dict.fromkeys(one.name for one in self.beyond(tolerances)))
 
     def is_beyond(self, tolerance: float, single: float) -> bool:
         """Whether all together are farther apart than ``tolerance``, or one of them than ``single``."""
@@ -182,7 +197,7 @@ def start_apart(ours: Sketches, theirs: Sketches) -> Distances:
     """Hold what arms start with against each other, relative to the larger of both."""
     between, lengths = ours - theirs, np.fmax(ours.norms, theirs.norms)
     distance = share(between.norm, max(ours.norm, theirs.norm))
-    return Distances(names=ours.names, distances=shares(between.norms, lengths), distance=distance)
+    return Distances(names=ours.names, table=shares(between.norms, lengths)[None, :], distance=distance)
 
 
 def gradients_apart(ours: Sketches, theirs: Sketches, sizes: Mapping[str, int], arithmetic: Arithmetic) -> Distances:
@@ -191,7 +206,7 @@ def gradients_apart(ours: Sketches, theirs: Sketches, sizes: Mapping[str, int], 
     lengths = np.fmax(np.fmax(ours.norms, theirs.norms), rounding)
     return Distances(
         names=ours.names,
-        distances=shares(between.norms, lengths),
+        table=shares(between.norms, lengths)[None, :],
         distance=share(between.norm, theirs.norm),
         roundings=shares(rounding, lengths),
     )
@@ -243,7 +258,7 @@ def steps_apart(
     most = math.sqrt(stored.recomputed)
     return Distances(
         names=larger.names,
-        distances=shares(between.norms, lengths),
+        table=shares(between.norms, lengths)[None, :],
         distance=share(between.norm, larger.norm),
         roundings=np.fmin(shares(last_places * theirs.end.norms, lengths), most),
         rounding=min(share(last_places * theirs.end.norm, larger.norm), most),

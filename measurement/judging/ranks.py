@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
-from measurement.judging.distances import FLOAT32, Array, Sketches, Tensors, rounding_of, shares
+from measurement.judging.distances import FLOAT32, Array, Distances, Sketches, Tensors, rounding_of, shares
 from measurement.records.record import LaunchRecord
 from measurement.records.script_report import ScriptReport
 
@@ -27,64 +26,21 @@ MAX_NAMES = 3
 """Tensors that a sentence names."""
 
 
-class RankDifference(NamedTuple):
-    """A rank's tensor that is not what it should be, and by how much, relative to its size."""
-
-    rank: int
-    name: str
-    distance: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankDistances:
-    """How far ranks' tensors are from what they should be."""
-
-    names: Sequence[str]
-    table: Array
-    """float64 [ranks, names], relative; infinite of a tensor that a rank lacks."""
-    tolerances: Array | float
-    """float64 [names]."""
-    roundings: Array | float = 0.0
-    """float64 [names]: what rounding alone may make of each, besides what tolerances are for."""
-
-    @property
-    def excess(self) -> Array:
-        """float64 [ranks, names]: the distances without what rounding may make of them."""
-        return np.maximum(self.table - self.roundings, 0.0)
-
-    @property
-    def worst(self) -> float:
-        """The largest excess; 0 where nothing was compared."""
-        return float(self.excess.max(initial=0.0))
-
-    @property
-    def beyond(self) -> list[RankDifference]:
-        """What is past its tensor's tolerance, the farthest first."""
-        places = np.argwhere(~(self.excess <= self.tolerances))
-        found = [RankDifference(int(rank), self.names[tensor], float(self.table[rank, tensor])) for rank, tensor in places]
-        return sorted(found, key=lambda one: -one.distance)
-
-    @property
-    def differing(self) -> list[str]:
-        """Names of the tensors in which some rank is past the tolerance, the farthest first."""
-        return list(dict.fromkeys(one.name for one in self.beyond))
-
-
 def against(
     found: Sequence[Tensors], wanted: Sketches, lengths: Array, tolerances: Array | float, roundings: Array | float = 0.0
-) -> RankDistances:
+) -> Distances:
     """Hold every rank's tensors against these, relative to ``lengths``."""
     missing = [np.nan] * wanted.table.shape[1]
     table = np.zeros((len(found), len(wanted.names)))
     for row, tensors in zip(table, found, strict=True):
         own = Sketches.of({name: tensors.get(name, missing) for name in wanted.names})
         row[:] = shares((own - wanted).norms, lengths)
-    return RankDistances(names=wanted.names, table=table, tolerances=tolerances, roundings=roundings)
+    return Distances(names=wanted.names, table=table, tolerances=tolerances, roundings=roundings)
 
 
 def against_gradients(
     found: Sequence[Tensors], wanted: Sketches, *, rounding: Array, tolerances: Array | float, usual: Array | float = 0.0
-) -> RankDistances:
+) -> Distances:
     """Hold every rank's exchanged gradients against what they should be.
 
     Args:
@@ -100,7 +56,7 @@ def against_gradients(
 
 def against_first(
     found: Sequence[Tensors], first: Tensors, *, tolerance: float = ALIKE, started: Tensors | None = None
-) -> RankDistances:
+) -> Distances:
     """Hold every rank's tensors against the first one's, relative to these.
 
     Args:
@@ -191,7 +147,7 @@ def common_names(ours: Tensors, theirs: Tensors) -> list[str]:
 
 def _differing(found: Sequence[Tensors], first: Tensors, started: Tensors | None = None) -> list[str]:
     """Names of tensors in which ranks differ from the first one, of those that all have."""
-    return against_first(found, _in_all(found, first), started=started).differing
+    return against_first(found, _in_all(found, first), started=started).names_beyond()
 
 
 def _in_all(found: Sequence[Tensors], first: Tensors) -> Tensors:
@@ -214,4 +170,4 @@ def _differing_gradients(first: ScriptReport, others: Sequence[ScriptReport]) ->
         return []
     found = [other.steps[0].gradients for other in others]
     wanted = Sketches.of(_in_all(found, first.steps[0].gradients))
-    return against_gradients(found, wanted, rounding=rounding_of(wanted, first.sizes, FLOAT32), tolerances=APART).differing
+    return against_gradients(found, wanted, rounding=rounding_of(wanted, first.sizes, FLOAT32), tolerances=APART).names_beyond()

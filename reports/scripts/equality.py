@@ -196,7 +196,7 @@ def _judge(pair: _Pair | None, precision: str, control: _Pair | None) -> _Judged
     """What may be said of one arm, beside what the control shows."""
     if pair is None:
         return _Judged()
-    beyond = pair.start.beyond(ALIKE)
+    beyond = pair.start.names_beyond(ALIKE)
     start = StartEquality(
         verdict="another start" if beyond else _near(pair.start.worst),
         names=[name for name in beyond if not name.startswith(BUFFER)] or beyond,
@@ -225,7 +225,7 @@ def _held(found: Sequence[Distances], least: float, control: Sequence[Distances]
         return {"tolerance": tolerance}, None
     for number, one in enumerate(found, start=1):
         if one.is_beyond(tolerance, single):
-            names = one.beyond(single if one.distance <= tolerance else tolerance)
+            names = one.names_beyond(single if one.distance <= tolerance else tolerance)
             return {"tolerance": tolerance, "verdict": "apart", "names": names}, number
     return {"tolerance": tolerance, "verdict": _near(max(one.distance for one in found))}, None
 

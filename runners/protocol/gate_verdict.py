@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from measurement.errors import joined, shortened
-from measurement.judging.distances import EXACT, FLOAT32, ROUNDING, Moved, Sketches, Tensors, rounding_of, steps_apart
-from measurement.judging.ranks import APART, RankDistances, against_first, against_gradients
+from measurement.judging.distances import EXACT, FLOAT32, ROUNDING, Distances, Moved, Sketches, Tensors, rounding_of, steps_apart
+from measurement.judging.ranks import APART, against_first, against_gradients
 from measurement.records.record import GATE_STEPS, ParityResult
 from runners.protocol.messages import CheckReport, DriftReport, ParityReport
 
@@ -43,8 +43,8 @@ def _hyperparameters(reports: Sequence[DriftReport]) -> Iterator[str]:
 def _parameters(reports: Sequence[DriftReport]) -> Iterator[str]:
     first = reports[0].parameters
     found = against_first([{**first, **report.parameters} for report in reports[1:]], first, tolerance=APART)
-    if found.differing:
-        yield f"parameters {shortened(sorted(found.differing, key=list(first).index))}, by up to {found.worst:.2g} of their size"
+    if apart := found.names_beyond():
+        yield f"parameters {shortened(sorted(apart, key=list(first).index))}, by up to {found.worst:.2g} of their size"
 
 
 MAX_FAILURES = 8
@@ -99,11 +99,13 @@ def judge_parity(reports: list[ParityReport]) -> ParityResult:
     started = against_first([report.started for report in reports], first.wanted)
     ended = against_first([report.ended for report in reports], first.ended, started=first.started)
     failures = _same_samples(reports)
-    failures += [f"rank {r}: '{name}' differs from rank 0's by {e:.2g} (relative) after prepare()" for r, name, e in started.beyond]
+    failures += [
+        f"rank {r}: '{name}' differs from rank 0's by {e:.2g} (relative) after prepare()" for r, name, e in started.beyond()
+    ]
     notes = [f"not compared, since it cannot be put in numbers: {joined(first.not_compared)}"] if first.not_compared else []
     if not first.samples:
         notes.append("samples not compared: the batches hold no tensors")
-    gradients: RankDistances | None = None
+    gradients: Distances | None = None
     if first.gradient_scale is None:
         notes.append("gradients not compared: this option does not compute the mean of the ranks' gradients")
     else:
@@ -116,7 +118,7 @@ def judge_parity(reports: list[ParityReport]) -> ParityResult:
         failures.insert(0, drifted)
     else:
         failures += [
-            f"rank {r}: '{name}' is {e:.2g} (relative) from rank 0's after {GATE_STEPS} steps" for r, name, e in ended.beyond
+            f"rank {r}: '{name}' is {e:.2g} (relative) from rank 0's after {GATE_STEPS} steps" for r, name, e in ended.beyond()
         ]
     return ParityResult(
         passed=not failures,
@@ -139,7 +141,7 @@ def _same_samples(reports: list[ParityReport]) -> list[str]:
     return failures
 
 
-def _against_mean(reports: list[ParityReport], *, scale: float) -> RankDistances:
+def _against_mean(reports: list[ParityReport], *, scale: float) -> Distances:
     """Hold every rank's synchronised gradients against the scaled mean of all ranks' own."""
     first = reports[0]
     local = Sketches.of(first.local)
@@ -155,12 +157,12 @@ def _against_mean(reports: list[ParityReport], *, scale: float) -> RankDistances
     return against_gradients(found, mean, rounding=rounding, tolerances=tolerances, usual=usual)
 
 
-def _gradient_failures(found: RankDistances, allowed: dict[str, float]) -> list[str]:
+def _gradient_failures(found: Distances, allowed: dict[str, float]) -> list[str]:
     return [
         f"rank {rank}: gradient of '{name}' is off by {error:.2g} (relative L2, tolerance {allowed.get(name, EXACT):g})"
         if math.isfinite(error)
         else f"rank {rank}: gradient of '{name}' is not finite after the exchange, and each rank's own is"
-        for rank, name, error in found.beyond
+        for rank, name, error in found.beyond()
     ]
 
 
@@ -192,8 +194,8 @@ def compare_state(first: ParityReport, other: ParityReport, *, first_arm: str) -
             stored=FLOAT32,
             tried=first.rounding,
         )
-        worst = max(worst, float(apart.distances.max(initial=0.0)))
-        for name, distance in apart.excess.items():
+        worst = max(worst, float(apart.table.max(initial=0.0)))
+        for name, distance in zip(apart.names, apart.excess[0].tolist(), strict=True):
             allowed, owner = _tolerance(first, other, name), name.partition(" of ")[2]
             if not distance <= allowed:
                 what = f"{kind} of '{owner}'" if owner else f"{kind} '{name}'"
