@@ -179,13 +179,14 @@ class Distances:
         return float(self.excess.max(initial=0.0))
 
     def beyond(self, tolerances: Array | float | None = None) -> list[TensorDistance]:
-        """What is past these tolerances, or its own, the farthest first."""
-        places = np.argwhere(~(self.excess <= (self.tolerances if tolerances is None else tolerances)))
-        found = [TensorDistance(int(rank), self.names[tensor], float(self.table[rank, tensor])) for rank, tensor in places]
-        return sorted(found, key=lambda one: -one.distance)
+        """What is past these tolerances, or its own, that of the largest excess first."""
+        excess = self.excess
+        places = np.argwhere(~(excess <= (self.tolerances if tolerances is None else tolerances))).tolist()
+        places.sort(key=lambda place: -excess[tuple(place)])
+        return [TensorDistance(rank, self.names[tensor], float(self.table[rank, tensor])) for rank, tensor in places]
 
     def names_beyond(self, tolerances: Array | float | None = None) -> list[str]:
-        """Names of the tensors of which some rank's is ``beyond``, the farthest first."""
+        """Names of the tensors of which some rank's is ``beyond``, that of the largest excess first."""
         return list(dict.fromkeys(one.name for one in self.beyond(tolerances)))
 
     def is_beyond(self, tolerance: float, single: float) -> bool:
