@@ -176,6 +176,10 @@ class ScriptSettings(Section):
     """Say where the first batches differ. Neither script is changed."""
     loss_margin: float = Field(default=0.02, gt=0, lt=1)
     """A loss that is higher by less than this share counts as no worse."""
+    trackers: Literal["offline", "on"] = "offline"
+    """``offline``: variables tell W&B, MLflow, Comet and Neptune to upload nothing. ``on``: they are left as they are."""
+    keep_files: bool = False
+    """Keep the folder in which each start worked, with what it wrote, beside the logs of its arm and launch."""
 
 
 def _as_words(value: Any) -> Any:

@@ -48,7 +48,9 @@ class ScriptReport(Written):
     samples_from: str | None = None
     """Where samples come from: ``loader``, ``samples_per_step``; None: they could not be counted, and iterations are."""
     written_files: list[str] = []
-    """Some of the files below its folder that it opened for writing before it was timed, from there."""
+    """Some of the files outside the folder of its start that it wrote before it was timed."""
+    trackers: list[str] = []
+    """Modules of experiment trackers that it imported and that are told to stay offline."""
     ports: list[int] = []
     """That its process asked for, to meet other ranks at."""
     store_files: list[str] = []

@@ -135,20 +135,18 @@ def script_notes(records: Sequence[LaunchRecord], differences: Sequence[Differen
             unseen.setdefault(note, [])
             unseen[note] += [] if arm in unseen[note] else [arm]
     notes += [f"{', '.join(arms)}: {note.rstrip('.')}" for note, arms in unseen.items()]
-    return [*notes, *written_files(records)]
+    return [*notes, *notes_on_files(records)]
 
 
-def written_files(records: Sequence[LaunchRecord]) -> list[str]:
-    """Which files below its folder each arm opens for writing, and what to do; no sentence where there is none."""
-    found = {
-        record.arm: sorted({name for report in record.scripts for name in report.written_files})[:MOST_FILES]
-        for record in records
-        if record.role != "control"
-    }
-    said = "; ".join(f"{', '.join(names)} ({arm})" for arm, names in sorted(found.items()) if names)
-    note = (
-        f"Opened for writing below the folder of the command: {said}. Each arm, the control and each launch starts its script "
-        "again. Let it write elsewhere by a flag of its own, or start it in a copy of the folder (--directory-a, --directory-b, or "
-        "directory in a plan's arm)"
-    )
-    return [note] if said else []
+def notes_on_files(records: Sequence[LaunchRecord]) -> list[str]:
+    """What each arm writes outside the folders of its starts, with the remedy; and the trackers that are told to stay offline."""
+    compared = [record for record in records if record.role != "control"]
+    written = {record.arm: sorted({name for one in record.scripts for name in one.written_files}) for record in compared}
+    said = "; ".join(f"{', '.join(names[:MOST_FILES])} ({arm})" for arm, names in sorted(written.items()) if names)
+    trackers = sorted({name for record in compared for one in record.scripts for name in one.trackers})
+    notes = [
+        f"Written outside the folder of the command: {said}. Each arm, the control and each launch starts its script again, and "
+        "all write there. Write {arm}, {launch} or {seed} into the command, such as --output /tmp/{arm}-{launch}, or a path that "
+        "begins where the command starts, which each start has for itself"
+    ] * bool(said)
+    return [*notes, *([f"Told to stay offline: {', '.join(trackers)}; --trackers on leaves them as they are"] if trackers else [])]

@@ -19,9 +19,11 @@ from runners.driver.arm_channel import ArmChannel, ArmEnded, Expected, raise_if
 from runners.driver.arm_processes import ArmProcesses
 from runners.driver.diagnosis import ArmFailed, Diagnosis
 from runners.driver.endpoint import DriverEndpoint
+from runners.hosts.placement import Placement
 from runners.planning.launched_arms import PADDING, ArmStart, LaunchedArm
 from runners.processes.remote_results import log_name
 from runners.processes.run_processes import RUN_ID
+from runners.processes.sandbox import Sandbox
 from runners.protocol.messages import (
     BlockCommand,
     BlockReply,
@@ -115,8 +117,9 @@ class ArmSession:
         say: Callable[[str], None],
         state: Mapping[str, str] | None = None,
         padding_bytes: int = 0,
+        is_trial: bool = False,
     ) -> None:
-        """``say`` tells the user; ``state``: see ``ArmStart``."""
+        """``say`` tells the user; ``state``, ``is_trial``: see ``ArmStart``."""
         self.name = setup.name
         self.started_s = 0.0
         self.starts = 0
@@ -127,6 +130,7 @@ class ArmSession:
         self._launch = launch
         self._folder = folder
         self._padding_bytes = padding_bytes
+        self._is_trial = is_trial
         self._supervisors = endpoint.supervisors
         self._begin()
 
@@ -135,6 +139,7 @@ class ArmSession:
         setup, endpoint, number = self._setup, self._endpoint, self.starts
         run_id = f"{endpoint.run_id}-{self._launch}-{setup.name}-{number}"
         placement = setup.placement(endpoint.placement)
+        self._sandbox = self._new_sandbox(placement) if setup.may_end else None
         start = ArmStart(
             launch=self._launch,
             number=number,
@@ -146,6 +151,8 @@ class ArmSession:
             key_file=endpoint.key_file,
             state=self._state | ({"state": "load"} if self._state and number else {}),
             padding_bytes=self._padding_bytes,
+            sandbox=self._sandbox,
+            is_trial=self._is_trial,
         )
         self.commands = setup.commands(start)
         self._processes = ArmProcesses(self.commands, run_id=run_id, folder=self._folder, placement=placement)
@@ -158,11 +165,24 @@ class ArmSession:
             run_id=run_id,
             variables=setup.disturbances,
             may_end=setup.may_end,
+            sandbox=self._sandbox,
             has_reported=number > 0,
         )
         self._channel = ArmChannel(self._supervisors, self._diagnosis, number=self._channel.number if number else 0)
         self._frozen = False
         self.starts += 1
+
+    def _new_sandbox(self, placement: Placement) -> Sandbox:
+        """The folder in which the next start of a script works."""
+        scripts, folder = self._setup.plan.scripts, self._folder.resolve()
+        return Sandbox(
+            root=folder / f"files-{self.starts}",
+            users=self._setup.place.folder.resolve(),
+            left_out=folder.parents[1],
+            hosts=placement.remote,
+            are_offline=scripts.trackers == "offline",
+            is_kept=scripts.keep_files,
+        )
 
     def log_of(self, rank: int) -> Path:
         """Where a rank's log lies once it was fetched from its host; the launcher's where it wrote none of its own."""
@@ -191,6 +211,8 @@ class ArmSession:
         self.started_s = time.monotonic()
         self._channel.send(StartCommand())
         with self._failing_alone():
+            if self._sandbox:
+                self._sandbox.make()
             self._processes.start()
 
     def await_ready(self) -> list[StartedReply]:
@@ -310,6 +332,8 @@ class ArmSession:
                 self._supervisors.tell(self.name, self._launch, "kill")
 
         self._processes.end(kill_ranks=kill_ranks)
+        if self._sandbox:
+            self._sandbox.remove()
         self._supervisors.release(self.name, self._launch)
 
     def command(self, seed: int) -> str:

@@ -15,6 +15,7 @@ from measurement.errors import LaunchError, cut
 from measurement.records.record import Failure
 from runners.driver.arm_processes import LAST_WORDS, ArmProcesses
 from runners.hosts.placement import Placement
+from runners.processes.sandbox import Sandbox
 from runners.processes.supervisor_server import SupervisorServer
 from runners.protocol.messages import ErrorReply, Reply, mentions_lost_peer
 from runners.scripts.arrival import first_traceback, hint_of, look_at, why_others, why_silent
@@ -51,6 +52,8 @@ class Diagnosis:
     """What of the ranks' environment may be why they died."""
     may_end: bool = False
     """Whether its ranks may come to their own end: those of a script. Its agent may not arrive, and its launcher chooses hosts."""
+    sandbox: Sandbox | None = None
+    """In which its script works."""
     has_reported: bool = False
     """Whether all ranks have, in this start or an earlier one."""
     epoch_steps: Sequence[Any] = ()
@@ -198,8 +201,9 @@ class Diagnosis:
         return [f"their environment has {one.setting}, which {one.variable.does}" for one in self.variables]
 
     def _outcome(self, message: str, *, ranks: Sequence[int], tails: Mapping[str, str], excerpt: Sequence[str] = ()) -> ArmFailed:
-        hosts = self._hosts(ranks)
-        return ArmFailed(message, excerpt=list(excerpt), ranks=list(ranks), hosts=hosts, log_tail=dict(tails))
+        users = self.sandbox.as_users if self.sandbox else str
+        logs = {name: users(tail) for name, tail in tails.items()}
+        return ArmFailed(users(message), excerpt=[*map(users, excerpt)], ranks=list(ranks), hosts=self._hosts(ranks), log_tail=logs)
 
     def _hosts(self, ranks: Sequence[int]) -> list[str]:
         if self.placement.is_local or self.may_end:

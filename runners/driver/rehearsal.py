@@ -124,8 +124,8 @@ def _hold(
     progress.start(uncounted=name)
     shutil.rmtree(folder, ignore_errors=True)
     with open_endpoint(placement, has_store=not plan.are_scripts) as endpoint:
-        own |= {"folder": ResultsFolder(folder), "open_session": partial(ArmSession, endpoint=endpoint), "progress": progress}
-        launch = Launch(plan=plan, setups=arms, number=0, **own)
+        own |= {"folder": ResultsFolder(folder), "open_session": partial(ArmSession, endpoint=endpoint, is_trial=True)}
+        launch = Launch(plan=plan, setups=arms, number=0, progress=progress, **own)
         launch.run()
     if not launch.failed:
         shutil.rmtree(folder, ignore_errors=True)

@@ -32,7 +32,7 @@ from reports.launch_budget import choose_length
 from reports.schema import Comparison
 from reports.scripts.configuration import script_differences
 from reports.scripts.equality import judge_equality
-from reports.scripts.script_arms import written_files
+from reports.scripts.script_arms import notes_on_files
 from reports.statistics.budget import next_analysis
 from runners.driver.arm_session import ArmSession
 from runners.driver.compared_arms import ComparedArms
@@ -360,7 +360,7 @@ class ComparisonRun:
 
     def _tell_differences(self, records: Sequence[LaunchRecord]) -> None:
         """Show which files scripts write, what all do differently, and whether they train alike, unless that was shown before."""
-        for note in () if self._told else written_files(records):
+        for note in () if self._told else notes_on_files(records):
             self.progress.show(shown(note))
         known = {record.arm for record in records}
         failed = [record.arm for record in records if record.status != "ok"]

@@ -56,8 +56,11 @@ class LaunchJob:
     """Free on the first host, where ranks of several hosts meet."""
     mpi_prefix: str | None = None
     """Where Open MPI lies on every host, if it is not found there by PATH alone."""
+    arm: str = ""
+    launch: str = "by-hand"
+    """The start's name; where a person pastes the command, that of no launch."""
     seed: int = 0
-    """For a script that takes it by a flag."""
+    """For a script that takes it by a flag. All three may be asked for in a user's command."""
     folders: tuple[str, ...] = ()
     """That ranks read, besides those that any container shows."""
 

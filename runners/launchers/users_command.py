@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import ClassVar
 
@@ -53,11 +53,11 @@ class UsersCommand(Launcher):
         return Path(self.line.words[0]).name in CONTAINERS
 
     def typed(self, job: LaunchJob) -> tuple[HostCommand, ...]:
-        return (HostCommand(host=HERE, argv=self._seeded(job).words, environment=job.environment, inherited=self.inherited),)
+        return (HostCommand(host=HERE, argv=self._filled(job).words, environment=job.environment, inherited=self.inherited),)
 
     def commands(self, job: LaunchJob) -> tuple[HostCommand, ...]:
         """The command, on every host where it is a torchrun that several hosts start."""
-        line, environment = self._seeded(job), self._for_ranks(job)
+        line, environment = self._filled(job), self._for_ranks(job)
         starts_everywhere = not job.is_local and len(job.hosts) > 1 and line.kind == TORCHRUN
         lines = on_hosts(line, [entry.host for entry in job.hosts]) if starts_everywhere else [(HERE, line)]
         given = self.inherited.get(SLURM_EXPORT_ENV, "ALL")  # which an srun without --export follows
@@ -73,8 +73,10 @@ class UsersCommand(Launcher):
             for host, one in lines
         )
 
-    def _seeded(self, job: LaunchJob) -> CommandLine:
-        return seeded(self.line, self.seed_flag, job.seed) if self.seed_flag else self.line
+    def _filled(self, job: LaunchJob) -> CommandLine:
+        values = {"{arm}": job.arm, "{launch}": job.launch, "{seed}": str(job.seed)}
+        line = command_of([reduce(lambda word, one: word.replace(*one), values.items(), word) for word in self.line.words])
+        return seeded(line, self.seed_flag, job.seed) if self.seed_flag else line
 
     def _for_ranks(self, job: LaunchJob) -> dict[str, str]:
         """All variables that must reach its ranks, those by which the agent arrives and by which they meet too."""

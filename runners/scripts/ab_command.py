@@ -76,6 +76,8 @@ FLAGS: Sequence[Flag] = (
     _scripts("same_start"),
     _scripts("same_data"),
     _scripts("loss_margin"),
+    _scripts("trackers"),
+    _scripts("keep_files"),
     Flag(
         COMPARING,
         Plan,

@@ -13,7 +13,7 @@ import pytest
 
 from runners.protocol.messages import BlockReply, EndedReply, ErrorReply, FinishedReply, StartedReply
 from tests.conftest import needs_horovod, no_process_stays
-from tests.kit.scripts import SCRIPTS, ScriptDriver
+from tests.kit.scripts import ScriptDriver
 
 STEPS, WARMUP = 10, 2
 LAUNCHERS = {
@@ -192,16 +192,6 @@ def test_where_batches_and_backward_passes_do_not_agree_samples_are_not_counted(
         assert own.samples == [given or 1] * 20
         why = ["10 batches are drawn for 5 backward passes, so it is not known how many a step uses"]
         assert script.notes == ([] if given else why)
-
-
-@pytest.mark.costly
-def test_files_that_a_start_opens_for_writing_are_told_until_its_steps_are_timed(tmp_path):
-    (tmp_path / "sub").mkdir()
-    with driver(tmp_path, ranks=1) as arm:
-        arm.start("sh", "-c", f"cd {tmp_path / 'sub'} && exec {sys.executable} {SCRIPTS / 'agent_cases.py'} writes")
-        script = arm.receive()[0].script
-        arm.block(10)
-    assert script.written_files == [*(f"after-{step}.txt" for step in range(4)), "best.pt", "log.txt"]
 
 
 @pytest.mark.costly

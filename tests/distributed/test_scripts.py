@@ -215,19 +215,13 @@ def test_where_the_trial_fails_no_launch_is_spent_and_nothing_is_said_of_what_wa
 
 
 @pytest.mark.costly
-def test_files_and_batches_that_are_not_sure_are_told_before_anything_is_timed(tmp_path):
+def test_batches_that_are_not_sure_are_told(tmp_path):
     cases = f"{sys.executable} {SCRIPTS / 'agent_cases.py'}"
     once = ("--launches", "1", "--steps", "4")
-    ran = ab(f"{cases} writes", f"{cases} one_of_two", *once, out=tmp_path / "out", cwd=tmp_path)
-    written = [*(f"after-{step}.txt" for step in range(4)), "best.pt", "log.txt"]
-    assert ran.records["a"].scripts[0].written_files == written, "until steps are timed"
-    told, said = f"Opened for writing below the folder of the command: {', '.join(written[:2])}, ", ran.done.stderr
-    assert said.index(told) < said.index("measuring blocks")
-    assert said.count(told) == 1
+    ran = ab(f"{cases} lbfgs", f"{cases} one_of_two", *once, out=tmp_path / "out", cwd=tmp_path)
     assert {record.sample_unit for record in ran.records.values()} == {"iterations"}
-    warnings = ran.report["warnings"]
-    for start in (told, "Samples of b could not be counted: iterations per second are compared", "b: 10 batches are drawn for 5"):
-        assert any(line.startswith(start) for line in warnings)
+    for start in ("Samples of b could not be counted: iterations per second are compared", "b: 10 batches are drawn for 5"):
+        assert any(line.startswith(start) for line in ran.report["warnings"])
 
 
 @pytest.mark.costly

@@ -126,34 +126,6 @@ def test_the_users_own_sitecustomize_runs_and_so_does_the_script(tmp_path, varia
 
 
 @pytest.mark.process
-def test_files_that_are_opened_for_writing_are_heard_of_until_that_is_stopped(tmp_path):
-    code = f"""if True:
-    import os, sys, types
-    from ringside_agent import watching
-    os.chdir({str(tmp_path)!r})
-    torch = types.SimpleNamespace(save=lambda obj, f: None)
-    stop = watching.watch_files(torch, os.path.abspath("own"))
-    torch.save(1, "first.pt")
-    torch.save(obj=1, f="second.pt")
-    torch.save(1, sys.stdout)
-    torch.save(1, "own.pt.7")
-    for name in (b"\\xff", "a", "b", os.devnull, "../outside", 2):
-        open(name, "a", closefd=False if name == 2 else True)
-    os.open("a", os.O_RDONLY)
-    os.makedirs("__pycache__")
-    open("__pycache__/c", "w")
-    print(stop())
-    open("late", "w")
-    print(stop())
-    stop = watching.watch_files(torch, None)
-    [open(str(number), "w") for number in range(99)]
-    print(len(stop()))
-    """
-    done = run(code, path=[AGENT])
-    assert done.stdout.splitlines() == [str(["?", "a", "b", "first.pt", "second.pt"])] * 2 + ["20"], done.stderr
-
-
-@pytest.mark.process
 def test_where_it_is_not_asked_for_nothing_of_it_is_imported(tmp_path):
     code = "import sys; print([name for name in sys.modules if 'ringside' in name], len(sys.meta_path))"
     bare, off = run(code, path=[tmp_path]), run(code, path=[AGENT])

@@ -122,10 +122,12 @@ def test_an_arm_that_is_wrong_is_told_with_how_its_ranks_are_apart(tmp_path):
     assert any("the ranks of new start apart" in line for line in first_lines(found))
 
 
-def test_files_that_scripts_open_for_writing_are_named_by_arm(tmp_path):
+def test_files_that_scripts_write_elsewhere_and_trackers_that_are_offline_are_named(tmp_path):
     def change(record):
-        record.scripts[1].written_files = [f"{number}.pt" for number in range(20)] if record.arm == "new" else ["log.txt"]
+        record.scripts[1].written_files = [f"/x/{number}.pt" for number in range(20)] if record.arm == "new" else ["/log.txt"]
+        record.scripts[0].trackers = ["wandb"]
 
-    found = conclude(folder_of(tmp_path, {"new": PORT}, change=change))
-    (said,) = (line for line in found.warnings if line.startswith("Opened for writing below the folder of the command: 0.pt, 1.pt"))
-    assert "17.pt (new); log.txt (old). Each arm, the control and each launch starts its script again." in said
+    warnings = conclude(folder_of(tmp_path, {"new": PORT}, change=change)).warnings
+    (said,) = (line for line in warnings if line.startswith("Written outside the folder of the command: /x/0.pt, /x/1.pt"))
+    assert "/x/17.pt (new); /log.txt (old). Each arm, the control and each launch starts its script again" in said
+    assert "Told to stay offline: wandb; --trackers on leaves them as they are" in warnings

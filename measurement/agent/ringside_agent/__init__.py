@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import sys
+from functools import partial
 from typing import Any, Callable
 
 from . import settings
@@ -18,7 +19,8 @@ from .reporting import guarded, run_at_exit
 
 
 def begin() -> None:
-    """Wait for torch to be imported, unless this process was started by a rank."""
+    """Keep to the folder of the start, and wait for torch to be imported, unless this process was started by a rank."""
+    keep_to_sandbox()
     found = settings.read()
     if found is None:
         return
@@ -35,6 +37,16 @@ def begin() -> None:
         core_use.watch_horovod(sys.modules["horovod.common.basics"])
 
     after_import({"torch": watch, "horovod.common.basics": watch_horovod})
+
+
+def keep_to_sandbox() -> None:
+    """Have what this process writes stay in the folder of the start, if that has one."""
+    found = settings.read(in_children=True)
+    if found is not None and found.sandbox:
+        from . import sandbox
+
+        own = sandbox.enter(found.sandbox, found.state_file)
+        after_import({name: partial(own.wrap, name, save) for name, save in sandbox.SAVE.items()})
 
 
 def after_import(wanted: dict[str, Callable[[], None]]) -> None:
@@ -59,14 +71,16 @@ class Finder:
         """As the import system calls it."""
         if name not in self._waiting:
             return None
+        then = self._waiting.pop(name)  # another one like this may ask back
         for finder in [one for one in sys.meta_path if one is not self]:
             find = getattr(finder, "find_spec", None)
             spec = find(name, path, target) if find is not None else None
             if spec is not None:
-                follow(spec, self._waiting.pop(name))
+                follow(spec, then)
                 if not self._waiting:
                     sys.meta_path.remove(self)
                 return spec
+        self._waiting[name] = then
         return None  # it is not there: a script may try again, with another path
 
 

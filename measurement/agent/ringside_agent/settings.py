@@ -44,17 +44,22 @@ class Settings(NamedTuple):
     log_folder: str | None = None
     """None: this host's own (``runners.processes.remote_results``), where timings are kept, too."""
     threads: int = 1
+    sandbox: str = ""
+    """Folder of this start, in which a script's own files appear; empty: it has none."""
+    trackers: Sequence[str] = ()
+    """Modules of experiment trackers that variables tell to stay offline."""
 
 
-def read() -> Settings | None:
-    """Read them; None where there are none, and in a process that a rank has started.
+def read(*, in_children: bool = False) -> Settings | None:
+    """Read them; None where there are none, and in a process that a rank has started, unless it is asked for ``in_children``.
 
     Raises:
         ValueError: they cannot be read.
         TypeError: one is missing.
     """
     text = os.environ.get(VARIABLE)
-    if not text or os.environ.get(RANK_VARIABLE, str(os.getpid())) != str(os.getpid()):
+    is_child = os.environ.get(RANK_VARIABLE, str(os.getpid())) != str(os.getpid())
+    if not text or (is_child and not in_children):
         return None
     return decode(text)
 

@@ -1,7 +1,6 @@
 """Puts the recorder into torch: optimizer steps, backward passes, first forward, GradScaler, autocast, loaders and their batches.
 
-Loader workers are left alone. Files below a script's folder that it opens for writing before it is timed are noted: each arm and
-each launch starts it again.
+Loader workers are left alone.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import os
 import sys
 import weakref
 from time import perf_counter_ns
-from typing import Any, Callable
+from typing import Any
 
 from . import rank
 from .machine import core_use
@@ -21,9 +20,6 @@ from .reading.first_steps import FirstSteps
 from .recorder import Recorder
 from .reporting import guarded
 from .settings import Settings
-
-MOST_FILES = 20
-"""Files that are told."""
 
 
 def watch_torch(settings: Settings) -> rank.Rank:
@@ -40,7 +36,6 @@ def watch_torch(settings: Settings) -> rank.Rank:
     guarded(watch_scaler, torch, recorder)
     guarded(watch_autocast, torch, own.first)
     guarded(models.watch_freeze)
-    own.first.stop_files = guarded(watch_files, torch, settings.state_file) or list
     if hasattr(torch.distributed, "init_process_group"):
         core_use.watch_torch(torch.distributed)
     if settings.untimed == "evaluation":
@@ -223,40 +218,3 @@ def timed_next(original: Any, recorder: Recorder) -> Any:
     recorder.hot.append(__next__)
     __next__._ringside = True  # type: ignore[attr-defined]
     return __next__
-
-
-def watch_files(torch: Any, own: str | None) -> Callable[[], list[str]]:
-    """Hear of the files that Python opens, and of those that ``torch.save`` does. ``own``: how the agent's file begins.
-
-    Returns:
-        What ends it, and returns the files. An audit hook stays for the life of a process: it then returns at once.
-    """
-    found: set[str] = set()
-    folder, left_out = os.path.join(os.getcwd(), ""), ("/dev/", "/proc/", own or "/dev/")
-    is_over: list[bool] = []
-
-    def heard(event: str, arguments: Any) -> None:
-        """As Python calls it for each event. A closure, which costs less than a method; it must not raise."""
-        if is_over or event != "open":
-            return
-        try:
-            path = os.path.abspath(os.fsdecode(arguments[0])) if arguments[2] & os.O_ACCMODE and len(found) < MOST_FILES else ""
-            if path.startswith(folder) and not path.startswith(left_out) and "__pycache__" not in path:
-                found.add(path[len(folder) :])
-        except (TypeError, ValueError, OSError):  # it is no path, or there is no folder any more
-            pass
-
-    def stop() -> list[str]:
-        is_over.append(True)
-        return sorted(name.encode(errors="replace").decode() for name in found)  # one need not be UTF-8
-
-    save = torch.save
-
-    @functools.wraps(save)
-    def saved(*args: Any, **kwargs: Any) -> Any:  # it opens by C++
-        heard("open", (args[1] if len(args) > 1 else kwargs.get("f"), None, os.O_WRONLY))
-        return save(*args, **kwargs)
-
-    sys.addaudithook(heard)
-    torch.save = saved
-    return stop

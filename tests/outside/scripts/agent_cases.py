@@ -204,19 +204,6 @@ def prefetches_for_several_losses():
     stepped([batch, batch] for _ in itertools.count() for batch in ahead(data(size=8)))
 
 
-def writes():
-    """Opens files before its first step, within its first steps and later; and reads one."""
-    Path("log.txt").write_text(Path(sys.argv[0]).read_text())
-    torch.save(net().state_dict(), "best.pt")
-    taken = itertools.count()
-
-    def step(optimizer):
-        optimizer.step()
-        Path(f"after-{next(taken)}.txt").touch()
-
-    plain(step=step)
-
-
 def overflows():
     """Every third step overflows, and GradScaler leaves it out."""
     model = net()

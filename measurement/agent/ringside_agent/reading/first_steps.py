@@ -8,6 +8,7 @@ import time
 import weakref
 from typing import Any, Callable, Sequence
 
+from .. import sandbox
 from ..place import find_world
 from ..recorder import READ_AHEAD, Recorder
 from ..reporting import message_of, uncompiled
@@ -42,8 +43,6 @@ class FirstSteps:
         """Batches that loaders yielded, by step."""
         self._prepared = False
         self.stop_forward = self.stop_autocast = nothing
-        self.stop_files: Callable[[], list[str]] = list
-        """Ends what hears of files that are written, and returns these."""
 
     def noted(self, act: Callable[..., None], *arguments: Any) -> None:
         """Read something. What cannot be read is noted, and the script is measured all the same."""
@@ -212,7 +211,8 @@ class FirstSteps:
             "sharded": self.script.is_sharded,
             "without_optimizer": [] if self.script.is_sharded else lost(parameters, trained),
             "samples_from": self.script.samples_from,
-            "written_files": self.stop_files(),
+            "written_files": sandbox.current.take_written() if sandbox.current else [],
+            "trackers": [name for name in self._settings.trackers if name in sys.modules],
             "notes": self.script.notes,
         }
 

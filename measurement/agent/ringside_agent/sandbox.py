@@ -1,0 +1,177 @@
+"""Keeps what a start writes in a folder of its own, in which the user's files appear as copies and links.
+
+Python tells by audit events what it is about to open, rename or remove. Before a link to one of the user's files is written
+through, the file takes the link's place: empty where it is written anew, else as a copy. A linked folder becomes a real one, of
+links. So an open goes to what is the start's own. What other programs write through a link is not seen.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import os
+import sys
+from _thread import get_ident
+from typing import Any
+
+LOCK = ".ringside-lock"
+MOST_FILES = 20
+"""Files elsewhere that are told."""
+UNSHARED = ("/dev/", "/proc/", "/sys/")
+CACHES = ("cache", "/torchinductor_")
+"""Parts of paths that say that a file may be found there, or made anew."""
+ITSELF, ENTRY = True, False
+"""Whether an event changes what a path leads to, or its entry in a folder, which may be a link."""
+EVENTS = {
+    "os.rename": ((0, ENTRY), (1, ENTRY)),
+    "os.link": ((0, ITSELF), (1, ENTRY)),
+    "os.symlink": ((1, ENTRY),),
+    **dict.fromkeys(("os.remove", "os.mkdir", "os.rmdir"), ((0, ENTRY),)),
+    **dict.fromkeys(("os.truncate", "os.chmod", "os.chown", "os.utime"), ((0, ITSELF),)),
+    **dict.fromkeys(("sqlite3.connect", "shutil.rmtree", "os.chdir"), ((0, ITSELF),)),
+    "subprocess.Popen": ((2, ITSELF),),
+}
+"""By audit event, which of its arguments are paths."""
+STAYING = ("os.chdir", "subprocess.Popen")
+"""Events that write nothing by themselves."""
+SAVE = {"torch": "save", "torch.jit": "save", "safetensors.torch": "save_file"}
+"""By module, functions that open a file in C++ or Rust."""
+MOST_LINKS = 40
+"""On the way to a file, as the kernel has it."""
+HERE, EXCHANGE = -100, 2
+"""For ``renameat2``: paths from the current folder, and that both are there before and after."""
+
+
+class Sandbox:
+    """The folder of a start, and what this process has written elsewhere."""
+
+    def __init__(self, root: str, own_file: str | None) -> None:
+        """``own_file``: how the agent's own file begins, which may lie anywhere."""
+        self._root = os.path.join(os.path.realpath(root), "")
+        self._busy: set[int] = set()
+        self._written: set[str] | None = set()
+        """None: it is not asked for any more."""
+        hidden = os.path.join(os.path.realpath(os.path.expanduser("~")), ".")
+        self._unshared = [*UNSHARED, hidden, *([os.path.realpath(own_file)] if own_file else [])]
+
+    def hear(self, event: str, arguments: Any) -> None:
+        """As Python calls it for each audit event. It raises an ``OSError`` where a file cannot be copied, and nothing else."""
+        try:
+            if event == "open":
+                if arguments[2] and arguments[2] & os.O_ACCMODE:
+                    self._guard(arguments[0], ITSELF, anew=bool(arguments[2] & os.O_TRUNC))
+            elif event in EVENTS:
+                for index, what in EVENTS[event]:
+                    self._guard(arguments[index], what, is_written=event not in STAYING)
+            elif event in ("tempfile.mkstemp", "tempfile.mkdtemp") and self._written is not None:
+                self._unshared.append(os.path.realpath(arguments[0]))
+        except (TypeError, ValueError, AttributeError):  # it is no path, or the interpreter ends
+            pass
+
+    def wrap(self, module: str, name: str) -> None:
+        """Hear of what a function of a module writes (``SAVE``). The path is its second argument."""
+        save = getattr(sys.modules[module], name)
+
+        @functools.wraps(save)
+        def saved(*args: Any, **kwargs: Any) -> Any:
+            path = args[1] if len(args) > 1 else kwargs.get("f", kwargs.get("filename"))
+            self.hear("open", (path, None, os.O_WRONLY | os.O_TRUNC))
+            return save(*args, **kwargs)
+
+        setattr(sys.modules[module], name, saved)
+
+    def take_written(self) -> list[str]:
+        """Some of the files and folders outside that this process has written and that are still there, but temporary ones.
+
+        From now on they are not noted.
+        """
+        found = [path for path in sorted(self._written or ()) if os.path.lexists(path)]
+        self._written = None
+        tops = [path for path in found if not any(path.startswith(other + os.sep) for other in found)]
+        return [path.encode(errors="replace").decode() for path in tops[:MOST_FILES]]  # one need not be UTF-8
+
+    def _guard(self, path: Any, what: bool, *, anew: bool = False, is_written: bool = True) -> None:
+        """See to it that a change of what a path leads to stays inside; note it where it does not."""
+        if isinstance(path, int) or get_ident() in self._busy:  # an open file; or it is this module that writes
+            return
+        name = os.fsdecode(path)
+        self._busy.add(get_ident())
+        try:
+            full = name if os.path.isabs(name) else os.path.join(os.getcwd(), name)
+            place = self._led_to(full, what, anew=anew)
+            if is_written and self._written is not None and not self._is_unshared(place) and not os.path.isdir(place):
+                self._written.add(place)
+        finally:
+            self._busy.discard(get_ident())
+
+    def _is_unshared(self, place: str) -> bool:
+        return place.startswith((self._root, *self._unshared)) or any(one in place.lower() for one in CACHES)
+
+    def _led_to(self, full: str, what: bool, *, anew: bool) -> str:
+        """Follow a path step by step; links that lead out of the folder are replaced on the way."""
+        at, rest, links = os.sep, full.split(os.sep)[::-1], 0
+        while rest and links < MOST_LINKS:
+            name = rest.pop()
+            at = os.path.dirname(at) if name == os.pardir else os.path.join(at, name) if name not in ("", os.curdir) else at
+            target = link_of(at) if rest or what else None
+            if target is None:
+                continue
+            links += 1
+            if at.startswith(self._root) and not os.path.realpath(at).startswith(self._root):
+                self._replace(at, anew=anew and not rest)
+            else:
+                rest += os.path.join(os.path.dirname(at), target).split(os.sep)[::-1]
+                at = os.sep
+        return at
+
+    def _replace(self, at: str, *, anew: bool) -> None:
+        """Put what a link leads to in its place. Other ranks may be about to do the same."""
+        with open(self._root + LOCK, "a", encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not os.path.islink(at):
+                return
+            source, beside = os.path.realpath(at), f"{at}.ringside-{os.getpid()}"
+            if os.path.isdir(source):
+                os.mkdir(beside)
+                for name in os.listdir(source):
+                    os.symlink(os.path.join(source, name), os.path.join(beside, name))
+                take_place(beside, at)
+            elif os.path.isfile(source) and not anew:
+                import shutil  # which most processes do not need
+
+                shutil.copy2(source, beside)
+                os.replace(beside, at)
+            elif os.path.isfile(source) or not os.path.exists(source):
+                os.unlink(at)
+
+
+def link_of(path: str) -> str | None:
+    """Where a link leads; None: it is none, or not any more."""
+    try:
+        return os.readlink(path)
+    except OSError:
+        return None
+
+
+def take_place(folder: str, link: str) -> None:
+    """Have a folder take a link's place, at once where the system can: other ranks may be reading there."""
+    import ctypes
+
+    rename = getattr(ctypes.CDLL(None), "renameat2", None)
+    if rename is not None and rename(HERE, os.fsencode(folder), HERE, os.fsencode(link), EXCHANGE) == 0:
+        os.unlink(folder)
+    else:
+        os.unlink(link)
+        os.rename(folder, link)
+
+
+current: Sandbox | None = None
+"""That of this process; None: it has none."""
+
+
+def enter(root: str, own_file: str | None) -> Sandbox:
+    """Have this process, and those that it forks, keep to a folder for the rest of their life; see ``Sandbox``."""
+    global current  # noqa: PLW0603 - a process has one
+    current = Sandbox(root, own_file)
+    sys.addaudithook(current.hear)
+    return current

@@ -1,0 +1,85 @@
+"""Scripts that write files: each start finds what the user has, and leaves it as it was."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from measurement.records.results import ResultsFolder
+from runners.driver.arm_processes import LAUNCHER_LOG
+from tests.conftest import REPOSITORY, no_process_stays
+from tests.distributed.test_scripts import ringside_in
+from tests.kit.comparisons import Compared
+from tests.unit.test_sandbox import digests
+
+SCRIPT = REPOSITORY / "tests" / "outside" / "scripts" / "writes_files.py"
+MEASUREMENT = {"launches": 2, "rounds": 1, "block_steps": 4, "control": False, "start_timeout_s": 120}
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A user's folder with the script and a checkpoint of over a mebibyte, in which an earlier start has left off."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    shutil.copy(SCRIPT, folder / "train.py")
+    code = "import torch; torch.save({'model': torch.nn.Linear(600, 600).state_dict(), 'step': 40}, 'checkpoint.pt')"
+    subprocess.run([sys.executable, "-c", code], cwd=folder, check=True, timeout=60)
+    return folder
+
+
+def compare(project, ways, *flags, **scripts):
+    """Compare ways of writing in the project: two launches, to the end. The user's files are what they were."""
+    arms = {name: {"command": f"python train.py {words}"} for name, words in ways.items()}
+    content = {"name": "files", "baseline": next(iter(arms)), "arms": arms, "measurement": MEASUREMENT, "scripts": scripts}
+    plan = project.parent / "plan.yaml"
+    plan.write_text(yaml.safe_dump(content))
+    before = digests(project)
+    with no_process_stays():
+        done = ringside_in(project, "compare", plan, "-o", "results/now", *flags)
+    ran = Compared(done, ResultsFolder(project / "results" / "now"))
+    shutil.copytree(ran.folder.root, project.parent / "kept", symlinks=True)
+    shutil.rmtree(project / "results")
+    assert digests(project) == before, "what a script writes does not reach the user's files"
+    ran.folder = ResultsFolder(project.parent / "kept")
+    return ran
+
+
+def begins(ran, arm):
+    """What the starts of an arm in launches found."""
+    logs = (ran.folder.launch_folder(launch, arm) / LAUNCHER_LOG for launch in range(MEASUREMENT["launches"]))
+    return [line for log in logs for line in log.read_text().splitlines() if line.startswith("begins")]
+
+
+@pytest.mark.costly
+def test_every_start_begins_alike_and_the_users_files_stay_as_they_are(project):
+    ways = {name: name for name in ("resume", "new-folder", "lock", "cache", "trackers")}
+    ran = compare(project, ways)
+    assert ran.done.returncode == 0, ran.done.stderr
+    assert ran.statuses == dict.fromkeys(ways, "ok")
+    assert begins(ran, "resume") == ["begins at step 40 with ['checkpoint.pt', 'results', 'train.py'] 0"] * 2
+    assert begins(ran, "new-folder") == ["begins at step 0 with ['checkpoint.pt', 'out', 'results', 'train.py'] 0"] * 2
+    assert {line.rpartition(" ")[2] for line in begins(ran, "cache")} == {"1000"}, "no torn cache is read"
+    assert not list(ran.folder.root.rglob("files-*")), "what was written is removed"
+    assert "Written outside" not in ran.done.stderr
+
+
+@pytest.mark.costly
+def test_absolute_paths_are_told_before_the_timing_and_can_differ_by_start(project):
+    elsewhere = project.parent / "elsewhere"
+    (elsewhere / "one").mkdir(parents=True)
+    ways = {"one": f"absolute {elsewhere}/one", "each": f"new-folder {elsewhere}/{{arm}}-{{launch}}-{{seed}}"}
+    ran = compare(project, ways, keep_files=True, trackers="on")
+    assert ran.done.returncode == 0, ran.done.stderr
+    told = f"Written outside the folder of the command: {elsewhere}/each-trial-1 (each); {elsewhere}/one/log.txt (one)"
+    said, told = ("".join(text.split()) for text in (ran.done.stderr, told))  # lines are broken where they are full
+    assert said.index(told) < said.index("measuringblocks")
+    assert said.count(told) == 1
+    assert {path.name for path in elsewhere.iterdir()} == {"one", "each-trial-1", "each-0-1", "each-1-2"}
+    for launch in range(2):
+        kept = ran.folder.launch_folder(launch, "each") / "files-0"
+        assert (kept / project.relative_to("/") / "train.py").is_file(), "it is kept by arm and launch"
+    assert "each-by-hand-" in ran.records["each"].command

@@ -1,0 +1,145 @@
+"""The folder of one start: what appears in it, and that what Python writes there stays there."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from measurement.agent.ringside_agent.settings import VARIABLE, Settings, encode
+from measurement.files import LOCK_FILE
+from runners.processes import sandbox
+from tests.conftest import REPOSITORY
+
+AGENT = REPOSITORY / "measurement" / "agent"
+LARGE = b"user" * (sandbox.MOST_COPIED_BYTES // 4 + 1)
+
+
+def digests(folder):
+    """Of every file, folder and link below a folder."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        content = str(path.readlink()) if path.is_symlink() else path.read_bytes() if path.is_file() else ""
+        found[str(path.relative_to(folder))] = hashlib.sha256(str(content).encode()).hexdigest()
+    return found
+
+
+@pytest.fixture
+def users(tmp_path):
+    """A folder of a user's with small and large files, links, a data set, an environment, a repository and results."""
+    folder = tmp_path / "home" / "train"
+    files = {"train.py": b"1", "pkg/module.py": b"2", "large.pt": LARGE, "pkg/large.pt": LARGE, ".git/index": b"3"}
+    files |= {"env/pyvenv.cfg": b"", "results/old/plan.yaml": b"4", f"results/old/{LOCK_FILE}": b"", "results/now/plan.yaml": b""}
+    files |= {"../data/elsewhere.bin": b"5"} | {f"images/{number}.png": b"6" for number in range(30)}
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    (folder / "latest.pt").symlink_to("large.pt")
+    (folder / "scratch").symlink_to(tmp_path / "home" / "data")
+    return folder
+
+
+@pytest.fixture
+def own(tmp_path, users, monkeypatch):
+    """The same folder as a start has it, where a folder of over 25 entries is one of many."""
+    monkeypatch.setattr(sandbox, "MOST_ENTRIES", 25)
+    sandbox.lay_out(tmp_path / "own", users, left_out=users / "results" / "now")
+    return sandbox.inside(tmp_path / "own", users)
+
+
+def test_small_files_are_copied_and_all_else_is_linked(users, own):
+    links = {str(path.relative_to(own)) for path in own.rglob("*") if path.is_symlink()}
+    linked = {"large.pt", "pkg/large.pt", "images", ".git", "env", "results/old"}
+    assert links == linked | {"latest.pt", "scratch"}
+    assert (own / "latest.pt").readlink() == Path("large.pt"), "a link of the user's leads where it did"
+    assert (own / "train.py").read_bytes() == b"1"
+    assert not (own / "results" / "now").exists(), "it holds this very folder"
+    assert (own / ".." / "data" / "elsewhere.bin").read_bytes() == b"5", "what lies beside the folder is found"
+
+
+WRITES = {
+    "open": "open('large.pt', 'w').write('mine')",
+    "append": "open('large.pt', 'a').write('mine')\nassert os.path.getsize('large.pt') > 1000",
+    "in place": "f = open('large.pt', 'r+b')\nf.write(b'mine')\nf.close()\nassert os.path.getsize('large.pt') > 1000",
+    "bytes": "open(b'pkg/large.pt', 'wb').write(b'mine')",
+    "os.open": "os.write(os.open('large.pt', os.O_RDWR), b'mine')",
+    "through a link of the user's": "open('latest.pt', 'w').write('mine')",
+    "through a link elsewhere": "open('scratch/elsewhere.bin', 'w').write('mine')\nopen('scratch/new', 'w')",
+    "beside": "open('../data/elsewhere.bin', 'w').write('mine')",
+    "pathlib": "pathlib.Path('large.pt').write_text('mine')",
+    "shutil.copy": "shutil.copy('train.py', 'large.pt')",
+    "shutil.move": "shutil.move('large.pt', 'older.pt')\nopen('older.pt', 'a').write('mine')",
+    "a temporary file onto it": "open('new', 'w').write('mine')\nos.replace('new', 'large.pt')",
+    "remove": "os.remove('large.pt')\nos.remove('images/3.png')",
+    "rmtree": "shutil.rmtree('images')\nassert not os.path.exists('images')",
+    "new files in a data set": "os.makedirs('images/cache')\nopen('images/cache/1', 'w')\nassert len(os.listdir('images')) == 31",
+    "chdir": "os.chdir('images')\nopen('1.png', 'w').write('mine')",
+    "cwd of a process": "subprocess.run(['touch', 'new'], cwd='images', check=True)",
+    "truncate": "os.truncate('large.pt', 0)",
+    "hard link": "os.link('large.pt', 'hard')\nopen('hard', 'a').write('mine')",
+    "attributes": "os.chmod('large.pt', 0o600)\nos.utime('pkg/large.pt', (0, 0))",
+    "sqlite": "import sqlite3\nos.truncate('large.pt', 0)\nsqlite3.connect('large.pt').execute('create table t (x)')",
+    "numpy": "import numpy\nnumpy.save('large.pt', numpy.ones(3))\nnumpy.memmap('pkg/large.pt', mode='r+')[:4] = 0",
+    "torch.save": "import torch\ntorch.save({}, 'large.pt')\ntorch.save(obj={}, f=pathlib.Path('latest.pt'))",
+    "child of a child": "subprocess.run([sys.executable, '-c', \"open('large.pt', 'w').write('mine')\"], check=True)",
+    "forked": "if not os.fork():\n    open('large.pt', 'w')\n    os._exit(0)\nos.wait()",
+    "a loop of links": "os.symlink('loop', 'loop')\ntry: open('loop', 'w')\nexcept OSError: pass",
+    "no path": "open(2, 'w', closefd=False)\nopen(os.devnull, 'w')",
+}
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("code", WRITES.values(), ids=WRITES)
+def test_what_python_writes_does_not_reach_the_users_files(tmp_path, users, own, code):
+    before = digests(users.parent)
+    done = run(f"import os, pathlib, shutil, subprocess, sys\n{code}", own, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert digests(users.parent) == before
+    assert not list(own.rglob("*.ringside-*"))
+
+
+@pytest.mark.process
+def test_ranks_that_write_the_same_file_do_not_undo_each_other(tmp_path, users, own):
+    code = "import os\n" + "for n in range(200):\n    open(f'images/{n % 30}.png', 'a').write('x')"
+    before = digests(users.parent)
+    ranks = [subprocess.Popen([sys.executable, "-c", code], cwd=own, env=variables(tmp_path)) for _ in range(4)]
+    assert [rank.wait(60) for rank in ranks] == [0] * 4
+    assert digests(users.parent) == before
+    assert sum(path.read_text().count("x") for path in (own / "images").iterdir()) == 4 * 200
+
+
+@pytest.mark.process
+def test_what_is_written_elsewhere_is_told_but_temporary_files_and_caches(tmp_path, users, own):
+    code = f"""if True:
+    import os, sys, tempfile
+    from ringside_agent import sandbox
+    os.makedirs({str(users)!r} + "/out")
+    for name in ("{users}/out/1", "{tmp_path}/gone", "{tmp_path}/cache/2", "{tmp_path}/first-state.pt.7", "here", os.devnull):
+        os.makedirs(os.path.dirname(name) or ".", exist_ok=True)
+        open(name, "w")
+    os.remove("{tmp_path}/gone")
+    kept = [tempfile.NamedTemporaryFile(), tempfile.mkdtemp()]
+    open(os.path.join(kept[1], "3"), "w")
+    os.makedirs("{tmp_path}/" + os.fsdecode(b"\\xff"))
+    print(sandbox.current.take_written())
+    open("{tmp_path}/late", "w")
+    print(sandbox.current.take_written())
+    """
+    done = run(code, own, tmp_path)
+    assert done.stdout.splitlines() == [str([f"{users}/out", f"{tmp_path}/?"]), "[]"], done.stderr
+
+
+def run(code, folder, tmp_path):
+    """A Python with the agent, in the folder of a start."""
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, cwd=folder, env=variables(tmp_path), capture_output=True, text=True, timeout=60)
+
+
+def variables(tmp_path):
+    """With which the agent keeps to that folder."""
+    told = Settings("", "", "a", 0, sandbox=str(tmp_path / "own"), state_file=str(tmp_path / "first-state.pt"))
+    return {**os.environ, "PYTHONPATH": str(AGENT), VARIABLE: encode(told)}
