@@ -17,7 +17,7 @@ from runners.job_command import job
 from runners.processes.process_exit import begin_in_utf8, run_command
 from runners.project_command import project
 from runners.report_command import report
-from runners.scripts.ab_command import ab_command
+from runners.scripts.ab_command import EXAMPLES, ab_command
 from runners.tuning.tune_command import tune_command
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "project": project,
 }
 for name, function in COMMANDS.items():
-    app.command(name)(function)
+    app.command(name, epilog=EXAMPLES if name == "ab" else None)(function)
 
 
 def print_version(wanted: bool) -> None:

@@ -7,13 +7,14 @@ is passed over.
 from __future__ import annotations
 
 import math
+import os
 import re
-import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
-from measurement.errors import PlanError, quoted
+from measurement.errors import PlanError
+from runners.launchers.shell_words import shell_words
 
 TORCHRUN, HOROVODRUN, MPIRUN, SRUN, PYTHON = "torchrun", "horovodrun", "mpirun", "srun", "python"
 PROGRAMS = {"mpiexec": MPIRUN, "orterun": MPIRUN, "mpiexec.hydra": MPIRUN, "mpirun.openmpi": MPIRUN, "mpiexec.mpich": MPIRUN}
@@ -29,14 +30,15 @@ PYTHON_NAME = re.compile(r"python(\d+(\.\d+)*t?)?")
 JOINED = re.compile(r"(-[bBdEhiIOPqRsStuvVx]*)m(.*)")
 """``-mMODULE`` and ``-um`` of a Python."""
 CONTAINERS = ("apptainer", "singularity")
+ENVIRONMENTS = (*CONTAINERS, "conda", "mamba", "micromamba", "uv", "poetry", "pdm", "hatch", "pipenv", "pixi", "rye")
+"""Programs that start another one where it finds other programs than those of this PATH."""
 PREFIXES = frozenset(
     (
-        *(*CONTAINERS, "env", "taskset", "numactl", "nice", "ionice", "chrt", "stdbuf", "nohup", "time", "timeout", "setsid"),
-        *("conda", "mamba", "micromamba", "uv", "poetry", "pipenv", "pixi", "xvfb-run", "strace", "nsys", "py-spy", "perf"),
+        *(*ENVIRONMENTS, "env", "taskset", "numactl", "nice", "ionice", "chrt", "stdbuf", "nohup", "time", "timeout", "setsid"),
+        *("xvfb-run", "strace", "nsys", "py-spy", "perf"),
     )
 )
 """Programs that start another one, which stands among their arguments."""
-SHELL_WORDS = ("&&", "||", "|", ";", "&", ">", ">>", "<", "2>&1")
 WITHOUT_AGENT = "ISE"
 """Flags of Python with which it imports no ``sitecustomize`` from PYTHONPATH."""
 
@@ -123,30 +125,34 @@ class CommandLine:
         return next((one for one in self.launchers if one.kind == kind), None)
 
     @property
-    def script(self) -> str | None:
-        """The file that ranks run, as it is named; None where that is not seen."""
-        first = self.launchers[-1].program if self.launchers else 0
-        return next((word for word in self.words[first:] if re.fullmatch(r"\S+\.py", word)), None)
+    def programs(self) -> list[str]:
+        """Those that it starts from this PATH or by their files: none of another environment's, such as ``conda run``'s."""
+        starts = sorted({0, *(one.named for one in self.launchers), *([] if self.python is None else [self.python])})
+        inside = next((at for at in range(starts[-1] + 1) if PurePath(self.words[at]).name in ENVIRONMENTS), None)
+        own = starts if inside is None else [*(at for at in starts if at < inside), inside]
+        return list(dict.fromkeys(self.words[at] for at in own))
+
+    @property
+    def file(self) -> str | None:
+        """The script that ranks run, as it is named; None where they run a module, or nobody knows what."""
+        words, torchrun = self.words, self.find(TORCHRUN)
+        if torchrun and not {"m", "module", "no-python"} & torchrun.flags.keys():
+            at = torchrun.program
+        elif torchrun or self.python is None or words[(at := _after_flags(list(words), self.python)) - 1] in ("-m", "-c"):
+            return None
+        return words[at] if at < len(words) and words[at].endswith(".py") else None
 
 
 def read_command(text: str) -> CommandLine:
-    """Read a command.
+    """Read a command as it is typed, with the variables of this process in their places.
 
     Raises:
         PlanError: it is empty, a quote is open, or it needs a shell.
     """
-    try:
-        words = shlex.split(text)
-    except ValueError as error:
-        raise PlanError(f"command {quoted(text)} cannot be read: {error}; quote it as for a shell") from error
+    words = shell_words(text, os.environ)
     if not words:
         raise PlanError("command is empty; give what starts your script, such as 'torchrun --nproc-per-node 2 train.py'")
-    needs_shell = next((word for word in words if word in SHELL_WORDS), None)
-    if needs_shell and PurePath(words[0]).name not in ("sh", "bash", "zsh"):
-        raise PlanError(f"command {quoted(text)} has '{needs_shell}', and no shell runs it; put it into a file, or bash -c '...'")
-    if "=" in words[0] and re.match(r"[A-Za-z_]\w*=", words[0]):
-        words = ["env", *words]
-    return command_of(words)
+    return command_of(["env", *words] if re.match(r"[A-Za-z_]\w*=", words[0]) else words)
 
 
 def command_of(given: Iterable[str]) -> CommandLine:

@@ -6,7 +6,6 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -18,6 +17,9 @@ from runners.flags import MINUTES, Flag, Given, SessionOptions, command, session
 if TYPE_CHECKING:
     from reports.schema import Comparison
 
+EXAMPLES = """ringside ab 'horovodrun -np 2 python train_hvd.py' 'torchrun --nproc-per-node 2 train_ddp.py'
+
+ringside ab 'python train.py --bs 8' 'python train.py --bs 16' --minutes 2 --allow all"""
 EXIT_FAILED, EXIT_NOT_SHOWN = 1, 3
 Run = Callable[..., "Comparison"]
 """Measures a plan into a folder and shows the result; also given how to go on (``again``)."""
@@ -31,9 +33,9 @@ class AbOptions(SessionOptions):
     command_b: str | None = None
     """The command that is held against it, such as 'torchrun --nproc-per-node 2 train_ddp.py'."""
     name_a: str | None = None
-    """Name of the first arm. Default: that of its script, or a."""
+    """Name of the first arm. Default: that of its script, or of what differs."""
     name_b: str | None = None
-    """Name of the second arm. Default: that of its script, or b."""
+    """Name of the second arm. Default: that of its script, or of what differs."""
     assert_equal: bool = False
     """End with code 3 unless both are shown to train alike."""
     assert_not_slower: str | None = None
@@ -155,12 +157,11 @@ def plan_of(given: Given) -> Plan:
 
 
 def names_of(asked: AbOptions) -> tuple[str, str]:
-    """Return the arms' names: those given, those of their scripts where these differ, or a and b."""
+    """Return the arms' names: those given, or as ``names_for`` says."""
     from runners.launchers.command_lines import read_command
+    from runners.scripts.arm_names import names_for
 
-    scripts = [read_command(text or "").script for text in (asked.command_a, asked.command_b)]
-    stems = [re.sub(r"[^A-Za-z0-9._+-]", "-", PurePath(script or "").stem).strip("-._+")[:80] for script in scripts]
-    usual = tuple(stems) if all(stems) and stems[0] != stems[1] else ("a", "b")
+    usual = names_for(read_command(asked.command_a or ""), read_command(asked.command_b or ""))
     names = (asked.name_a or usual[0], asked.name_b or usual[1])
     if names[0] == names[1]:
         raise PlanError(f"both arms are named {quoted(names[0])}; give other names with --name-a and --name-b")

@@ -53,7 +53,7 @@ def _resolved(name: str, arm: Arm, plan: Plan) -> LaunchedArm:
         if flag := blocking_flag(line):
             raise PlanError(f"python {flag} does not read PYTHONPATH, by which Ringside's agent arrives; leave that flag out")
         moves = any(flag in one.flags for one in line.launchers for flag in FOLDER_FLAGS)
-        place = resolve_place(name, arm, plan, file=None if moves else line.script)
+        place = resolve_place(name, arm, plan, file=None if moves else line.file)
         if place.repository and (named := next((word for word in line.words if word.startswith(f"{place.repository}/")), None)):
             raise PlanError(f"'{named}' lies where it is, and not in the commit; name it from '{place.typed_in}'")
         launcher = UsersCommand(line=line, inherited=_inherited(place, line), seed_flag=plan.scripts.seed_flag)
@@ -91,8 +91,7 @@ def _inherited(place: CommandPlace, line: CommandLine) -> dict[str, str]:
     if "TORCHELASTIC_RUN_ID" not in os.environ:  # the user's own, by which ranks without a launcher of torch's meet
         found |= {name: os.environ[name] for name in MEETING if name in os.environ}
     path, own = found.get("PATH", os.defpath), str(Path(sys.executable).parent)
-    names = [line.words[0], *(line.words[one.named] for one in line.launchers)]
-    only_ours = [name for name in names if shutil.which(name, path=path) is None and shutil.which(name, path=own)]
+    only_ours = [name for name in line.programs if shutil.which(name, path=path) is None and shutil.which(name, path=own)]
     python = place.python or (sys.executable if only_ours else None)
     if python is None:
         return found
@@ -101,11 +100,8 @@ def _inherited(place: CommandPlace, line: CommandLine) -> dict[str, str]:
 
 def _require_programs(launcher: UsersCommand, place: CommandPlace, *, python: str | None) -> None:
     """Refuse programs and files that are not there, before anything starts. ``python``: the arm's own, as the plan names it."""
-    line = launcher.line
-    words = [line.words[0], *(line.words[one.named] for one in line.launchers)]
-    words += [line.words[line.python]] if line.python is not None else []
     remedy = "activate its environment, or give its python (--python-a, --python-b)"
-    for word in dict.fromkeys(words):
+    for word in launcher.line.programs:
         found = require_program(word, path=launcher.inherited["PATH"], folder=place.typed_in, remedy=remedy)
         if place.python and word in BESIDE_PYTHON and found.parent != Path(place.python).parent:
             raise UnavailableError(f"'{word}' is not beside python '{python}'; install it there", lack=f"no {word}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from runners.launchers.users_command import AGENT_FOLDER, meeting_at, on_hosts, 
 from runners.planning.launched_arms import ArmStart
 from runners.planning.plan_reading import read_plan
 from runners.processes.supervised_arm import SupervisedRank
+from runners.scripts.arm_names import names_for
 from runners.scripts.arrival import SeenPython, first_traceback, hint_of, look_at, why_others, why_silent
 from runners.scripts.script_setup import resolve_scripts
 from tests.conftest import BIN, needs_horovod, ringside_here
@@ -55,7 +57,12 @@ READ = {
     "A=1 torchrun --nproc-per-node 2 train.py": ("torchrun", 2, "train.py"),
     "apptainer exec --nv image.sif horovodrun -np 2 python train.py": ("horovodrun", 2, "train.py"),
     "python train.py --nproc-per-node 5": ("python", 1, "train.py"),
-    "deepspeed --num_gpus 2 train.py": (None, None, "train.py"),
+    "torchrun --nproc-per-node 2 -m pkg.train --config=pkg/config.py": ("torchrun", 2, None),
+    "python -m pkg.train config.py": ("python", 1, None),
+    "horovodrun -np 2 python train.py --config=config.py": ("horovodrun", 2, "train.py"),
+    "conda run -n old torchrun --nproc_per_node=2 train.py": ("torchrun", 2, "train.py"),
+    "uv run --with torch python train.py": ("python", 1, "train.py"),
+    "deepspeed --num_gpus 2 train.py": (None, None, None),
     "bash -c 'cd x && torchrun --nproc-per-node 2 train.py'": (None, None, None),
     "./train.sh torchrun --nproc-per-node 2": (None, None, None),
 }
@@ -64,7 +71,42 @@ READ = {
 @pytest.mark.parametrize("command", READ)
 def test_a_command_is_read(command):
     line = read_command(command)
-    assert (line.kind, ranks_of(line), line.script) == READ[command]
+    assert (line.kind, ranks_of(line), line.file) == READ[command]
+
+
+@pytest.mark.parametrize(
+    ("command", "programs"),
+    [
+        ("env A=1 taskset -c 0 torchrun --nproc-per-node 2 train.py", ["env", "torchrun"]),
+        ("mpirun -np 2 python train.py", ["mpirun", "python"]),
+        ("conda run -n old torchrun --nproc-per-node 2 train.py", ["conda"]),
+        ("A=1 poetry run python train.py", ["env", "poetry"]),
+        ("srun -n 2 apptainer exec image.sif python train.py", ["srun", "apptainer"]),
+        ("torchrun train.py --package uv", ["torchrun"]),
+        ("make train", ["make"]),
+    ],
+)
+def test_what_another_environment_has_is_not_looked_for_on_this_path(command, programs):
+    assert read_command(command).programs == programs
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("x $DATA ${DATA}s --data=$DATA", ["x", "a", "b", "a", "bs", "--data=a", "b"]),
+        ('x "$DATA/y" "\\$DATA" \\$DATA \'$DATA ~ `id`\' a=$', ["x", "a b/y", "$DATA", "$DATA", "$DATA ~ `id`", "a=$"]),
+        ("A=~/x ~ ~/y --out=~/z a~ '~'", ["env", "A=/home/u/x", "/home/u", "/home/u/y", "--out=~/z", "a~", "~"]),
+        ("x 'a && b' \";|\" lr=[1,2] none*.py", ["x", "a && b", ";|", "lr=[1,2]", "none*.py"]),
+        ("x \\\n  y", ["x", "y"]),
+        ("bash -c 'cd x && $(nproc) > y'", ["bash", "-c", "cd x && $(nproc) > y"]),
+    ],
+)
+def test_words_are_those_of_the_shell_that_it_was_typed_for(monkeypatch, typed, words):
+    monkeypatch.setenv("DATA", "a b")
+    monkeypatch.setenv("HOME", "/home/u")
+    assert list(read_command(typed).words) == words
+    shown = ["bash", "-c", f"x() {{ printf '%s\\n' x \"$@\"; }}; {typed}"]
+    assert words[0] != "x" or subprocess.check_output(shown, text=True, timeout=60).splitlines() == words
 
 
 @pytest.mark.parametrize("flags", ["-m torch.distributed.run", "-mtorch.distributed.launch"])
@@ -79,13 +121,41 @@ def test_a_launcher_that_python_has_as_a_module_is_no_program(tmp_path, flags):
     [
         ("", "command is empty"),
         ("torchrun 'train.py", "No closing quotation"),
-        ("cd x && torchrun train.py", "has '&&', and no shell runs it"),
+        ("cd x && torchrun train.py", "has '&&', and no shell runs it; put it into a file, or bash -c '...'"),
         ("torchrun train.py | tee log", "has '|'"),
+        ("bash run.sh;ls", "has ';'"),
+        ("torchrun --nproc-per-node $(nproc) train.py", "has '$(', and no shell runs it"),
+        ('torchrun --nproc-per-node "`nproc`" train.py', "has '`'"),
+        ("torchrun train.py ${EPOCHS:-3}", "has '${'"),
+        ("torchrun train.py /etc/passw*", "has '/etc/passw*'"),
+        ("torchrun train.py {1,2}", "has '{1,2}'"),
+        ("torchrun train.py --data $NOWHERE", "has $NOWHERE, which is not set; set it, or write its value"),
+        ("torchrun train.py --key '$A_TOKEN' --key $A_TOKEN", "has $A_TOKEN, which looks like a secret"),
     ],
 )
 def test_what_is_no_command_is_refused(command, message):
-    with pytest.raises(PlanError, match=message.replace("|", r"\|")):
+    with pytest.raises(PlanError, match=re.escape(message)):
         read_command(command)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "names"),
+    [
+        ("horovodrun -np 2 python train_hvd.py", "torchrun train_ddp.py", ("train_hvd", "train_ddp")),
+        ("torchrun -m pkg.old --lr 1", "torchrun -m pkg.new --lr 1", ("old", "new")),
+        ("bash run.sh", "make train", ("bash-run.sh", "make-train")),
+        ("horovodrun -np 2 python t.py", "torchrun t.py", ("horovodrun", "torchrun")),
+        ("torchrun t.py --bs 8", "torchrun t.py --bs=16", ("bs8", "bs16")),
+        ("torchrun t.py", "torchrun t.py --fused", ("t", "fused")),
+        ("torchrun t.py lr=1 model=x", "torchrun t.py lr=2 model=y", ("lr1-model-x", "lr2-model-y")),
+        ("torchrun t.py -c conf/a.yaml", "torchrun t.py -c conf/b.yaml", ("c-a", "c-b")),
+        ("A=1 torchrun t.py", "A=2 torchrun t.py", ("A1", "A2")),
+        ("torchrun t.py", "torchrun t.py", ("a", "b")),
+        ("torchrun t.py -x \u00e9", "torchrun t.py -x \u00fc", ("a", "b")),
+    ],
+)
+def test_arms_are_named_by_what_differs(first, second, names):
+    assert names_for(read_command(first), read_command(second)) == names
 
 
 TYPED = "torchrun srun mpirun python env -m -n -np --x=1 x= -- - A=1 'q t.py 2 torch.distributed.run"

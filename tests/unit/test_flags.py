@@ -69,7 +69,23 @@ def test_a_command_that_asks_for_the_same_is_written_with_its_folder():
     own = partial(Flag, "Own", Options)
     given = {own("kind", is_argument=True): "one", own("options"): ["x=1", "y=2"], own("is_whole"): True}
     given[own("folder", ("-o", "--folder"))] = Path("a")
-    words = ["ringside", "try", "one", "-o", "out", "--options", "x=1", "--options", "y=2", "--is-whole", "--folder", "a"]
+    given |= {own("steps"): 3, own("later", default=None): 30}  # a default, and what somebody typed
+    words = [
+        "ringside",
+        "try",
+        "one",
+        "-o",
+        "out",
+        "--options",
+        "x=1",
+        "--options",
+        "y=2",
+        "--is-whole",
+        "--folder",
+        "a",
+        "--later",
+        "30",
+    ]
     assert words_of("try", given, Path("out")) == words
 
 

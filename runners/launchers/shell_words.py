@@ -1,0 +1,91 @@
+"""The words of a command, as the shell would make them that it was typed for. What only a shell can run is refused."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import shlex
+from collections.abc import Mapping
+from functools import partial
+
+from measurement.environment import looks_secret
+from measurement.errors import PlanError, quoted
+
+PIECE = re.compile(
+    r"""(?P<single>'[^']*')
+    | "(?P<double>(?:[^"\\]|\\.)*)"
+    | (?P<escaped>\\.)
+    | (?P<home>(?<!\S)(?:[A-Za-z_]\w*=)?~[\w.-]*(?=[/\s]|$))
+    | \$(?P<name>[A-Za-z_]\w*|\{[A-Za-z_]\w*\})
+    | (?P<needs_shell>\$[({0-9?$!@*\#'"-] | ` | [<>]\( | &&|\|\||2>&1|>>|<<|[|;&<>] | \{[^\s{}'"]*(?:,|\.\.)[^\s{}'"]*\})
+    | (?P<pattern>[*?[])""",
+    re.VERBOSE | re.DOTALL,
+)
+INSIDE = re.compile(
+    r"(?P<escaped>\\.) | \$(?P<name>[A-Za-z_]\w*|\{[A-Za-z_]\w*\}) | (?P<needs_shell>\$[({0-9?$!@*\#-] | `)", re.VERBOSE | re.DOTALL
+)
+"""What a shell reads between double quotes."""
+MARKS = {"*": "\ue000", "?": "\ue001", "[": "\ue002"}
+"""Stand for signs of a pattern while words are split."""
+
+
+def shell_words(text: str, environment: Mapping[str, str]) -> list[str]:
+    """Split a command into words, with variables of an environment in their places.
+
+    Raises:
+        PlanError: a quote is open, a variable is not set or secret, or only a shell could run it.
+    """
+    read = PIECE.sub(partial(_read, text, environment), text)
+    try:
+        marked = shlex.split(read)
+    except ValueError as error:
+        raise PlanError(f"command {quoted(text)} cannot be read: {error}; quote it as for a shell") from error
+    words = []
+    for word in marked:
+        plain, pattern = word, glob.escape(word)
+        for sign, mark in MARKS.items():
+            plain, pattern = plain.replace(mark, sign), pattern.replace(mark, sign)
+        if plain != word and glob.glob(pattern):  # noqa: PTH207 - as a shell reads it
+            raise _needs_shell(text, plain)
+        words.append(plain)
+    return words
+
+
+def _read(text: str, environment: Mapping[str, str], found: re.Match[str]) -> str:
+    """Return what stands for a piece of a command, quoted so that it is split no further than a shell does."""
+    if found["needs_shell"]:
+        raise _needs_shell(text, found[0])
+    if found["double"] is not None:
+        return shlex.quote(INSIDE.sub(partial(_read_inside, text, environment), found["double"]))
+    if found["home"]:
+        name, equals, path = found[0].rpartition("=")
+        return name + equals + shlex.quote(os.path.expanduser(path))  # noqa: PTH111 - ~ may be nobody's, and stays
+    if found["name"]:
+        return " ".join(map(shlex.quote, _value(text, found["name"], environment).split()))
+    if found["pattern"]:
+        return MARKS[found[0]]
+    return "" if found[0] == "\\\n" else found[0]
+
+
+def _read_inside(text: str, environment: Mapping[str, str], found: re.Match[str]) -> str:
+    if found["needs_shell"]:
+        raise _needs_shell(text, found[0])
+    if found["name"]:
+        return _value(text, found["name"], environment)
+    return "" if found[0] == "\\\n" else found[0][1:] if found[0][1] in '$`"\\' else found[0]
+
+
+def _value(text: str, name: str, environment: Mapping[str, str]) -> str:
+    name = name.strip("{}")
+    if looks_secret(name):
+        raise PlanError(
+            f"command {quoted(text)} has ${name}, which looks like a secret, and reports show commands; have the script read it"
+        )
+    if name not in environment:
+        raise PlanError(f"command {quoted(text)} has ${name}, which is not set; set it, or write its value")
+    return environment[name]
+
+
+def _needs_shell(text: str, found: str) -> PlanError:
+    return PlanError(f"command {quoted(text)} has '{found}', and no shell runs it; put it into a file, or bash -c '...'")

@@ -1,0 +1,72 @@
+"""Names two arms by command: by their scripts, or by what differs between their commands. Pure."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePath
+
+from runners.launchers.command_lines import CommandLine
+
+MAX_CHARACTERS = 32
+EITHER = ("a", "b")
+"""Where the commands say nothing short."""
+FILE = re.compile(r"[^-].*\.(py|sh)")
+
+
+def names_for(first: CommandLine, second: CommandLine) -> tuple[str, str]:
+    """Return two names that differ and can be folders: ``train_hvd`` and ``train_ddp``, else ``bs8`` and ``bs16`` of ``--bs``.
+
+    An option that only one of them has names that one, and the script the other.
+    """
+    scripts = _stem(first), _stem(second)
+    if _differ(scripts):
+        return scripts
+    launchers = first.kind or "", second.kind or ""
+    if _differ(launchers):
+        return launchers
+    options = _options(first), _options(second)
+    labels = _label(options[0], options[1]), _label(options[1], options[0])
+    named = labels[0] or scripts[0], labels[1] or scripts[1]
+    return named if _differ(named) else EITHER
+
+
+def _differ(names: tuple[str, str]) -> bool:
+    return all(names) and names[0].lower() != names[1].lower()  # a filesystem may not tell capitals
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._+-]+", "-", text).strip("-._+")
+
+
+def _stem(line: CommandLine) -> str:
+    """The name of what it runs, without folder and ending; empty where nothing looks like a script."""
+    module = next(
+        (after for word, after in zip(line.words, line.words[1:], strict=False) if word == "-m" and "distributed" not in after), ""
+    )
+    file = line.file or module.replace(".", "/") or next(filter(FILE.fullmatch, line.words), "")
+    return _plain(PurePath(file).stem)[:80]
+
+
+def _options(line: CommandLine) -> list[tuple[str, str]]:
+    """Names and values of all that it says: ``--bs 8``, ``--bs=8`` and ``bs=8`` are one, and other words are names."""
+    found, index, words = [], 0, line.words
+    while index < len(words):
+        name, _, value = words[index].lstrip("-").partition("=")
+        index += 1
+        if words[index - 1].startswith("-") and not value and index < len(words) and not words[index].startswith("-"):
+            value = words[index]
+            index += 1
+        found.append((name, value))
+    return found
+
+
+def _label(own: list[tuple[str, str]], other: list[tuple[str, str]]) -> str:
+    """What only one of two commands says, as far as it is short."""
+    label = ""
+    for name, value in (one for one in own if one not in other):
+        short = PurePath(value).stem if "/" in value else value
+        piece = _plain(name + ("" if short[:1].isdigit() or not short else "-") + short)
+        if label and len(label) + len(piece) >= MAX_CHARACTERS:
+            break
+        label = f"{label}-{piece}" if label else piece[:MAX_CHARACTERS].rstrip("-._+")
+    return label
