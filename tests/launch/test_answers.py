@@ -9,7 +9,6 @@ import sys
 import pytest
 
 from measurement.errors import LaunchError
-from measurement.plans.plan_file import check_plan
 from runners.hosts.preflight import ask
 from runners.hosts.ssh_probe import Probe
 from runners.planning.check_process import facts_of, require_data_on
@@ -17,7 +16,7 @@ from runners.planning.workload import resolve_workload
 from runners.processes import remote, remote_results
 from runners.processes.answers import MARK, framed, new_mark, taken
 from runners.processes.key_file import shared_key
-from tests.conftest import TINY
+from tests.kit.plans import tiny
 
 HOST = "192.0.2.1"
 """Of nobody (RFC 5737); the ssh below reaches it."""
@@ -78,7 +77,7 @@ class Talker(Digits):
 def test_what_a_users_code_prints_is_no_answer(greeting_host, tmp_path):
     (tmp_path / "talker.py").write_text(TALKER)
     reference = f"{tmp_path / 'talker.py'}:Talker"
-    plan = check_plan({**TINY, "workload": reference}, source="test")
+    plan = tiny(workload=reference)
     require_data_on([HOST], plan, resolve_workload(reference, {}))
     assert facts_of(plan, host=HOST).sample_unit == "images"
 

@@ -13,7 +13,6 @@ import pytest
 from backends import make_backend
 from measurement.agent.ringside_agent.place import HOROVOD, MPI, RENDEZVOUS, World
 from measurement.errors import LaunchError, PlanError
-from measurement.plans.plan_file import check_plan
 from measurement.probes.installed_libraries import mpi_that_says
 from runners.hosts.hostfile import parse_hosts
 from runners.launchers import (
@@ -33,6 +32,7 @@ from runners.launchers.torchrun import Torchrun
 from runners.planning.arm_checks import require_executables
 from runners.planning.arms import default_launcher, resolve_arms
 from tests.conftest import BIN, REPOSITORY, needs_horovod
+from tests.kit.plans import tiny
 
 WORKER = "-m runners.rank.worker --arm 'a b;$(c)'"
 RUN = f"python3 {WORKER}"
@@ -136,9 +136,7 @@ def test_a_launcher_of_another_mpi_is_refused_with_the_one_to_use(launcher, tmp_
     program.chmod(0o755)
     monkeypatch.setattr("runners.planning.arm_checks.search_path", lambda: f"{tmp_path}:{BIN}")
     arm = {"backend": "horovod", "transport": "mpi", "launcher": launcher}
-    arms = resolve_arms(
-        check_plan({"name": "x", "workload": "digits", "world_size": 2, "baseline": "a", "arms": {"a": arm}}, source="x")
-    )
+    arms = resolve_arms(tiny(arms={"a": arm}))
     with pytest.raises(PlanError, match=r"needs Open MPI, and 'mpirun' here is MPICH 5\.0\.2's; use launcher 'mpiexec-mpich', or"):
         require_executables(arms.values())
 
@@ -304,9 +302,6 @@ def test_an_address_that_is_set_is_a_place_to_meet():
     "environment",
     [
         {"HOME": "/"},
-        {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"},  # a batch script
-        {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_STEP_ID": "4294967291"},  # the same with its step
-        {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_STEP_ID": "4294967290"},  # salloc's interactive step
         {"SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_NTASKS": "4", "PMIX_RANK": "0"},  # srun -n 1
         {"LSB_JOBID": "7", "LSB_DJOB_NUMPROC": "4"},  # a batch script of LSF's
     ],
@@ -380,7 +375,7 @@ LIKE_TORCHRUN, GIVES_NOTHING = f"{__file__}:LikeTorchrun", f"{__file__}:GivesNot
 def test_a_launcher_is_refused_for_what_it_does_not_give(backend, transport, launcher, reason):
     ranks = 1 if backend == "single" else 2
     arm = {"backend": backend, "transport": transport, "launcher": launcher}
-    plan = check_plan({"name": "x", "workload": "digits", "world_size": ranks, "baseline": "a", "arms": {"a": arm}}, source="x")
+    plan = tiny(world_size=ranks, arms={"a": arm})
     if reason is None:
         assert resolve_arms(plan)["a"].launcher_reference == launcher
         return

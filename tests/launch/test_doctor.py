@@ -51,11 +51,6 @@ def test_mpi_is_a_transport_wherever_mpi4py_loads_it(found):
     assert loads == any(finding.name == "transport mpi" and finding.status == "ok" for finding in found)
 
 
-def test_launchers_are_found_beside_the_interpreter(found):
-    beside = Path(sys.executable).parent
-    assert str(beside / "torchrun") in named(found, "launchers", "torchrun").detail
-
-
 def test_horovod_tells_its_controllers_or_why_it_is_missing(found):
     horovod = named(found, "horovod", "horovod")
     if horovod.status == "ok":
@@ -99,12 +94,6 @@ def test_the_table_shows_each_finding_and_the_remedies(found):
     assert "no [lamp] found" in text.getvalue()
     assert "tests / lamp: buy a [lamp]" in text.getvalue()
     assert all(finding.name in text.getvalue() for finding in found)
-
-
-def test_nothing_missing_is_said():
-    text = io.StringIO()
-    print_findings([Finding(topic="a", name="b", status="ok", detail="c")], Console(file=text, width=80))
-    assert "Nothing is missing." in text.getvalue()
 
 
 JOB = {"SLURM_JOB_ID": "5", "SLURM_JOB_NODELIST": "n[1-2]", "SLURM_TASKS_PER_NODE": "2(x2)"}

@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 
 from measurement.agent.ringside_agent.place import World
 from measurement.plans.plan import Arm
-from measurement.plans.plan_file import check_plan
 from reports import conclude
 from reports.formats.html import HtmlReport
 from reports.formats.texts import MarkdownReport
@@ -23,15 +22,16 @@ from runners.planning.arms import job_of, resolve_arms
 from runners.planning.command_place import CommandPlace
 from runners.planning.standalone_flags import FLAGS, MODULES, RunOptions, plan_content
 from runners.standalone.command import resolve_plan
-from tests.conftest import TINY, needs_horovod, ringside_here, write_plan
+from tests.conftest import needs_horovod, ringside_here, write_plan
 from tests.kit.changed import changed
+from tests.kit.plans import tiny
 from tests.kit.results_factory import write_results
 
 HERE = Placement(hosts=(HostSlots(host="localhost", slots=2),), cores={"localhost": 2})
 
 
 def setup_of(arm, **changes):
-    plan = check_plan({**TINY, "baseline": "a", "arms": {"a": arm}, **changes}, source="test")
+    plan = tiny(arms={"a": arm}, **changes)
     return plan, resolve_arms(plan)["a"]
 
 

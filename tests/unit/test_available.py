@@ -6,11 +6,10 @@ import pytest
 
 from measurement.conditions.same_environment import plan_digest
 from measurement.errors import PlanError
-from measurement.plans.plan_file import check_plan
 from measurement.records.results import ResultsFolder
 from runners.planning import available
 from runners.planning.available import arms_to_compare, left_out_line
-from tests.conftest import TINY
+from tests.kit.plans import tiny
 
 LOCAL = {
     "ddp-gloo": {"backend": "ddp", "transport": "gloo"},
@@ -30,7 +29,7 @@ def installed(monkeypatch):
 
 
 def planned(arms=LOCAL, **changes):
-    return check_plan({**TINY, "arms": arms, "baseline": next(iter(arms)), **changes}, source="test")
+    return tiny(arms=arms, **changes)
 
 
 def chosen(plan, tmp_path, *, only_available=True, has_next=True):

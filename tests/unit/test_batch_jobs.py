@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 
 import pytest
-import yaml
 
 from measurement.errors import HostfileError, LaunchError, PlanError
 from runners.hosts.batch_jobs import JOB_IDS, job_hosts, job_id, job_system, unused_nodes
 from runners.hosts.placement import planned_hosts
 from runners.hosts.preflight import inspect
-from runners.planning.plan_reading import read_plan
-from tests.conftest import TINY
+from tests.kit.plans import read_tiny
 
 FILES = {
     "pbs": ("PBS_NODEFILE", "node1\nnode1\nnode2\nnode2\n"),
@@ -55,15 +53,9 @@ def job(request, tmp_path, monkeypatch):
     return word
 
 
-def plan(folder, **changes):
-    content = {key: value for key, value in {**TINY, **changes}.items() if value is not None}
-    (folder / "plan.yaml").write_text(yaml.safe_dump(content))
-    return read_plan(folder / "plan.yaml")
-
-
 def test_a_plan_takes_a_jobs_nodes_by_the_word_for_them(job, tmp_path):
     assert job_system(os.environ) == job
-    chosen = plan(tmp_path, hosts=job, world_size=None)
+    chosen = read_tiny(tmp_path, hosts=job, world_size=None)
     assert chosen.world_size == 4
     assert list(map(str, planned_hosts(chosen))) == ["node1:2", "node2:2"]
     assert job_id(chosen.hosts, os.environ) == "77"
@@ -72,13 +64,13 @@ def test_a_plan_takes_a_jobs_nodes_by_the_word_for_them(job, tmp_path):
 
 def test_nodes_that_a_plan_leaves_alone_are_told(job, tmp_path):
     """Slurm's are taken unasked."""
-    chosen = plan(tmp_path)
+    chosen = read_tiny(tmp_path)
     if job == "slurm":
         assert chosen.hosts == "slurm"
         return
     (warning,) = inspect(chosen).warnings
     assert warning == f"this job has 2 nodes, and all ranks run on this one; to use them: --set hosts={job}"
-    assert inspect(plan(tmp_path, hosts="localhost:2")).warnings == []
+    assert inspect(read_tiny(tmp_path, hosts="localhost:2")).warnings == []
 
 
 def test_the_pod_that_drives_is_first(tmp_path):

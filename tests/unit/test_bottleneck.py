@@ -5,11 +5,9 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from reports.conclusions.step_terms import LIMIT, bottleneck_of, data_wait_share, step_shares
-from reports.schema import Estimate, StepShares, StepTerms
+from reports.conclusions.step_terms import LIMIT, bottleneck_of, data_wait_share
+from reports.schema import StepShares
 from reports.wording.causes import limit_sentence
-from tests.kit import results_factory
-from tests.kit.results_factory import concluded
 
 
 def shares(data_wait, exposed_exchange=None, **others):
@@ -19,16 +17,6 @@ def shares(data_wait, exposed_exchange=None, **others):
 def test_the_rank_that_waits_most_counts_over_all_its_steps():
     steps = pd.DataFrame({"rank": [0, 0, 1, 1], "data_wait_s": [0.0, 0.1, 0.5, 0.1], "step_s": [1.0, 1.0, 1.0, 2.0]})
     assert data_wait_share(steps) == pytest.approx(0.6 / 3)
-
-
-def test_no_share_is_below_0_and_what_is_not_known_stays_so():
-    sync = pd.DataFrame({"rank": [0], "data_wait_s": [0.1], "step_s": [1.0]})
-    known = {name: Estimate(value=value) for name, value in {"compute": 0.5, "data_wait": 0.1, "imbalance": 0.2}.items()}
-    found = step_shares(
-        sync, StepTerms(**known, in_forward=Estimate(value=0.0), exposed_exchange=Estimate(value=-0.1), step=Estimate(value=0.8))
-    )
-    assert found == StepShares(data_wait=0.1, exposed_exchange=0.0, imbalance=0.25)
-    assert step_shares(sync, None) == StepShares(data_wait=0.1)
 
 
 @pytest.mark.parametrize(
@@ -69,11 +57,6 @@ def test_the_larger_share_is_the_limit_from_the_threshold_on(own, limit):
             "Computing takes most of the step: 2% is waiting for data, 0% exposed exchange",
         ),
         (
-            {"a": shares(0.1, 0.0, library_overhead=0.3), "b": shares(0.1, 0.0, imbalance=0.4)},
-            "The library is the limit in a: 30% of the step is its overhead besides exchange. "
-            "Stragglers are the limit in b: 40% of the step is waiting for the slowest rank",
-        ),
-        (
             {"a": shares(0.1)},
             "The input is not the limit: 10% of the step is waiting for data (exposed exchange was not measured)",
         ),
@@ -81,22 +64,3 @@ def test_the_larger_share_is_the_limit_from_the_threshold_on(own, limit):
 )
 def test_one_sentence_names_arms_with_the_same_limit_together(arms, sentence):
     assert limit_sentence(arms, hosts=2) == sentence
-
-
-@pytest.mark.slow
-def test_a_share_of_known_size_is_the_limit(tmp_path):
-    """Of steps of 20 ms, about 8 are exchange: a share of 40% where the ratio is 1."""
-    comparison = concluded(tmp_path, exposed_s=0.008, noise=0.001, drift=0.0)
-    own = comparison.arm("ddp-gloo").step_shares
-    assert own.exposed_exchange == pytest.approx(0.4, abs=0.02)
-    assert own.data_wait == pytest.approx(results_factory.SHARES["ddp"][0], abs=0.001)
-    assert comparison.limit.startswith(
-        "Exchange between ranks of one host is the limit: 36 to 44% of the step is exposed exchange, 5% waiting"
-    )
-
-
-@pytest.mark.slow
-def test_without_local_steps_the_network_cannot_be_judged(tmp_path):
-    comparison = concluded(tmp_path, local_every=0)
-    assert comparison.arm("ddp-gloo").step_shares.exposed_exchange is None
-    assert comparison.limit.startswith("The input is not the limit: 5%")

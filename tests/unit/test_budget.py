@@ -23,9 +23,8 @@ from reports.statistics.budget import (
 )
 from reports.statistics.intervals import launch_ratios
 from runners.driver.rounds import RoundLimit
-from tests.kit.budgets import REGIMES, SCALES, fixed, interval_of, launch, on_a_budget, tables
+from tests.kit.budgets import REGIMES, SCALES, launch, tables
 from tests.kit.changed import changed
-from tests.kit.ratios import log_width
 from tests.kit.results_factory import Truth, make_plan, write_results
 
 USUAL = Cost(start_s=23.0, round_s=0.8)
@@ -107,17 +106,6 @@ def test_variances_are_recovered_from_launches():
     assert math.sqrt(found.round_variance / scale) == pytest.approx(regime.of_rounds, rel=0.1)
     assert math.sqrt(found.launch_variance / scale) == pytest.approx(regime.of_launches, rel=0.25)
     assert spread_of(pool[:0]) is UNKNOWN
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("regime", "numbers"), [(REGIMES[0], (7, 8, 9)), (REGIMES[1], (4, 5, 6))], ids=["usual", "slow"])
-def test_on_a_budget_intervals_cover_and_are_about_as_narrow_as_the_best_fixed_ones(regime, numbers):
-    """A small version of ``benchmarks/interval_coverage.py --only budget``; 60 draws have a standard error of 3 and of 4%."""
-    random = np.random.default_rng(17)
-    spent = [interval_of(on_a_budget(regime, 300.0, random)) for _ in range(60)]
-    best = min(np.mean([log_width(interval_of(fixed(regime, number, 300.0, random))) for _ in range(60)]) for number in numbers)
-    assert sum(not one.excludes(1.0) for one in spent) / 60 >= 0.88
-    assert np.mean([log_width(one) for one in spent]) <= 1.25 * best
 
 
 def measured(tmp_path, name, *, ratio, launches=3):

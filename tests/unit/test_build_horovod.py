@@ -35,42 +35,6 @@ def test_the_key_is_a_readable_file_name_and_stays_the_same():
     assert "/" not in replace(KEY, torch="../../etc").name()
 
 
-def test_parts_that_only_join_alike_have_different_keys():
-    assert replace(KEY, platform="a-b", cpu="c").name() != replace(KEY, platform="a", cpu="b-c").name()
-
-
-def test_the_key_of_this_environment_names_its_torch():
-    torch = pytest.importorskip("torch")
-    assert build_horovod.build_key("cpu").torch == torch.__version__
-
-
-def test_the_cache_lies_where_xdg_says(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache.cache_root() == tmp_path / "ringside" / "horovod"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert cache.cache_root() == tmp_path / ".cache" / "ringside" / "horovod"
-
-
-def sources_for(operations, root):
-    """Write sources that hold just the lines that the edits of a build look for."""
-    for edit in edits.edits_for(operations):
-        file = root / edit.path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        before = file.read_text(encoding="utf-8") if file.exists() else "# first\n"
-        file.write_text(f"{before}{edit.old}\n", encoding="utf-8")
-
-
-@pytest.mark.parametrize("operations", ["cpu", "nccl"])
-def test_every_edit_is_applied(operations, tmp_path):
-    sources_for(operations, tmp_path)
-    edits.apply_edits(tmp_path, edits.edits_for(operations))
-    top = (tmp_path / "CMakeLists.txt").read_text(encoding="utf-8")
-    assert "set(CMAKE_CXX_STANDARD 20)" in top
-    assert "CMAKE_CXX_STANDARD 14" not in top
-    assert "$ORIGIN/../../../..;$ORIGIN/../../torch/lib" in top
-
-
 @pytest.mark.parametrize("text", ["set(CMAKE_CXX_STANDARD 17)\n", "", "set(CMAKE_CXX_STANDARD 14)\n" * 2])
 def test_a_text_that_is_not_there_once_is_an_error_and_nothing_is_written(text, tmp_path):
     (tmp_path / "CMakeLists.txt").write_text(text, encoding="utf-8")
@@ -208,19 +172,3 @@ def test_nccl_is_laid_out_as_the_linker_looks_for_it(tmp_path):
     home = wheel.linkable_nccl(nccl, tmp_path)
     assert (home / "lib" / "libnccl.so").read_bytes() == b"library"
     assert (home / "include" / "nccl.h").read_text(encoding="utf-8") == "header"
-
-
-@pytest.mark.parametrize(
-    ("cpuinfo", "expected"),
-    [("flags : fpu avx f16c fma", "avx-f16c-fma"), ("flags : fpu avx2", "baseline"), ("", "baseline")],
-)
-def test_the_cpu_class_names_what_is_compiled_in(cpuinfo, expected):
-    assert toolchain.cpu_class(cpuinfo) == expected
-
-
-def test_progress_elsewhere_than_on_a_terminal_is_a_line_for_each_stage(capsys):
-    shown = wheel.BuildProgress("Horovod")
-    shown.note("downloading the sources")
-    shown.feed("[ 26%] Building CXX object a.dir/1.cc.o")
-    shown.close()
-    assert capsys.readouterr().err == "Horovod  0:00  downloading the sources\n"

@@ -55,20 +55,6 @@ def test_every_case_has_its_own_pairs_and_ratio(found):
     assert len(found.results) == 3 * len(CASES)
 
 
-@pytest.mark.slow
-def test_latency_and_bandwidths_by_hand(folder):
-    """A step of 20 ms: an all_reduce takes it, a ping-pong's message half of it."""
-    steady = concluded(folder.root.parent / "steady", cases=CASES, noise=1e-9, drift=0.0, launches=2).arm("ddp-gloo")
-    all_reduce, send_recv = steady.case("all_reduce/1MiB"), steady.case("send_recv/1MiB")
-    assert all_reduce.latency_s.value == pytest.approx(0.02, rel=0.02)
-    assert all_reduce.algbw_bytes_per_s.value == pytest.approx(2**20 / 0.02, rel=0.02)
-    assert all_reduce.busbw_bytes_per_s.value == pytest.approx(1.5 * 2**20 / 0.02, rel=0.02)
-    assert send_recv.latency_s.value == pytest.approx(0.01, rel=0.02)
-    assert send_recv.busbw_bytes_per_s.value == send_recv.algbw_bytes_per_s.value == pytest.approx(2**20 / 0.01, rel=0.02)
-    assert all_reduce.latency_s.ci_low <= all_reduce.latency_s.value <= all_reduce.latency_s.ci_high
-    assert (steady.throughput_per_s, steady.step_time_s, steady.step_terms_s) == (None, {}, None)
-
-
 def test_a_case_that_is_not_offered_is_no_hole(found):
     arm, result = found.arm("horovod-gloo"), found.result("horovod-gloo", "send_recv/1KiB")
     assert (arm.case("send_recv/1KiB").not_offered, arm.case("send_recv/1KiB").latency_s) == (REASON, None)

@@ -83,20 +83,6 @@ def test_a_micro_benchmark_keeps_its_contract(name):
     assert made[0].sample_unit == ("samples" if name == "loaders" else "bytes")
 
 
-@pytest.mark.slow
-def test_digits_learns():
-    setup = resolve_workload("digits", {})
-    workload = setup.build(local_batch_size=32, seed=1)
-    torch.manual_seed(1)
-    model = workload.build_model()
-    optimizer = workload.build_optimizer(model)
-    for batch in itertools.islice(workload.batches(rank=0, world_size=1, device=CPU), 60):
-        optimizer.zero_grad()
-        workload.compute_loss(model, batch).backward()
-        optimizer.step()
-    assert shard_sums(workload, model, rank=0, world_size=1, device=CPU).metrics()["top1_accuracy"] > 0.9
-
-
 @pytest.mark.parametrize("name", backends.REGISTRY.table)
 def test_a_backend_says_what_it_takes(name):
     cls = backend_class(name)

@@ -14,7 +14,7 @@ import pytest
 
 from measurement.agent.ringside_agent.machine import core_use
 from measurement.agent.ringside_agent.machine.core_use import usable_cores
-from measurement.probes.fingerprint import busy_warning, crowded_warning, shared_gpus_warning
+from measurement.probes.fingerprint import busy_warning, shared_gpus_warning
 from measurement.records.record import BlockRecord, CoreUse, RankSteps, load_of
 
 SPIN = "import time\nuntil = time.perf_counter() + {}\nwhile time.perf_counter() < until: pass"
@@ -125,13 +125,6 @@ def test_a_block_knows_its_load_and_one_of_an_old_kernel_does_not():
         one.core_use = use(cores=[core], busy_s=0.9, own_s=0.6)
     joined = BlockRecord.joined(block, ranks)
     assert joined.foreign_share == pytest.approx(0.3)
-
-
-def test_ranks_that_share_cores_are_told_so():
-    assert crowded_warning(2, 2) is None
-    assert crowded_warning(4, None) is None
-    assert crowded_warning(3, 2).startswith("3 ranks share 2 cores: each also waits for its turn on a core")
-    assert crowded_warning(2, 1).startswith("2 ranks share 1 core: ")
 
 
 def test_ranks_that_share_gpus_are_told_so():

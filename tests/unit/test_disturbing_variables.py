@@ -11,12 +11,12 @@ from backends import make_backend
 from measurement.conditions.disturbing_variables import TABLE, disturbances, refusal, told
 from measurement.environment import recorded_environment
 from measurement.errors import PlanError
-from measurement.plans.plan_file import check_plan
 from reports import conclude
 from runners.planning.arm_checks import require_undisturbed
 from runners.planning.arms import resolve_arms
 from tests.conftest import REPOSITORY
 from tests.kit.changed import changed
+from tests.kit.plans import tiny
 from tests.kit.results_factory import make_plan, write_results
 
 ARMS = {
@@ -26,9 +26,7 @@ ARMS = {
 
 
 def arms(**changes):
-    content = {"name": "p", "workload": "digits", "world_size": 2, "baseline": "ddp", "arms": ARMS, "device": "cpu"}
-    plan = check_plan({**content, "measurement": {"control": False}, **changes}, source="p")
-    return resolve_arms(plan).values()
+    return resolve_arms(tiny(arms=ARMS, device="cpu", measurement={"control": False}, **changes)).values()
 
 
 @pytest.fixture(autouse=True)

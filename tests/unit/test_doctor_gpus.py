@@ -8,7 +8,7 @@ import tarfile
 import pytest
 import torch
 
-from benchmarks.gpu_proof import DELAY_MS, DELAYS, IDENTIFIERS, Device, checks
+from benchmarks.gpu_proof import DELAY_MS, DELAYS, Device, checks
 from runners.doctor import gpu_findings
 from tests.conftest import REPOSITORY
 from tests.kit.commands import run
@@ -67,20 +67,12 @@ def found(*arms, verdict="undecided", read=True, candidate="waiting"):
     [
         ("one-rank", found(arm("ddp"), arm("horovod"), arm("dp", transport=None)), ""),
         ("one-rank", found(arm("ddp"), arm("horovod", nccl="2.28.9 (own)")), "libraries call NCCL of several releases"),
-        ("one-rank", found(arm("ddp"), read=False), "NCCL's log was not read: ddp"),
-        ("one-rank", found(arm("ddp", mhz=None)), "NVML tells no clock of the GPU"),
         ("one-rank", found(arm("ddp"), verdict="slower"), "the control does not come out equal"),
         ("delayed", found(arm("ddp"), *(arm(by, p50=0.01 + DELAY_MS / 1000) for by in DELAYS)), ""),
         ("delayed", found(arm("ddp"), *map(arm, DELAYS)), "steps are longer by something else than 2 ms (kernel: 0.00 ms, stream"),
         ("waiting-host", found(arm("ddp"), verdict="slower"), ""),
-        ("waiting-host", found(arm("ddp"), verdict="faster"), "it is called faster"),
     ],
 )
 def test_the_proof_judges_what_a_comparison_says(check, comparison, said):
     (one,) = [one for one in checks(Device(kind="cuda", count=1, name="H100")) if one.name == check]
     assert one.judge(comparison).startswith(said) and bool(one.judge(comparison)) == bool(said)
-
-
-def test_identifiers_of_cards_stay_at_home():
-    told = "<serial>165</serial><uuid>GPU-1f</uuid><pdi>0x4</pdi><gpu_part_number>2330</gpu_part_number><mode>Default</mode>"
-    assert IDENTIFIERS.sub(r"<\1/>", told) == "<serial/><uuid/><pdi/><gpu_part_number/><mode>Default</mode>"

@@ -109,30 +109,18 @@ def check_yaml(content):
     check_plan({**least, **({} if "hosts" in content else {"hosts": "host1:2"}), **content}, source="snippet")
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if "ringside " in page.read_text()], ids=lambda path: path.name)
-def test_commands_of_ringside_are_known(page):
-    known = (REPOSITORY / "docs" / "cli.md").read_text()
-    commands = [code for language, code in FENCE.findall(page.read_text()) if not language]
-    for line in "\n".join(commands).splitlines():
-        if not re.match(r"(sudo \.venv/bin/)?ringside ", line):
-            continue
-        words = shlex.split(line, comments=True)
-        own = words[: words.index("--")] if "--" in words else words
-        name = own[own.index(next(word for word in own if word.endswith("ringside"))) + 1]
-        section = known.partition(f"### `ringside {name}`")[2].partition("\n### ")[0]
-        assert section, line
-        assert [word for word in own if word.startswith("-") and not re.search(rf"{re.escape(word)}[,` /]", section)] == [], line
-
-
 @pages
-def test_flags_of_the_runners_are_known(page):
+def test_commands_and_their_flags_are_known(page):
     known = (REPOSITORY / "docs" / "cli.md").read_text()
-    for language, code in FENCE.findall(page.read_text()):
-        lines = code.replace("\\\n", " ").splitlines() if not language else []
-        for line in [line for line in lines if "-m runners." in line]:
-            section = known.partition("### `python -m runners.ddp")[2].partition("\n### ")[0]
-            flags = [word for word in shlex.split(line.rpartition("-m runners.")[2], comments=True) if word.startswith("-")]
-            assert [flag for flag in flags if not re.search(rf"{re.escape(flag)}[,` ]", section)] == [], line
+    commands = "\n".join(code for language, code in FENCE.findall(page.read_text()) if not language)
+    for line in commands.replace("\\\n", " ").splitlines():
+        if typed := re.match(r"(?:sudo \S+/)?ringside (\w+)(.*)|.*-m runners\.\S+(.*)", line):
+            heading = f"ringside {typed[1]}`" if typed[1] else "python -m runners.ddp"
+            section = known.partition(f"### `{heading}")[2].partition("\n### ")[0]
+            words = shlex.split((typed[2] or typed[3] or "").partition(" -- ")[0], comments=True)
+            flags = [word for word in words if word.startswith("-")]
+            assert section, line
+            assert [flag for flag in flags if not re.search(rf"{re.escape(flag)}[,` /]", section)] == [], line
 
 
 @pages

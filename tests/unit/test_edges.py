@@ -14,7 +14,6 @@ from reports import conclude, make_report
 from reports.charts.comparison_charts import charts
 from reports.charts.study_charts import study_charts
 from reports.compose_study import conclude_study
-from reports.conclusions.verdict import exceeds_margin, is_uninformative, reach_of_load
 from reports.formats.html import interval_axis
 from reports.statistics.student import around
 from reports.wording.first_screen import first_screen
@@ -23,7 +22,6 @@ from tests.kit.changed import changed
 from tests.kit.results_factory import FORMATS, Truth, concluded, make_launch, make_plan, on_terminal, write_results
 from tests.unit.test_separate_runs import compared, write_alternating
 from tests.unit.test_study import study_of, write_points
-from tests.unit.test_verdict import interval
 
 pytestmark = pytest.mark.slow  # results of whole comparisons are composed
 
@@ -133,53 +131,16 @@ def test_a_few_quiet_rounds_that_tell_nothing_count_as_none(tmp_path):
     assert "are too few to decide; load alone may cause a factor of" in found.findings[0]
 
 
-def test_the_reach_of_load_is_its_share_twice_over_or_the_controls_interval():
-    assert reach_of_load(0.5, None) == pytest.approx(2 * 0.6931, rel=1e-3)
-    assert reach_of_load(0.0, interval(0.5, 1.0, 1.1)) == pytest.approx(2 * 0.6931, rel=1e-3)
-    assert reach_of_load(1.0, None) < 10, "all cores were others'"
-    assert exceeds_margin(interval(0.05, 0.055, 0.06), 2 * 0.6931)
-    assert not exceeds_margin(interval(0.05, 0.055, 0.3), 2 * 0.6931)
-    assert not exceeds_margin(interval(None, 0.055, None), 0.0)
-    assert is_uninformative(None, interval(0.05, 0.055, 0.06)) and is_uninformative(
-        interval(0.01, 0.2, 2.0), interval(0.05, 0.055, 0.06)
-    )
-    assert not is_uninformative(interval(0.9, 1.0, 1.1), interval(0.05, 0.055, 0.06)), "it contradicts"
-
-
 @pytest.mark.parametrize(
-    ("value", "text"),
+    ("written", "texts"),
     [
-        (math.nan, "–"),
-        (0.0, "< 0.001"),
-        (123.4, "123"),
-        (8e11, "> 9999"),
-        (math.inf, "> 9999"),
+        (ratio, {math.nan: "–", 0.0: "< 0.001", 123.4: "123", math.inf: "> 9999"}),
+        (apart, {1.0521: "5.2%", 4.234: "4.23 times", 0.21: "79.0%", 1 / 18: "18.0 times", 0.0: "more than 9999 times"}),
+        (percent_apart, {1.0521: "+5.2%", 0.7: "-30%", 4.234: "4.23 times", 1 / 18: "18.0 times slower"}),
     ],
 )
-def test_ratios_beyond_what_anybody_measures_are_bounds(value, text):
-    assert ratio(value) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (1.0521, "5.2%"),
-        (0.7, "30.0%"),
-        (4.234, "4.23 times"),
-        (0.21, "79.0%"),
-        (1 / 18, "18.0 times"),
-        (0.0, "more than 9999 times"),
-    ],
-)
-def test_how_far_a_ratio_is_from_1(value, text):
-    assert apart(value) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"), [(1.0521, "+5.2%"), (0.7, "-30%"), (4.234, "4.23 times"), (1 / 18, "18.0 times slower")]
-)
-def test_its_direction_is_told_where_no_word_follows(value, text):
-    assert percent_apart(value) == text
+def test_ratios_are_written_in_few_digits_and_beyond_what_anybody_measures_as_bounds(written, texts):
+    assert {value: written(value) for value in texts} == texts
 
 
 def test_bounds_are_finite_however_wide_the_interval_is():
@@ -233,11 +194,6 @@ def test_one_arm_alone_has_no_ratio_and_is_rendered(tmp_path):
     assert [result.role for result in found.results] == ["control"]
 
 
-def test_one_of_two_launches_stalled(tmp_path):
-    found = sound(tmp_path, ratio=1.0, stalls={ONE: (0.003, 3.0)}, launches=2, rounds=20)
-    assert found.result(ONE).verdict == "undecided"
-
-
 CASES = [Case(name=f"all_reduce/{size}", operation="all_reduce", message_bytes=size) for size in (1024, 4096)]
 
 
@@ -254,7 +210,7 @@ def test_micro_benchmarks_of_few_launches_say_so(tmp_path, launches, said):
 @pytest.mark.parametrize(
     ("launches", "said"), [(1, "one launch gives a ratio"), (2, "with two launches, their variance is poorly estimated")]
 )
-def test_points_of_few_launches_say_so_and_the_charts_stay_readable(tmp_path, launches, said):
+def test_points_of_few_launches_say_so(tmp_path, launches, said):
     study = study_of({"two": {"world_size": 2}, "four": {"world_size": 4}}, launches=launches)
     truth = Truth(ratios={ONE: 0.8}, launch_noise=1.0)
     found = conclude_study(write_points(tmp_path, study, dict.fromkeys(study.points, truth)))
@@ -263,8 +219,6 @@ def test_points_of_few_launches_say_so_and_the_charts_stay_readable(tmp_path, la
     json.dumps(study_charts(found), allow_nan=False)
     for name in FORMATS:
         make_report(name).render(found)
-    axis = study_charts(found)["ratios"]["layout"]["yaxis"]
-    assert "range" in axis or launches == 1
 
 
 @pytest.mark.parametrize(

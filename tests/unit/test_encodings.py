@@ -44,24 +44,6 @@ def test_an_error_of_a_file_whose_name_is_no_utf8_can_be_told():
     ErrorReply(cause="bad input", message=told.message, excerpt=list(told.excerpt), at_s=0.0).model_dump_json()
 
 
-@pytest.mark.parametrize(
-    ("source", "is_found"),
-    [
-        ("path.read_text()", True),
-        ("path.read_text(encoding='utf-8')", False),
-        ("path.open()", True),
-        ("open(path, 'w')", True),
-        ("open(path, 'rb')", False),
-        ("os.fdopen(number, 'w')", True),
-        ("os.open(path, flags)", False),
-        ("subprocess.run(argv, text=True)", True),
-        ("subprocess.run(argv, encoding='utf-8')", False),
-    ],
-)
-def test_what_is_looked_for(source, is_found):
-    assert bool(list(without_encoding(ast.parse(source)))) is is_found
-
-
 def test_every_file_and_program_is_read_in_a_named_encoding():
     found = [
         f"{file.relative_to(HOUSE)}:{line}"

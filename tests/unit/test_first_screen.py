@@ -9,7 +9,6 @@ import pytest
 
 from reports import conclude
 from reports.compose_study import conclude_study
-from reports.conclusions.verdict import is_atypical
 from reports.formats.html import HtmlReport, interval_axis
 from reports.schema import MachineFigures
 from reports.tables.machine_tables import machine_table
@@ -131,12 +130,3 @@ def test_what_a_host_did_not_do_or_is_not_known_has_no_figures(shown, figures, c
 def test_what_was_compared_says_on_which_kind_of_device(shown, device, kind):
     found, _ = shown["decided"]
     assert f"host ({kind})" in first_screen(changed(found, device=device)).compared
-
-
-def test_far_out_blocks_are_told_where_they_matter(shown):
-    found, _ = shown["decided"]
-    result = found.result("horovod-gloo")
-    pairs = {(0.056, 0.055): False, (0.90, 0.95): True, (0.93, 0.93): False}
-    for (total, typical), told in pairs.items():
-        other = changed(result, throughput_ratio=total, typical_ratio=typical)
-        assert is_atypical(other, threshold=0.01) == told, (total, typical)

@@ -69,13 +69,10 @@ def test_rank_0_counts_in_the_gate_and_what_breaks_then_fails_nothing(tmp_path):
     ("device", "tflops"),
     [
         ("NVIDIA H100 80GB HBM3", 989.5),
-        ("NVIDIA H200", 989.5),
         ("NVIDIA H200 NVL", None),
-        ("NVIDIA GH200 480GB", None),
         ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", None),
         ("NVIDIA RTX A1000", None),
         ("NVIDIA L4", 121),
-        ("Tesla V100-PCIE-16GB", 112),
         ("Tesla V100-SXM2-16GB", 125),
         ("AMD Instinct MI300X", 1307.4),
         ("cpu", None),
@@ -92,7 +89,6 @@ def test_a_devices_peak_is_found_by_its_name(device, tflops):
     [
         ("NVIDIA A100-SXM4-80GB", "float32", "fp32", "aten.convolution", 156),
         ("NVIDIA A100-SXM4-80GB", "float32", "fp32", "aten.mm", 19.5),
-        ("NVIDIA A100-SXM4-80GB", "float32", "tf32", "aten.mm", 156),
         ("NVIDIA A100-SXM4-80GB", "float32", "amp-bf16", "aten.mm", 312),
         ("NVIDIA A100-SXM4-80GB", "float64", "fp32", "aten.mm", None),
         ("AMD Instinct MI300X", "float32", "fp32", "aten.convolution", 163.4),

@@ -10,18 +10,14 @@ from runners.driver import gates
 from runners.driver.arm_session import ArmLaunch, Exchange
 from runners.driver.gates import none_can_pass, run_gates
 from runners.protocol.gate_verdict import NOT_REPEATABLE
-from runners.protocol.messages import GateReply, ParityReport
-from runners.rank.parity import sketch_states
+from runners.protocol.messages import GateReply
+from tests.kit.changed import changed
+from tests.kit.parity_reports import reports
 from tests.kit.results_factory import make_record
-from tests.unit.test_parity import tensors
 
 
 def report(rank, **changes):
-    state, _ = sketch_states(tensors(1))
-    fields = {"started": state, "wanted": state, "local": state, "synced": state, "ended": state}
-    sizes = {name: value.numel() for name, value in tensors(1).items()}
-    made = ParityReport(**fields, sizes=sizes, samples=f"of {rank}", gradient_scale=1.0)
-    return made.model_copy(update=changes)
+    return changed(reports(2)[rank], **changes)
 
 
 class Session:

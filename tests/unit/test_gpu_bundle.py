@@ -19,12 +19,6 @@ LACKING = {"jinja2", "markupsafe", "psutil", "pytest-timeout", "mpi4py", "openmp
 OURS = {"ringside", "horovod"}
 
 
-def test_versions_are_read_as_pip_writes_them(tmp_path):
-    listed = tmp_path / "packages.txt"
-    listed.write_text("torch==2.11.0+cu130\nPyYAML==6.0.2\n-e /home/me/own\nnvidia_ml.py @ file:///wheels/one.whl\n\n")
-    assert gpu_bundle.read_packages(listed) == {"torch": "2.11.0", "pyyaml": "6.0.2", "nvidia-ml-py": ""}
-
-
 @pytest.mark.parametrize(
     ("text", "arguments", "message"),
     [
@@ -41,15 +35,6 @@ def test_what_cannot_be_packed_is_said_in_one_line(tmp_path, capsys, text, argum
     said = capsys.readouterr().err
     assert message in said
     assert said.count("\n") == 1
-
-
-def test_a_bundle_over_its_limit_names_the_largest_wheels(tmp_path):
-    for name, size in (("scipy", 3), ("rich", 1)):
-        (tmp_path / f"{name}-1.0-py3-none-any.whl").write_bytes(b"0" * (size << 20))
-    bundle = tmp_path / "bundle.tar"
-    bundle.write_bytes(b"0" * (4 << 20))
-    with pytest.raises(gpu_bundle.PrerequisiteError, match="4 MiB, of which scipy 3, rich 1; 2 are accepted"):
-        gpu_bundle.refuse_large(bundle, tmp_path.glob("*.whl"), 2)
 
 
 def linked_environment(folder):

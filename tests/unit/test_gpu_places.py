@@ -26,9 +26,7 @@ def a_machine_with_one_socket(monkeypatch, tmp_path):
     [
         ([UNKNOWN] * 2, [[0, 1, 2, 3], [4, 5, 6, 7]]),
         ([SECOND, FIRST], [[4, 5, 6, 7], [0, 1, 2, 3]]),
-        ([SECOND, SECOND, FIRST, FIRST], [[4, 5], [6, 7], [0, 1], [2, 3]]),
         ([SECOND, SECOND], [[4, 5, 6, 7], [0, 1, 2, 3]]),
-        ([UNKNOWN, FIRST], [[4, 5, 6, 7], [0, 1, 2, 3]]),
         ([FIRST, FIRST, SECOND], [[0, 1], [2, 3], [4, 5]]),
         ([FIRST] * 9, [list(range(8))] * 9),
     ],

@@ -13,7 +13,6 @@ import pytest
 from backends import make_backend
 from backends.base import WHILE_STOPPED_S
 from measurement.errors import LaunchError, PlanError
-from measurement.plans.plan_file import check_plan
 from measurement.probes import fingerprint
 from runners.driver.rehearsal import require_something_to_measure, short_of
 from runners.hosts.host_facts import CARDS, facts
@@ -21,6 +20,7 @@ from runners.launchers import HERE
 from runners.planning.arm_checks import require_gpus_on, require_known_device, require_shared_gpus
 from runners.planning.arms import resolve_arms
 from tests.kit.changed import changed
+from tests.kit.plans import tiny
 from tests.kit.results_factory import Truth, make_launch, make_plan
 
 
@@ -53,8 +53,7 @@ def test_a_host_whose_driver_shows_gpus_takes_arms_over_nccl(monkeypatch):
         told = json.loads(json.dumps(facts("127.0.0.1:1", ["node1"])))
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     arm = {"a": {"backend": "ddp", "transport": "nccl"}}
-    content = {"name": "p", "workload": "digits", "world_size": 2, "hosts": "node1:1,node2:1", "baseline": "a", "arms": arm}
-    over_nccl = resolve_arms(check_plan(content, source="plan.yaml")).values()
+    over_nccl = resolve_arms(tiny(hosts="node1:1,node2:1", arms=arm)).values()
     require_gpus_on({"node1": told}, over_nccl)
     with pytest.raises(PlanError, match=r"arm 'a': transport 'nccl' needs a GPU on every host.* none on 'node2'"):
         require_gpus_on({"node1": told, "node2": {**told, CARDS: []}}, over_nccl)
@@ -73,8 +72,7 @@ def test_a_host_whose_driver_shows_gpus_takes_arms_over_nccl(monkeypatch):
 def test_a_login_node_without_gpus_does_not_choose_for_hosts_that_have_some(monkeypatch, device, transport, is_here, is_refused):
     monkeypatch.setattr("torch.cuda.is_available", lambda: is_here)
     arm = {"backend": "ddp"} | ({"transport": transport} if transport else {})
-    content = {"name": "p", "workload": "digits", "world_size": 2, "hosts": "node1:1,node2:1", "baseline": "a", "arms": {"a": arm}}
-    arms = resolve_arms(check_plan(content | {"device": device}, source="plan.yaml")).values()
+    arms = resolve_arms(tiny(hosts="node1:1,node2:1", arms={"a": arm}, device=device)).values()
     said = r"arm 'a' names no transport, and got 'gloo', .* there are some on 'node2': say device: cuda, or device: cpu"
     with pytest.raises(PlanError, match=said) if is_refused else nullcontext():
         require_known_device({"node1": {CARDS: []}, "node2": {CARDS: ["H100"]}}, arms)

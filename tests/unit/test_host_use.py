@@ -9,18 +9,15 @@ import time
 import psutil
 import pytest
 
-from measurement.plans.plan_file import check_plan
 from measurement.probes.host_counters import read_counters
 from measurement.records.host_use import HostCounters
 from reports import write_reports
-from reports.conclusions.machine import energy_per_sample_j
-from reports.schema import Estimate
 from runners.driver.arm_session import Exchange
 from runners.driver.rounds import measured_outside
-from tests.conftest import TINY
 from tests.kit.changed import changed
 from tests.kit.commands import run_python
-from tests.kit.results_factory import concluded, write_results
+from tests.kit.plans import tiny
+from tests.kit.results_factory import write_results
 from tests.unit.test_rank_supervisor import supervised, supervisors  # noqa: F401 - the latter is a fixture
 
 BEFORE = HostCounters(
@@ -66,9 +63,9 @@ def test_bytes_over_links_are_those_of_the_plans_interface():
     assert use.link_bytes(None) == (4_000_010, 2_000_010)
     assert use.link_bytes("lo") == use.link_bytes("ib0") == (0, 0)
     done = Exchange(replies=[], took_s=1.5, hosts={"host1": use})
-    across = {**TINY, "hosts": "host1:1,host2:1", "network_interface": "eth0"}
-    assert measured_outside(done, check_plan(across, source="test"))["link_bytes"] == {"host1": (2_000_005, 1_000_005)}
-    assert measured_outside(done, check_plan(TINY, source="test"))["link_bytes"] == {}
+    across = tiny(hosts="host1:1,host2:1", network_interface="eth0")
+    assert measured_outside(done, across)["link_bytes"] == {"host1": (2_000_005, 1_000_005)}
+    assert measured_outside(done, tiny())["link_bytes"] == {}
 
 
 @pytest.mark.slow
@@ -132,10 +129,3 @@ def test_a_report_tells_of_each_host(tmp_path, power_w):
     if power_w:
         assert found.arms[0].energy_per_sample_j == pytest.approx(80 / found.arms[0].throughput_per_s.value)
     assert ("J per sample" in (tmp_path / "report.md").read_text()) == bool(power_w)
-
-
-@pytest.mark.slow
-def test_without_readings_nothing_is_told(tmp_path):
-    found = concluded(tmp_path, launches=2)
-    assert all(arm.machine == [] and arm.energy_per_sample_j is None for arm in found.arms)
-    assert energy_per_sample_j([], Estimate(value=1.0)) is None

@@ -124,13 +124,6 @@ def read_back(hosts):
     return parse_hosts(",".join(map(str, hosts)))
 
 
-@pytest.mark.slow
-@given(HOSTS)
-@settings(max_examples=50, deadline=None)
-def test_a_list_of_hosts_is_read_back(hosts):
-    assert read_back(hosts) == hosts
-
-
 NEARLY = st.sampled_from(
     [
         *"abz019.-_:=#[]%@, \t\n",

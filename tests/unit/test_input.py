@@ -11,8 +11,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from measurement.errors import PlanError
 from runners.planning.workload import resolve_workload
-from tests.kit.dataset_files import HELD_OUT_SAMPLES, WRITERS, write_data
-from workloads.base import EvaluationSums, classification_sums, shard_sums
+from workloads.base import EvaluationSums, classification_sums
 from workloads.data.input import Augmented, Input, InputOptions
 from workloads.digits import _digits
 
@@ -40,15 +39,6 @@ def epochs(dataset, *, world_size, steps, count=2):
     return [
         [torch.cat([inputs for inputs, _ in itertools.islice(batches, steps)]).tolist() for batches in ranks] for _ in range(count)
     ]
-
-
-def test_an_epoch_gives_each_sample_to_one_rank_and_the_next_one_is_in_another_order():
-    first, second = epochs(numbers(31), world_size=3, steps=2)
-    for epoch in (first, second):
-        assert [len(rank) for rank in epoch] == [8, 8, 8]
-        seen = list(itertools.chain(*epoch))
-        assert len(set(seen)) == 24
-    assert first != second
 
 
 @pytest.mark.slow
@@ -105,26 +95,6 @@ def test_evaluation_gives_every_sample_exactly_once(samples, world_size):
 def test_too_few_samples_are_refused_before_anything_is_loaded():
     with pytest.raises(PlanError, match="4 x 3 ranks is more than the 11 training samples; use a smaller local_batch_size"):
         share(0, 3).epochs(numbers(11))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [*WRITERS, "digits"])
-def test_metrics_of_several_ranks_are_those_of_one(name, tmp_path):
-    setup = resolve_workload(name, write_data(name, tmp_path / "data"))
-    workload = setup.build(local_batch_size=4, seed=3)
-    workload.require_data()
-    torch.manual_seed(2)
-    model = workload.build_model().train()
-    alone = shard_sums(workload, model, rank=0, world_size=1, device=CPU).metrics()
-    assert model.training, "left as it was"
-    assert set(alone) == {"loss", "top1_accuracy", "top5_accuracy"}
-    for world_size in (2, 3):
-        shares = [shard_sums(workload, model, rank=rank, world_size=world_size, device=CPU) for rank in range(world_size)]
-        everyone = sum(shares, start=EvaluationSums())
-        labels = HELD_OUT_SAMPLES * (16 if name == "language_model" else 1)
-        assert everyone.count == (360 if name == "digits" else labels)
-        assert everyone.metrics() == pytest.approx(alone, rel=1e-6, abs=1e-9)
-        assert sum(share.loss_sum for share in shares) == pytest.approx(alone["loss"] * everyone.count, rel=1e-6)
 
 
 def test_sums_count_what_is_ranked_first_and_among_the_first_five():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -19,7 +18,7 @@ from reports import make_reports, write_reports
 from reports.base import Report
 from runners.rank.precision import StepPrecision
 from tests.kit.changed import changed
-from tests.kit.results_factory import Truth, make_plan, write_results
+from tests.kit.results_factory import make_plan, write_results
 from tests.outside.engine import EnginePrepared
 
 OTHERS = """
@@ -124,31 +123,3 @@ def test_reports_that_cannot_be_are_refused(references, told):
     with pytest.raises(PlanError) as refused:
         make_reports(references)
     assert told in str(refused.value)
-
-
-def junit(folder):
-    plan = folder.read_plan()
-    folder.write_plan(changed(plan, reports=["junit"]))
-    write_reports(folder)
-    return ElementTree.parse(folder.root / "junit.xml").getroot()
-
-
-@pytest.mark.slow
-def test_junit_has_a_case_for_each_candidate_with_its_ratio(tmp_path):
-    (suite,) = junit(write_results(tmp_path))
-    cases = {case.get("name"): case for case in suite}
-    assert suite.get("tests") == str(len(cases)) and suite.get("failures") == "0"
-    assert "ddp-gloo" not in cases and "ddp-gloo-control" not in cases
-    properties = {item.get("name"): item.get("value") for item in cases["horovod-gloo"].iter("property")}
-    assert float(properties["ci_low"]) < float(properties["throughput_ratio"]) < float(properties["ci_high"])
-
-
-@pytest.mark.slow
-def test_junit_tells_of_an_arm_that_failed_or_is_wrong(tmp_path):
-    truth = Truth(statuses={("horovod-gloo", 1): "failed", ("ddp-gloo", 0): "wrong"}, message="rank 1 <died>", log="bell \x07")
-    (suite,) = junit(write_results(tmp_path, truth=truth))
-    failures = {case.get("name"): case.find("failure") for case in suite if case.find("failure") is not None}
-    assert suite.get("failures") == str(len(failures)) == "2"
-    assert (failures["horovod-gloo"].get("type"), failures["horovod-gloo"].get("message")) == ("failed", "rank 1 <died>")
-    assert failures["horovod-gloo"].text == "bell \ufffd"
-    assert failures["ddp-gloo"].get("type") == "wrong", "without its baseline nothing is compared"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runners.driver.arm_processes import LOG_LINES, MOST_LOG_BYTES, ArmProcesses
+from runners.driver.arm_processes import LOG_LINES, ArmProcesses
 from runners.hosts.placement import Placement
 from runners.launchers import HERE, HostSlots
 
@@ -16,10 +16,3 @@ def tails(folder):
 def test_the_last_lines_of_each_log(tmp_path):
     (tmp_path / "rank-1.log").write_text("".join(f"line {number}\n" for number in range(100)))
     assert tails(tmp_path) == {"rank-1.log": "\n".join(f"line {number}" for number in range(100 - LOG_LINES, 100))}
-
-
-def test_of_a_log_without_line_ends_that_is_no_text_only_the_end(tmp_path):
-    (tmp_path / "rank-0.log").write_bytes(b"\xff\xfe" * MOST_LOG_BYTES + b"the end")
-    (tail,) = tails(tmp_path).values()
-    assert tail.endswith("the end")
-    assert len(tail) <= MOST_LOG_BYTES

@@ -19,6 +19,7 @@ from runners.scripts.script_setup import resolve_scripts
 from tests.conftest import TINY
 from tests.kit.changed import changed
 from tests.kit.commands import git
+from tests.kit.plans import tiny
 from tests.kit.results_factory import make_plan, write_results
 from tests.unit.test_fairness import arm
 from tests.unit.test_gates import arm as gated
@@ -37,16 +38,12 @@ class Net(Workload):
 """
 
 
-def check(arms, **changes):
-    return check_plan({**TINY, "arms": arms, "baseline": next(iter(arms)), **changes}, source="test")
-
-
 def ddp(**own):
     return {"backend": "ddp", **own}
 
 
 def test_an_arm_takes_a_workload_and_options_over_the_plans():
-    plan = check({"a": ddp(), "b": ddp(workload="synthetic", workload_options={"image_size": 8})}, workload_options={})
+    plan = tiny(arms={"a": ddp(), "b": ddp(workload="synthetic", workload_options={"image_size": 8})}, workload_options={})
     arms = resolve_arms(plan)
     assert (arms["a"].plan.workload, arms["b"].plan.workload) == ("digits", "synthetic")
     assert arms["b"].plan.workload_options == {"image_size": 8}
@@ -55,24 +52,23 @@ def test_an_arm_takes_a_workload_and_options_over_the_plans():
 
 
 def test_a_plan_whose_arms_all_name_a_workload_needs_none():
-    content = {name: value for name, value in TINY.items() if name != "workload"}
     arms = {"ddp": ddp(workload="digits"), "b": ddp(workload="synthetic")}
-    assert check_plan({**content, "arms": arms}, source="test").workload == "digits"
+    assert tiny(arms=arms, workload=None).workload == "digits"
     with pytest.raises(PlanError, match="workload is missing"):
-        check_plan({**content, "arms": {**arms, "c": ddp()}}, source="test")
+        tiny(arms={**arms, "c": ddp()}, workload=None)
 
 
 def test_no_floor_is_held_against_unlike_work():
     measurement = {**TINY["measurement"], "floor": True}
-    assert check({"a": ddp(), "b": ddp()}, measurement=measurement).has_floor
-    assert not check({"a": ddp(), "b": ddp(python=sys.executable)}, measurement=measurement).has_floor
+    assert tiny(arms={"a": ddp(), "b": ddp()}, measurement=measurement).has_floor
+    assert not tiny(arms={"a": ddp(), "b": ddp(python=sys.executable)}, measurement=measurement).has_floor
 
 
 def test_allow_is_for_such_arms_and_changes_no_digest():
     own = {"a": ddp(), "b": ddp(workload="synthetic")}
-    assert plan_digest(check(own)) == plan_digest(check(own, allow=["all"]))
+    assert plan_digest(tiny(arms=own)) == plan_digest(tiny(arms=own, allow=["all"]))
     with pytest.raises(PlanError, match="allow is for arms by command, or with a workload, options, a commit or a Python"):
-        check({"a": ddp(), "b": ddp()}, allow=["all"])
+        tiny(arms={"a": ddp(), "b": ddp()}, allow=["all"])
 
 
 @pytest.mark.parametrize(
@@ -86,20 +82,20 @@ def test_allow_is_for_such_arms_and_changes_no_digest():
 )
 def test_what_means_nothing_for_an_arm_is_refused_and_was_ignored(arm, message):
     with pytest.raises(PlanError, match=message):
-        check({"a": arm})
+        tiny(arms={"a": arm})
 
 
 def test_the_arms_python_comes_first_on_path_and_runs_its_ranks(tmp_path):
     python = tmp_path / "bin" / "python"
     python.parent.mkdir()
     python.symlink_to(sys.executable)
-    found = resolve_arms(check({"a": ddp(), "b": ddp(python=str(python))}))["b"]
+    found = resolve_arms(tiny(arms={"a": ddp(), "b": ddp(python=str(python))}))["b"]
     assert found.place.interpreter == str(python), "a link is kept: an environment is known by it"
     assert found.environment["PATH"].startswith(f"{python.parent}:")
     assert found.environment["PYTHON_EXEC"] == str(python)
     for wrong, hint in ((tmp_path, f"did you mean '{python}'"), (tmp_path / "none", "give the path of one"), ("nopython", "give")):
         with pytest.raises(PlanError, match=f"arm 'b': python .* is no program that can be run; {hint}"):
-            resolve_arms(check({"a": ddp(), "b": ddp(python=str(wrong))}))
+            resolve_arms(tiny(arms={"a": ddp(), "b": ddp(python=str(wrong))}))
 
 
 @pytest.mark.process
@@ -110,26 +106,21 @@ def test_a_commit_is_resolved_in_a_worktree_of_its_own(repository, monkeypatch):
         git(repository, "add", "own.py")
         git(repository, "commit", "-qm", "own")
     arms = {"a": ddp(commit="HEAD~1"), "b": ddp(commit="HEAD"), "c": ddp()}
-    found = resolve_arms(check(arms, workload="own.py:Net"))
+    found = resolve_arms(tiny(arms=arms, workload="own.py:Net"))
     a, b, c = (found[name] for name in "abc")
     assert (a.place.folder / "own.py").read_text() == WORKLOAD.format(size=1)
     assert {a.plan.workload, b.plan.workload, c.plan.workload} == {"own.py:Net"}
     assert c.place.folder == repository != a.place.folder != b.place.folder
     assert found["a-control"].place.folder == a.place.folder, "checked out once"
     assert a.recorded["commit"] == git(repository, "rev-parse", "HEAD~1").strip()
-    assert resolve_arms(check(arms, workload="own:Net"))["a"].plan.workload == "own:Net", "found where it starts"
+    assert resolve_arms(tiny(arms=arms, workload="own:Net"))["a"].plan.workload == "own:Net", "found where it starts"
     assert a.place.workload_here("own.py:Net") == f"{a.place.folder}/own.py:Net"
     monkeypatch.chdir(repository.parent)
-    by_path = resolve_arms(check(arms, workload=f"{repository}/own.py:Net"))["a"]
+    by_path = resolve_arms(tiny(arms=arms, workload=f"{repository}/own.py:Net"))["a"]
     assert (by_path.plan.workload, by_path.place.folder) == ("own.py:Net", a.place.folder), "by its whole path it would be another"
     monkeypatch.chdir(repository)
-    for workload, commit, message in (
-        ("own.py:Net", "nothing", "arm 'a': commit 'nothing' is no revision of the git repository"),
-        ("own.py:Net", "v1", "arm 'a': commit 'v1' has no file 'own.py'"),
-        ("digits", "v1", "arm 'a': commit 'v1': workload 'digits' lies in no repository of yours"),
-    ):
-        with pytest.raises(PlanError, match=message):
-            resolve_arms(check({"a": ddp(commit=commit), "c": ddp()}, workload=workload))
+    with pytest.raises(PlanError, match="arm 'a': commit 'v1': workload 'digits' lies in no repository of yours"):
+        resolve_arms(tiny(arms={"a": ddp(commit="v1"), "c": ddp()}))
 
 
 SGD = {"class": "SGD", "lr": 0.1}
@@ -141,9 +132,7 @@ SGD = {"class": "SGD", "lr": 0.1}
         ({"python": "/x"}, {"fingerprint": {"torch": "2.0", "python": "3.12"}}, [], []),
         ({"python": "/x"}, {"fingerprint": {"cpu": "other"}}, ["host.cpu"], []),
         ({"commit": "c"}, {"optimizer": {**SGD, "fused": False}}, [], ["optimizer.fused"]),
-        ({"commit": "c"}, {"sources": {"train.py": "2"}}, [], []),
         ({"workload": "other"}, {"model": {"parameters": 3}, "local_batch_size": 8}, [], ["local_batch_size", "model.parameters"]),
-        ({"workload_options": {"lr": 1}}, {"optimizer": {"class": "SGD", "lr": 1}}, [], ["optimizer.lr"]),
         ({}, {"model": {"parameters": 3}}, ["model.parameters"], []),
     ],
 )
@@ -220,10 +209,6 @@ def test_unlike_work_gets_no_verdict_unless_it_is_allowed(tmp_path, allow, verdi
     result = found.result("new")
     assert (result.verdict, result.withheld_by, result.verdict_alone) == (verdict, withheld, "slower")
     assert found.result("other").verdict == "slower"
-    if withheld:
-        assert result not in found.undecided, "no measuring would decide it"
-        assert any(line.startswith("No verdict on new against ddp-gloo (") for line in found.findings)
-        assert found.fastest == ["ddp-gloo"]
     allowed = {one.field: one.allowed for one in found.differences}
     assert (allowed["samples"], allowed["model.parameters"]) == (withheld is None, True)
 
@@ -255,9 +240,9 @@ def test_a_command_of_a_commit_starts_in_its_worktree(repository, monkeypatch):
 
 def test_ranks_of_a_back_end_start_in_their_arms_directory(tmp_path):
     (tmp_path / "own.py").write_text(WORKLOAD.format(size=3))
-    place = resolve_arms(check({"a": ddp(directory=str(tmp_path)), "b": ddp()}, workload="own.py:Net"))["a"].place
+    place = resolve_arms(tiny(arms={"a": ddp(directory=str(tmp_path)), "b": ddp()}, workload="own.py:Net"))["a"].place
     assert place.folder == tmp_path
     assert place.workload_here("own.py:Net") == f"{tmp_path}/own.py:Net"
     assert place.shell_line("x", environment={}, path=os.environ["PATH"]) == f"cd {tmp_path} && x"
     with pytest.raises(PlanError, match="arm 'a': directory '/no/such' is not a folder"):
-        resolve_arms(check({"a": ddp(directory="/no/such"), "b": ddp()}))
+        resolve_arms(tiny(arms={"a": ddp(directory="/no/such"), "b": ddp()}))

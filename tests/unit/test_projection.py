@@ -94,15 +94,6 @@ def test_parts_of_a_host_change_nothing():
 
 
 @pytest.mark.slow
-def test_the_interval_grows_with_the_distance_and_with_unsure_figures():
-    near, far = only(RING, [128, 1024]).predictions
-    widths = [math.log(one.samples_per_s.ci_high / one.samples_per_s.ci_low) for one in (near, far)]
-    assert widths[0] < widths[1]
-    unsure = project([series(RING, errors=dict.fromkeys(RING, 0.05))], [128], source="test").series[0].predictions[0]
-    assert math.log(unsure.samples_per_s.ci_high / unsure.samples_per_s.ci_low) > widths[0]
-
-
-@pytest.mark.slow
 def test_the_interval_holds_its_share_of_synthetic_truths():
     inside = []
     for seed in range(30):
@@ -113,15 +104,6 @@ def test_the_interval_holds_its_share_of_synthetic_truths():
         growth = fit_growth(hosts[:3], np.exp(logs[:3]))
         inside.append(growth.quantile(16, 0.05) <= logs[3] <= growth.quantile(16, 0.95))
     assert np.mean(inside) >= 0.8
-
-
-def test_the_ratio_of_two_series():
-    fast, slow = series(RING, name="fast"), series({ranks: 1.25 * time for ranks, time in RING.items()}, name="slow")
-    found = project([fast, slow], [128], source="test", pairs=[("fast", "slow"), ("fast", "refused")])
-    (one,) = found.ratios
-    assert (one.candidate, one.baseline, one.ranks) == ("fast", "slow", 128)
-    assert one.ratio.value == pytest.approx(1.25, rel=0.01)
-    assert one.ratio.ci_low < 1.25 < one.ratio.ci_high
 
 
 @pytest.fixture(scope="module")

@@ -6,12 +6,10 @@ import pytest
 
 from reports import conclude
 from reports.conclusions.machine import ring_bytes, share_sent, summarise_links
-from reports.conclusions.ranks import summarise_ranks
-from reports.conclusions.steps import Steps
 from reports.formats.texts import caption
 from reports.tables.machine_tables import rank_table
 from tests.kit.changed import changed
-from tests.kit.results_factory import Truth, concluded, make_plan, write_results
+from tests.kit.results_factory import concluded, make_plan, write_results
 
 GRADIENTS = 8_000_000
 
@@ -45,34 +43,6 @@ def test_bytes_per_step_are_what_blocks_with_exchange_send_more(tmp_path, factor
     folder.write_record(record)
     said = caption("links", conclude(folder))
     assert "ddp-gloo: more than 20% from a ring's need" in said, "one of the hosts sends too little"
-
-
-def rank_blocks(steps):
-    return Steps.of(steps.assign(launch=0, arm="ddp-gloo")).rank_blocks
-
-
-def test_a_straggler_shows_in_its_own_time_and_hosts_are_sums(tmp_path):
-    plan = changed(make_plan([], launches=1, rounds=4, local_every=2), world_size=3)
-    folder = write_results(tmp_path, plan=plan, truth=Truth(noise=0.0, drift=0.0))
-    (record,) = [record for record in folder.records() if record.arm == "ddp-gloo"]
-    for rank in record.ranks:
-        rank.host = "host1" if rank.rank < 2 else "host2"
-    steps = folder.steps(record)
-    steps["step_s"] = 0.02
-    steps.loc[steps["kind"] == "local", "step_s"] = 0.01
-    steps.loc[(steps["kind"] == "local") & (steps["rank"] == 2), "step_s"] = 0.015
-    found = summarise_ranks([record], rank_blocks(steps))
-    assert [rank.host for rank in found.ranks] == ["host1", "host1", "host2"]
-    assert [rank.throughput_per_s for rank in found.ranks] == pytest.approx([plan.local_batch_size / 0.02] * 3)
-    assert [rank.own_s for rank in found.ranks] == pytest.approx([0.01, 0.01, 0.015])
-    assert found.own_time == "local step"
-    assert [(host.host, host.ranks) for host in found.hosts] == [("host1", 2), ("host2", 1)]
-    assert found.hosts[0].throughput_per_s == pytest.approx(2 * plan.local_batch_size / 0.02)
-    sync = steps[steps["kind"] == "sync"].assign(data_wait_s=0.001, forward_s=0.002)
-    alone = summarise_ranks([record], rank_blocks(sync))
-    assert alone.own_time == "data wait and forward"
-    assert [rank.own_s for rank in alone.ranks] == pytest.approx([0.003] * 3)
-    assert summarise_ranks([record], rank_blocks(steps[steps["rank"] == 0])) is None
 
 
 @pytest.mark.slow

@@ -5,37 +5,21 @@ from __future__ import annotations
 import pytest
 import torch
 
-from measurement.agent.ringside_agent.reading.sketches import sketch
 from runners.protocol.gate_verdict import compare_state
-from runners.protocol.messages import ParityReport
-
-SHAPES = {"weight": (40, 30), "bias": (30,)}
-
-
-def tensors(seed, scale=1.0):
-    generator = torch.Generator().manual_seed(seed)
-    return {name: scale * torch.randn(shape, generator=generator) for name, shape in SHAPES.items()}
+from tests.kit.changed import changed
+from tests.kit.parity_reports import reports, sketches, tensors
 
 
 def report(*, parameters=None, momentum=None, **changes):
     """Of rank 0 of an arm: parameters moved by about 0.1 each."""
     started, change = tensors(1), tensors(2, scale=0.1)
-    ended = {name: started[name] + change[name] for name in SHAPES}
+    ended = {name: started[name] + change[name] for name in started}
     state = {f"momentum_buffer of {name}": value for name, value in tensors(3).items()}
     ended |= parameters(ended, change) if parameters else {}
     state |= momentum(state) if momentum else {}
-    made = ParityReport(
-        started={name: sketch(value) for name, value in started.items()},
-        wanted={},
-        local={},
-        synced={},
-        ended={name: sketch(value) for name, value in ended.items()},
-        optimizer_state={name: sketch(value) for name, value in state.items()},
-        sizes={name: value.numel() for name, value in {**started, **state}.items()},
-        samples="",
-        gradient_scale=1.0,
-    )
-    return made.model_copy(update=changes)
+    sizes = {name: value.numel() for name, value in {**started, **state}.items()}
+    made = changed(reports(1)[0], ended=sketches(ended), optimizer_state=sketches(state), sizes=sizes)
+    return changed(made, **changes)
 
 
 def compared(other, first=None):
@@ -51,14 +35,14 @@ def test_arms_that_differ_by_rounding_agree():
 def test_the_last_place_of_a_parameter_may_differ_where_steps_hardly_change_it():
     """As in a warm-up of the learning rate, or where gradients are tiny: here three elements of 1,200 are rounded otherwise."""
     started, change = tensors(1), tensors(2, scale=3e-6)
-    ended = {name: started[name] + change[name] for name in SHAPES}
+    ended = {name: started[name] + change[name] for name in started}
     elsewhere = {name: value.clone() for name, value in ended.items()}
     row = elsewhere["weight"][7, :3]
     elsewhere["weight"][7, :3] = torch.nextafter(row, 2 * row)
     found = compared(report(parameters=lambda *_: elsewhere), first=report(parameters=lambda *_: ended))
     assert 3e-4 < found.distance < 1e-2
     assert found.failures == []
-    doubled = {name: started[name] + 2 * change[name] for name in SHAPES}
+    doubled = {name: started[name] + 2 * change[name] for name in started}
     found = compared(report(parameters=lambda *_: doubled), first=report(parameters=lambda *_: ended))
     assert len(found.failures) == 2, "a sum in place of a mean is still seen"
 

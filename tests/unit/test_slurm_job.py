@@ -78,11 +78,6 @@ def test_a_batch_script_and_a_shell_of_salloc_are_no_tasks(step):
     assert meeting_place(environment) == {}
 
 
-def test_a_torchrun_inside_a_task_goes_before_it():
-    inner = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
-    assert read_world({**TASK, **inner}, known_rank_variables()).launcher == "torchrun"
-
-
 def test_what_a_driver_hands_on_makes_nobody_a_task():
     left = without_rank_variables(TASK)
     assert left == JOB

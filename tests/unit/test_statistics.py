@@ -119,15 +119,6 @@ def test_the_true_ratio_of_totals_is_covered_where_an_arm_stalls():
 
 
 @pytest.mark.slow
-def test_an_arm_whose_launches_alone_vary_is_covered_at_full_confidence():
-    random, covered = np.random.default_rng(5), 0
-    for _ in range(300):
-        found = intervals(comparison(random, candidates=3, spreads=[0.05, 0.0, 0.0, 0.0, 0.0]))
-        covered += not found[0].excludes(1.0)
-    assert covered / 300 >= 0.93
-
-
-@pytest.mark.slow
 def test_among_six_equal_candidates_a_false_claim_is_as_rare_as_with_one():
     random, wrong = np.random.default_rng(6), 0
     for _ in range(200):
@@ -160,14 +151,6 @@ def test_launches_that_agree_by_chance_do_not_make_the_interval_narrower_than_th
     assert log_width(found) / 2 > 1.8 * 0.05 / math.sqrt(120)
 
 
-def test_one_long_run_may_differ_by_more_than_the_mean_is_uncertain():
-    random = np.random.default_rng(7)
-    found = ratio_interval(draw(random, launches=8, spread=0.03, rounds=100), confidence=0.95)
-    assert found.run_low < found.ci_low < found.ci_high < found.run_high
-    calm = ratio_interval(draw(random, launches=8, spread=0.0, rounds=400), confidence=0.95)
-    assert math.log(calm.run_high / calm.run_low) < 3 * log_width(calm)
-
-
 @pytest.mark.slow
 def test_the_prediction_holds_for_the_next_run():
     random, covered = np.random.default_rng(8), 0
@@ -176,15 +159,6 @@ def test_the_prediction_holds_for_the_next_run():
         after = math.exp(0.03 * random.standard_normal() - 0.03 * random.standard_normal())
         covered += found.run_low <= after <= found.run_high
     assert covered / 200 >= 0.92
-
-
-@pytest.mark.slow
-def test_unequal_counts_cover():
-    random, covered = np.random.default_rng(8), 0
-    for _ in range(200):
-        drawn = [table[:size] for table, size in zip(draw(random, rounds=50), (50, 30, 5), strict=True)]
-        covered += not ratio_interval(drawn, confidence=0.95).excludes(1.0)
-    assert covered / 200 >= 0.91
 
 
 @pytest.mark.parametrize("rounds", [1, 200])
@@ -222,12 +196,6 @@ def test_single_rounds_of_several_launches_are_a_sample_of_launches():
 def test_equal_values_give_an_interval_without_width_and_no_warning():
     found = ratio_interval([equal_work([1.0] * 8, [1.02] * 8)] * 3, confidence=0.95)
     assert found.ci_low == pytest.approx(found.ci_high)
-
-
-def test_the_t_interval_of_two_balanced_launches_is_that_of_the_book():
-    """With noise far below the spread of launches it is t(1) times the standard error of the two."""
-    found = ratio_interval([equal_work([1.0, 1.0, 1.0], [math.exp(log)] * 3) for log in (0.01, 0.03)], confidence=0.95)
-    assert log_width(found) / 2 == pytest.approx(12.7062 * 0.01, rel=1e-3)
 
 
 def test_correlated_neighbours_add_to_the_noise_of_rounds():
@@ -268,24 +236,12 @@ def test_analyses_together_spend_no_more_than_the_whole_error():
     assert next_analysis([], launches=8) == next_analysis([5], launches=8) == 8
 
 
-def test_one_sided_bounds_of_95_percent_are_those_of_a_90_percent_interval():
-    random = np.random.default_rng(16)
-    launches = draw(random, spread=0.01)
-    whole, narrow = (ratio_interval(launches, confidence=confidence) for confidence in (0.95, 0.90))
-    assert whole.one_sided == pytest.approx(narrow.bounds)
-
-
 def test_one_sided_bounds_hold_for_all_candidates_together():
     """Of single rounds, Student's t by hand: each of two candidates has a one-sided error of 1 - 0.95 ** (1 / 2)."""
     log = np.array([0.10, 0.12, 0.08, 0.11])
     found = ratio_intervals([of_logs(*log), of_logs(*log)], confidence=0.95, family=2)[0]
     half = stats.t.ppf(0.95**0.5, 3) * log.std(ddof=1) / 2
     assert math.log(found.one_sided[1] / found.value) == pytest.approx(half, rel=1e-5)
-
-
-def test_an_analysis_after_another_is_wider():
-    ratios = comparison(np.random.default_rng(15), candidates=2)
-    assert log_width(intervals(ratios, error_share=1 / 6)[0]) > log_width(intervals(ratios)[0])
 
 
 numbers = st.floats(min_value=0.5, max_value=2.0, allow_nan=False)

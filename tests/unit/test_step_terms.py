@@ -9,10 +9,10 @@ import pytest
 from measurement.plans.plan import FLOOR
 from measurement.records.step_tables import steps_of
 from reports import conclude
-from reports.conclusions.ranks import find_stragglers, lateness
+from reports.conclusions.ranks import find_stragglers
 from reports.conclusions.step_terms import TERMS, terms_by_launch
 from reports.conclusions.steps import Steps
-from tests.kit.results_factory import SHARES, Truth, concluded, make_launch, make_plan, write_results
+from tests.kit.results_factory import Truth, concluded, make_launch, make_plan, write_results
 
 pytestmark = pytest.mark.slow  # results of whole comparisons are composed
 
@@ -84,21 +84,6 @@ def test_what_one_rank_takes_longer_is_imbalance_and_what_all_take_is_overhead()
     assert terms(6.0, 5.0)[names].tolist() == [4.5, 0.0, 1.5]
 
 
-def test_terms_recover_the_truth_and_add_up(burdened):
-    wait = SHARES["horovod"][0]
-    local_s = 0.02 - 0.004
-    terms = burdened.arm("horovod-gloo").step_terms_s
-    assert terms.compute.value == pytest.approx(local_s * (1 - SHARES["single"][0]), rel=0.02)
-    assert terms.data_wait.value == pytest.approx((local_s + 0.005) * wait, rel=0.03)
-    assert terms.library_overhead.value == pytest.approx(0.005 * (1 - wait), rel=0.05)
-    assert terms.exposed_exchange.value == pytest.approx(0.004, rel=0.06)
-    assert terms.library_overhead.ci_low < terms.library_overhead.value < terms.library_overhead.ci_high
-    assert sum(terms.of(term).value for term in TERMS) == pytest.approx(terms.step.value)
-    differences = burdened.result("horovod-gloo").term_differences_s
-    assert set(differences) == set(TERMS)
-    assert differences["library_overhead"].value == pytest.approx(0.005 * (1 - wait), rel=0.05)
-
-
 def test_the_cause_is_named(burdened, tmp_path):
     overhead = {"horovod-gloo": 0.005}
     held_up = conclude_truth(tmp_path / "held-up", overhead_s=overhead, held_up_s={"horovod-gloo": 0.0045})
@@ -168,11 +153,6 @@ def test_no_rank_is_named_where_all_are_alike(seed):
     local = Steps.of(raw[raw["kind"] == "local"]).rank_blocks
     assert set(local["arm"]) == {*plan.compared_arms(), FLOOR}
     assert find_stragglers(records, local) == {}
-
-
-def test_lateness_is_against_the_mean_of_the_others():
-    rows = [("local", rank, 0, 0, 0.0, seconds) for rank, seconds in enumerate([1.0, 1.0, 4.0])]
-    assert lateness(steps_by_hand(rows).rank_blocks, ["step_s"])["step_s"].iloc[0].tolist() == pytest.approx([-1.5, -1.5, 3.0])
 
 
 def test_without_a_floor_and_threads_there_is_no_overhead_to_tell(tmp_path):

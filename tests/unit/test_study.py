@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
-
 import pytest
-import yaml
 
 from measurement.conditions.same_environment import plan_digest
 from measurement.errors import HostfileError, PlanError
@@ -14,12 +10,10 @@ from measurement.plans.plan_file import check_plan, plan_at
 from measurement.records.results import ResultsFolder
 from reports.charts.study_charts import study_charts
 from reports.compose_study import conclude_study, write_study
-from reports.conclusions.study_conclusions import quotient
-from reports.schema import Estimate
 from runners.driver.run_study import StudyRun, point_plans
-from runners.planning.plan_reading import read_plan
 from tests.conftest import REPOSITORY, TINY
 from tests.kit.changed import changed
+from tests.kit.plans import read_tiny, written_again
 from tests.kit.results_factory import Truth, make_manifest, make_plan, write_results
 
 RATIOS = {"one": 1.2, "two": 1.1, "three": 1.0, "four": 0.8}
@@ -34,12 +28,6 @@ def study_of(points, *, single=False, launches=3, **changes):
     if single:
         content["arms"]["single"] = {"backend": "single"}
     return check_plan({**content, "points": points, **changes}, source="test")
-
-
-def read(tmp_path, **changes):
-    content = {key: value for key, value in {**TINY, **changes}.items() if value != "left out"}
-    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
-    return read_plan(tmp_path / "plan.yaml")
 
 
 def write_points(root, study, truths, *, failed=None):
@@ -73,7 +61,7 @@ def test_points_become_plans(tmp_path):
         "file": {"hosts": str(REPOSITORY / "hostfiles" / "two-hosts")},
     }
     arms = {**TINY["arms"], "single": {"backend": "single"}}
-    study = read(tmp_path, points=points, world_size="left out", arms=arms, network_interface="eth0")
+    study = read_tiny(tmp_path, points=points, world_size=None, arms=arms, network_interface="eth0")
     plans = point_plans(study)
     places = [(p.name, p.world_size, p.local_batch_size, p.hosts) for p in plans.values()]
     assert places[:2] == [("tiny.one", 1, 16, None), ("tiny.two-by-two", 4, 8, "host1:2,host2:2")]
@@ -81,7 +69,7 @@ def test_points_become_plans(tmp_path):
     assert [p.network_interface for p in plans.values()] == [None, "eth0", "eth0"]
     assert [list(p.arms) for p in plans.values()] == [["ddp", "single"], ["ddp"], ["ddp"]]
     assert len({plan_digest(p) for p in [*plans.values(), study]}) == 4
-    assert check_plan(yaml.safe_load(study.to_yaml()), source="again") == study
+    assert written_again(study) == study
 
 
 @pytest.mark.parametrize(("scaling", "batches"), [("weak", [24, 24, 24]), ("strong", [24, 12, 6])])
@@ -106,27 +94,8 @@ def test_batches_of_weak_and_strong_scaling(scaling, batches):
 )
 def test_what_makes_no_study_is_refused_before_anything_is_written(tmp_path, changes, message):
     with pytest.raises((PlanError, HostfileError), match=message):
-        StudyRun(read(tmp_path, **changes), ResultsFolder(tmp_path / "out")).prepare()
+        StudyRun(read_tiny(tmp_path, **changes), ResultsFolder(tmp_path / "out")).prepare()
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.slow
-def test_speed_up_and_efficiency_by_hand(tmp_path):
-    """Two ranks, each 1.25 times as slow as the process alone: a speed-up of 1.6 and an efficiency of 80%."""
-    study = study_of(ONE_AND_TWO, single=True)
-    exact = Truth(ratios={"single": 1.0, "horovod-gloo": 0.5}, noise=0.0, drift=0.0, exposed_s=0.0)
-    truths = {"one": exact, "two": replace(exact, step_s=0.025)}
-    found = conclude_study(write_points(tmp_path, study, truths))
-    one, two = found.points
-    assert two.arm("ddp-gloo").speed_up.value == pytest.approx(1.6, rel=0.01)
-    assert two.arm("ddp-gloo").scaling_efficiency.value == pytest.approx(0.8, rel=0.01)
-    assert two.arm("horovod-gloo").scaling_efficiency.value == pytest.approx(0.4, rel=0.01)
-    assert one.arm("horovod-gloo").speed_up.value == pytest.approx(0.5, rel=0.01)
-    assert one.arm("single").speed_up == Estimate(value=1.0)
-    assert {arm.scaling_baseline for arm in two.arms if arm.speed_up} == {"single at one (single process without wrapper)"}
-    assert two.arm("single").status == "not at this point"
-    ideal, *_ = study_charts(found)["speed_up"]["data"]
-    assert (ideal["x"], ideal["y"]) == ([1, 2], [1.0, 2.0])
 
 
 @pytest.mark.slow
@@ -141,13 +110,6 @@ def test_the_scaling_baseline_is_named(tmp_path):
     assert four.scaling_baseline == "ddp-gloo at two (the first point)"
     assert four.speed_up.value == pytest.approx(2, rel=0.05)
     assert four.scaling_efficiency.value == pytest.approx(four.speed_up.value / 2)
-
-
-def test_errors_of_a_quotient_add_as_squares():
-    one, other = (Estimate(value=100, ci_low=100 / math.exp(s), ci_high=100 * math.exp(s)) for s in (0.03, 0.04))
-    found = quotient(one, other)
-    assert (math.log(found.ci_low), math.log(found.ci_high)) == pytest.approx((-0.05, 0.05))
-    assert quotient(one, Estimate(value=50)) == Estimate(value=2)
 
 
 @pytest.mark.slow

@@ -10,8 +10,7 @@ from rich.console import Console
 
 from reports import conclude
 from reports.formats.html import HtmlReport
-from reports.formats.terminal import STYLES, comparison_lines, rich_table
-from reports.tables.table import Column, Entry, table
+from reports.formats.terminal import comparison_lines
 from tests.kit.results_factory import Truth, make_plan, write_results
 
 pytestmark = pytest.mark.slow  # results of whole comparisons are composed
@@ -40,10 +39,3 @@ def test_an_arm_called_like_a_verdict_has_no_verdicts_colour(misleading):
     spans = re.findall(r'<span class="verdict (faster|slower)">(\w+)</span>', page)
     assert set(spans) == {("faster", "faster"), ("slower", "slower")}
     assert '<span class="failed">' not in page
-
-
-def test_a_style_follows_from_the_kind_alone():
-    entries = [Entry(text="anything", kind="faster"), Entry(text="faster")]
-    lines = on_terminal(rich_table(table([Column("a", lambda entry: entry)], entries))).splitlines()
-    assert STYLES["faster"] == "bold green"
-    assert [GREEN in line for line in lines if "anything" in line or "faster" in line] == [True, False]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import gzip
-import json
 
 import pandas as pd
 import pytest
@@ -29,9 +28,8 @@ TERMS = ("compute", "data_wait", "imbalance", "exposed_exchange", "in_forward")
 START = 1_700_000_000_000 * MS
 
 
-def reply(spans, events=()):
-    packed = gzip.compress(json.dumps(list(events)).encode())
-    return TraceReply(spans=spans, events=base64.b64encode(packed).decode())
+def reply(spans):
+    return TraceReply(spans=spans, events=base64.b64encode(gzip.compress(b"[]")).decode())
 
 
 def span(row, name, begin_ms, length_ms, **more):
@@ -39,27 +37,19 @@ def span(row, name, begin_ms, length_ms, **more):
 
 
 def test_ranks_are_on_one_clock_and_the_file_follows_the_formats_rules(tmp_path):
-    """The second rank's host is 5 ms behind; two collectives overlap, and an arrow connects two operations of each rank."""
+    """The second rank's host is 5 ms behind; two collectives overlap."""
     ranks = []
     for behind_ms in (0, 5):
         own = [span("step", "0", -behind_ms, 10), span("phase", "forward", -behind_ms, 4)]
         own += [span("exchange", "gloo:all_reduce", at - behind_ms, 4, num_bytes=1000) for at in (5, 6)]
-        events = [
-            {"ph": "X", "name": name, "cat": "cpu_op", "row": "training thread", "ts": START + at - behind_ms * MS, "dur": 1000}
-            for name, at in (("a", 0), ("b", 5000))
-        ]
-        events += [
-            {"ph": kind, "id": 7, "cat": "fwdbwd", "name": "fwdbwd", "row": "training thread", "ts": START + at - behind_ms * MS}
-            for kind, at in (("s", 0), ("f", 5000))
-        ]
-        ranks.append(reply(own, events))
+        ranks.append(reply(own))
     traced = on_one_clock(ranks, [0.0, 0.005])
     assert [[one.begin_ns for one in rank.spans if one.row == "step"] for rank in traced] == [[START], [START]]
     path = tmp_path / "two.json.gz"
     path.write_bytes(viewers_file(traced))
     events = trace_format.read(path)
     assert trace_format.faults(events) == []
-    assert len({one["pid"] for one in events}) == 2 and len({one["id"] for one in events if one["ph"] == "s"}) == 2
+    assert len({one["pid"] for one in events}) == 2
     assert [one["args"]["bytes"] for one in trace_format.slices(events, row="exchange")] == [1000] * 4
 
 

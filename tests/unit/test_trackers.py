@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import socket
-import subprocess
 import sys
-import time
-import urllib.request
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
 from typing import ClassVar
@@ -28,8 +24,6 @@ from tests.unit.test_pull_request import held_against
 pytestmark = pytest.mark.slow  # results of whole comparisons are composed
 
 FIGURE = "horovod-gloo/throughput_ratio"
-SERVER = ("flask", "flask_cors", "sqlalchemy", "alembic", "aiohttp", "huey", "graphene")
-"""What mlflow's server needs beside mlflow-skinny."""
 
 
 @pytest.fixture(scope="module")
@@ -146,43 +140,6 @@ def check_run(mlflow, comparison, told):
     assert run.data.metrics[FIGURE] == comparison.result("horovod-gloo").throughput_ratio
     assert run.data.tags["horovod-gloo/verdict"] == comparison.result("horovod-gloo").verdict
     assert client.download_artifacts(run.info.run_id, "report.html")
-
-
-@pytest.mark.process
-def test_mlflow_on_a_server_that_comes_up_late(folder, tmp_path, monkeypatch):
-    mlflow = pytest.importorskip("mlflow", reason="pip install 'ringside[mlflow]'")
-    for package in SERVER:
-        pytest.importorskip(package, reason=f"mlflow's server needs: pip install {' '.join(SERVER)}")
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://user:secret@127.0.0.1:{port}")
-    said = refused(folder, "mlflow", "junit")
-    assert re.match(r"mlflow.json could not be made: .* 'ringside report' with the folder", said) and "secret" not in said
-    assert {path.name for path in folder.root.glob("*.[jx]*")} >= {"comparison.json", "junit.xml"}
-    argv = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"]
-    argv += ["--backend-store-uri", f"sqlite:///{tmp_path / 'runs.db'}", "--artifacts-destination", str(tmp_path / "files")]
-    server = subprocess.Popen(argv, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        await_answer(f"http://127.0.0.1:{port}/health", server)
-        comparison = written(folder, "mlflow")
-        told = json.loads((folder.root / "mlflow.json").read_text())
-        assert told["url"] == f"http://127.0.0.1:{port}/#/experiments/1/runs/{told['run_id']}"
-        check_run(mlflow, comparison, told)
-    finally:
-        server.terminate()
-        server.wait(timeout=60)
-
-
-def await_answer(url, server):
-    for _ in range(600):
-        assert server.poll() is None, "the server has ended"
-        try:
-            urllib.request.urlopen(url, timeout=5).close()
-            return
-        except OSError:
-            time.sleep(0.2)
-    pytest.fail("the server does not answer")
 
 
 @pytest.mark.process

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import torch
 from torch import nn
 from torch.optim import SGD
-from torch.utils.data import TensorDataset
 
 from backends.base import Prepared
 from measurement.errors import PlanError
@@ -22,7 +19,6 @@ from runners.rank.precision import StepPrecision
 from tests.conftest import REPOSITORY
 from tests.kit.dataset_files import write_data
 from tests.kit.engines import make_engine
-from workloads.data.input import Input, InputOptions
 
 CPU = torch.device("cpu")
 
@@ -84,22 +80,6 @@ def test_ranks_reports_become_one_record():
     assert held_out == (3.0, 4, 8, 11)
     untold = combine([report(0, [1.0, 2.0], top1=None, top5=None), report(1, [3.0, 5.0], top1=None, top5=None)], epoch=0)
     assert (untold.top1, untold.top5) == (None, None)
-
-
-def epoch_of(number, *, batch, rank=0, world_size=1):
-    """[step]: the inputs of each batch of 53 samples."""
-    options, samples = InputOptions(), TensorDataset(torch.arange(53), torch.arange(53))
-    share = Input(options=options, local_batch_size=batch, seed=5, rank=rank, world_size=world_size, device=CPU)
-    return [inputs.tolist() for inputs, _ in share.epochs(samples).batches(number)]
-
-
-@pytest.mark.parametrize(("world_size", "batch"), [(2, 4), (3, 2), (4, 3)])
-def test_all_ranks_batches_together_are_one_process_batch(world_size, batch):
-    for epoch in (0, 1):
-        ranks = [epoch_of(epoch, batch=batch, rank=rank, world_size=world_size) for rank in range(world_size)]
-        alone = epoch_of(epoch, batch=batch * world_size)
-        together = [sorted(itertools.chain(*step)) for step in zip(*ranks, strict=True)]
-        assert together == [sorted(step) for step in alone]
 
 
 def test_epochs_are_refused_where_there_are_none_or_not_one_step():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 
 import pytest
 
@@ -14,7 +13,7 @@ from reports.charts.study_charts import study_charts
 from reports.compose_comparison import compare
 from reports.compose_study import study_of
 from reports.conclusions.steps import Steps
-from reports.conclusions.training_results import FEWEST, converges, geometric_mean, median_time, reference_of
+from reports.conclusions.training_results import FEWEST, converges, reference_of
 from reports.estimate import Estimate
 from reports.schema import Comparison
 from reports.statistics.student import t_interval
@@ -118,13 +117,6 @@ def test_equal_differences_have_an_interval_of_no_width(alike):
     assert (ddp.convergence, horovod.convergence, alike.training.arm("single").convergence) == ("same", "same", None)
 
 
-def test_final_accuracy_is_the_mean_of_the_seeds_with_students_t(alike):
-    final = alike.training.arm("single").final_top1
-    mean, deviation = 197 / HELD_OUT, 1 / HELD_OUT
-    assert final.value == pytest.approx(mean)
-    assert final.ci_high - mean == pytest.approx(4.302652729911275 * deviation / math.sqrt(3))
-
-
 def test_time_to_accuracy_counts_training_alone_and_is_held_against_the_baseline(alike):
     ddp, horovod = alike.training.arm("ddp"), alike.training.arm("horovod")
     assert (ddp.time_to_accuracy_s, ddp.seeds_reached) == (6.0, 3)
@@ -134,17 +126,6 @@ def test_time_to_accuracy_counts_training_alone_and_is_held_against_the_baseline
     assert ddp.time_ratio is None
     assert horovod.epoch_share == pytest.approx(1 / 3)
     assert "(resolution: one epoch, 33% of that time)" in alike.findings[3]
-
-
-def test_curves_are_means_in_a_band_over_seeds(alike):
-    curve = alike.training.arm("single").curve
-    assert (curve.train_s, curve.seeds) == ([2.0, 4.0, 6.0, 8.0], [3, 3, 3, 3])
-    final = [round(HELD_OUT * band[-1]) for band in (curve.bands["held_out_top1"].low, curve.bands["held_out_top1"].high)]
-    assert final == [196, 198]
-    assert curve.bands["train_loss"].mean[:2] == [0.75, 0.375]
-    assert curve.bands["train_top1"].mean[3] == 0.53
-    assert curve.bands["held_out_loss"].mean[1] == 0.5
-    assert [one.seed for one in alike.training.arm("single").by_seed] == [5, 6, 7]
 
 
 def test_another_accuracy_is_said_first():
@@ -229,20 +210,6 @@ def test_a_loss_that_is_no_number_and_nothing_held_out():
 )
 def test_convergence(differences, verdict):
     assert converges(t_interval(differences, confidence=0.95, fewest=FEWEST), margin=0.01) == verdict
-
-
-def test_equal_fractions_are_equal_whatever_their_floats():
-    differences = [Fraction(350 - n, 360) - Fraction(349 - n, 360) for n in (0, 7, 33)]
-    found = t_interval(differences, confidence=0.95, fewest=FEWEST)
-    assert found.ci_low == found.ci_high == 1 / 360
-
-
-def test_ratios_are_paired_and_medians_know_what_never_came():
-    ratio = geometric_mean([2.0, 4.0, 4.0], confidence=0.95)
-    assert ratio.value == pytest.approx(32 ** (1 / 3))
-    assert ratio.ci_high / ratio.value == pytest.approx(math.exp(4.302652729911275 * math.log(2) / 3))
-    assert geometric_mean([], confidence=0.95) is None
-    assert [median_time(times) for times in ([], [3.0, None, 1.0], [None, 1.0], [None, None, 1.0])] == [None, 3.0, None, None]
 
 
 def test_the_first_epoch_that_ends_with_the_target_counts():

@@ -19,6 +19,7 @@ from runners.tuning.search import Search, open_settings
 from runners.tuning.tune_command import begin, finish
 from tests.conftest import TINY, ringside_here, write_plan
 from tests.kit.changed import changed
+from tests.kit.plans import tiny
 from tests.kit.results_factory import Truth, write_results
 
 pytestmark = pytest.mark.slow  # results of whole comparisons are composed
@@ -32,7 +33,7 @@ GOOD = {"cycle_time_ms": 10.0, "num_groups": 4}
 
 def plan_of(**changes):
     measurement = {**TINY["measurement"], "launches": 4}
-    return check_plan({**TINY, "arms": BOTH, "measurement": measurement, "reports": ["html"], **changes}, source="test")
+    return tiny(arms=BOTH, measurement=measurement, reports=["html"], **changes)
 
 
 def options_of(backend, options=None, *, buffers=True, hosts=False, transport="gloo", micro_steps=1, **more):
