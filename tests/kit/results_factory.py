@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -105,7 +105,14 @@ def make_plan(ratios: Iterable[str] = ("horovod-gloo", "horovod-mpi"), **measure
 
 
 def write_results(
-    root: Path, *, truth: Truth | None = None, plan: Plan | None = None, seed: int = 1, **changes: Any
+    root: Path,
+    *,
+    truth: Truth | None = None,
+    plan: Plan | None = None,
+    seed: int = 1,
+    truths: Mapping[int, Truth] | None = None,
+    change: Callable[[LaunchRecord], object] = lambda record: None,
+    **changes: Any,
 ) -> ResultsFolder:
     """A whole results folder without reports.
 
@@ -114,6 +121,8 @@ def write_results(
         truth: what is true of the arms.
         plan: instead of one of the truth's arms.
         seed: of the noise.
+        truths: of launches of which another truth holds.
+        change: alters each record before it is written.
         changes: fields of ``Truth`` and of the plan's ``measurement``, by name.
     """
     names = {one.name for one in fields(Truth)} & changes.keys()
@@ -123,7 +132,9 @@ def write_results(
     folder.write_plan(plan)
     folder.write_manifest(make_manifest(plan))
     for launch in range(plan.measurement.launches):
-        for record in make_launch(plan, truth, launch, random=np.random.default_rng([seed, launch])):
+        true = (truths or {}).get(launch, truth)
+        for record in make_launch(plan, true, launch, random=np.random.default_rng([seed, launch])):
+            change(record)
             folder.write_launch(record)
     return folder
 

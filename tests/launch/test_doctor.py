@@ -30,13 +30,6 @@ def test_every_gap_has_a_remedy_and_nothing_else_has(found):
     assert all(finding.detail for finding in found)
 
 
-def test_each_topic_is_looked_at_once_and_in_one_piece(found):
-    topics = [finding.topic for finding in found]
-    in_one_piece = list(dict.fromkeys(topics))
-    assert in_one_piece == ["python", "torch", "horovod", "mpi", "launchers", "gpu", "host"]
-    assert topics == sorted(topics, key=in_one_piece.index)
-
-
 def test_torch_is_found_with_its_version_and_transports(found):
     import torch
 

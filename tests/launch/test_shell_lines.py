@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 import typer
-import yaml
 from typer.testing import CliRunner
 
 from measurement.agent.ringside_agent.place import World
 from measurement.plans.plan import Arm
-from reports import conclude
 from reports.formats.html import HtmlReport
 from reports.formats.texts import MarkdownReport
 from runners.flags import command, values_of
@@ -23,9 +21,8 @@ from runners.planning.command_place import CommandPlace
 from runners.planning.standalone_flags import FLAGS, MODULES, RunOptions, plan_content
 from runners.standalone.command import resolve_plan
 from tests.conftest import needs_horovod, ringside_here, write_plan
-from tests.kit.changed import changed
 from tests.kit.plans import tiny
-from tests.kit.results_factory import write_results
+from tests.kit.results_factory import concluded
 
 HERE = Placement(hosts=(HostSlots(host="localhost", slots=2),), cores={"localhost": 2})
 
@@ -96,25 +93,16 @@ def test_a_line_says_where_it_starts_and_what_it_needs_and_no_secret(monkeypatch
 
 
 def test_a_dry_run_shows_each_arms_command_and_starts_nothing(tmp_path):
-    train = tmp_path / "train.py"
-    train.write_text("")
-    arms = {
-        name: {"command": f"torchrun --nproc-per-node 2 {train} --name '{name} b'", "directory": str(tmp_path)} for name in "ab"
-    }
-    (tmp_path / "scripts.yaml").write_text(yaml.safe_dump({"name": "s", "baseline": "a", "arms": arms}))
     plan = write_plan(tmp_path, arms={"ddp": {"backend": "ddp"}, "f": {"backend": "fsdp2"}})
-    done = ringside_here("compare", tmp_path / "scripts.yaml", "--dry-run")
-    assert done.stdout.splitlines()[0] == "a:" and f"cd {tmp_path} && " in done.stdout
-    assert all(f"torchrun --nproc-per-node 2 {train} --name '{name} b'\n" in done.stdout for name in "ab")
     done = ringside_here("compare", plan, "--dry-run", "-o", tmp_path / "out")
     assert (done.returncode, [line for line in done.stdout.splitlines() if line[0] != " "]) == (0, ["ddp, 2 ranks:", "f, 2 ranks:"])
     assert not (tmp_path / "out").exists()
 
 
 def test_a_report_shows_the_command_of_each_arm(tmp_path):
-    folder = write_results(tmp_path, ratios={"new": 0.9})
-    for record in folder.records():
-        folder.write_record(changed(record, command=f"torchrun -m runners.ddp --option x='{record.arm}\n<b>'"))
-    found = conclude(folder)
+    def change(record):
+        record.command = f"torchrun -m runners.ddp --option x='{record.arm}\n<b>'"
+
+    found = concluded(tmp_path, ratios={"new": 0.9}, change=change)
     assert "\nnew by itself:\n\n    torchrun -m runners.ddp --option x='new\n    <b>'\n" in MarkdownReport().render(found).decode()
     assert "x=&#39;new\n&lt;b&gt;&#39;</pre>" in HtmlReport().render(found).decode()

@@ -9,7 +9,6 @@ import importlib
 import json
 import math
 import os
-import subprocess
 import sys
 from collections import UserDict, deque
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from measurement.conditions.conditions import CONDITIONS
 from measurement.environment import recorded_environment
 from runners.scripts.script_setup import lists_for_agent
 from tests.conftest import REPOSITORY
+from tests.kit.commands import run_python
 
 AGENT = REPOSITORY / "measurement" / "agent"
 SOURCES = sorted(AGENT.rglob("*.py"))
@@ -100,13 +100,7 @@ def test_what_a_rank_has_started_does_nothing(monkeypatch):
 
 
 def run(code, *, path, **variables):
-    return subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path)), **variables},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    return run_python(code, PYTHONPATH=os.pathsep.join(map(str, path)), **variables)
 
 
 @pytest.mark.process
@@ -184,20 +178,16 @@ def test_digests_tell_values_shapes_and_types_apart():
     assert batches.digest_of([one]) == batches.digest_of({"x": one.clone()})
 
 
-def test_only_batches_that_a_backward_pass_followed_are_digested():
-    yielded = batches.Yielded()
+def test_batches_that_backward_passes_followed_are_digested_whenever_they_were_drawn():
+    yielded, at_once, in_turn = (batches.Yielded() for _ in range(3))
     for passes, value in ((3, 1.0), (3, 2.0), (4, 3.0)):  # the first was only looked at, the last is for the next step
         yielded.keep(None, torch.full((2,), value), passes)
     assert yielded.take(4) == batches.digest_of(torch.full((2,), 2.0))
     assert yielded.take(4) is None
-
-
-def test_all_batches_that_are_drawn_before_as_many_backward_passes_are_digested():
-    yielded, in_turn = batches.Yielded(), batches.Yielded()
     for number in range(3):
-        yielded.keep(None, torch.full((2,), float(number)), 0)
+        at_once.keep(None, torch.full((2,), float(number)), 0)
         in_turn.keep(None, torch.full((2,), float(number)), number)
-    assert yielded.take(3) == in_turn.take(3) is not None
+    assert at_once.take(3) == in_turn.take(3) is not None
 
 
 def test_a_complex_parameter_is_compared_between_ranks_in_both_of_its_parts():

@@ -10,7 +10,7 @@ from reports import conclude
 from reports.charts.comparison_charts import charts
 from reports.conclusions.summaries import count_verdicts, summarise_cases
 from tests.kit.changed import changed
-from tests.kit.results_factory import Truth, concluded, make_plan, on_terminal, write_results
+from tests.kit.results_factory import Truth, concluded, make_plan, write_results
 
 REASON = "not offered by Horovod"
 SIZES = {"1KiB": 1 << 10, "64KiB": 1 << 16, "1MiB": 1 << 20}
@@ -52,6 +52,8 @@ def test_every_case_has_its_own_pairs_and_ratio(found):
         assert (ratios[size].launches, ratios[size].pairs) == (3, 18)
         assert ratios[size].candidate == "horovod-mpi" and ratios[size].role == "candidate"
     assert found.result("horovod-mpi") is None, "there is no ratio over all cases"
+    figures = found.arm("ddp-gloo").case("all_reduce/1MiB")
+    assert figures.busbw_bytes_per_s.value == pytest.approx(1.5 * figures.algbw_bytes_per_s.value)
     assert len(found.results) == 3 * len(CASES)
 
 
@@ -100,5 +102,3 @@ def test_the_fewest_workers_that_load_most_have_the_headline(tmp_path):
     assert arm.case(cases[2].name).latency_s.value == pytest.approx(0.01, rel=0.02), "a batch, of two in a step"
     (chart,) = charts(found).values()
     assert chart["data"][0]["x"] == [0, 1, 2, 3]
-    shown = on_terminal(found, width=100)
-    assert "GB/s" not in shown and "latency" not in shown

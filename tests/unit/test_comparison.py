@@ -19,7 +19,7 @@ from reports.conclusions.blocks import (
 )
 from reports.conclusions.evidence import measured_minutes
 from reports.conclusions.steps import Steps, read_steps
-from reports.wording.disturbances import page_fault_lines, restart_lines
+from reports.wording.disturbances import page_fault_lines
 from tests.kit.changed import changed
 from tests.kit.results_factory import concluded, make_plan, write_results
 
@@ -70,14 +70,6 @@ def test_ranks_that_share_cores_are_told_of_first(stored):
         record.ranks = [changed(rank, affinity=[0], device="cpu") for rank in record.ranks]
     found = compare(stored.read_plan(), records, read_steps(stored, records))
     assert found.warnings[0].startswith("2 ranks share 1 core: each also waits for its turn on a core")
-
-
-def test_batches_that_ended_are_told(sound):
-    arms = [changed(arm, restarts=3 if arm.name == "horovod-gloo" else 0) for arm in sound.arms]
-    assert restart_lines(sound.arms) == []
-    assert restart_lines(arms) == [
-        "the workload's batches ended in timed steps and were restarted, as at the end of an epoch: 3 times in horovod-gloo"
-    ]
 
 
 def test_pages_that_steps_fault_in_are_told_by_launch_where_they_matter(stored):
@@ -165,11 +157,11 @@ def test_a_failing_control_comes_first_and_demotes_smaller_claims(tmp_path):
 
 def test_an_interrupted_launch_counts_as_far_as_it_got(tmp_path):
     """One arm's launches never came to the gate."""
-    folder = write_results(tmp_path, cut={(arm, 2): 5 for arm in make_plan().compared_arms()})
-    for record in folder.records():
-        if record.arm == "horovod-mpi":
-            folder.write_record(changed(record, parity=None))
-    found = conclude(folder)
+
+    def change(record):
+        record.parity = None if record.arm == "horovod-mpi" else record.parity
+
+    found = concluded(tmp_path, cut={(arm, 2): 5 for arm in make_plan().compared_arms()}, change=change)
     assert found.result("horovod-gloo").pairs == 12 + 12 + 5
     counts = "was interrupted; what it had measured counts"
     assert f"ddp-gloo {counts}" in found.warnings

@@ -99,11 +99,6 @@ def test_a_backend_says_what_it_takes(name):
     assert make_backend(name, transport=None, options={}, micro_steps=2).micro_steps == 2
 
 
-def test_every_report_has_a_name_of_its_own():
-    made = [reports.REGISTRY.resolve(name)() for name in reports.REGISTRY.table]
-    assert len({report.file_name for report in made}) == len(made) >= 4
-
-
 @pytest.mark.parametrize(
     "registry", [workloads.REGISTRY, backends.REGISTRY, reports.REGISTRY, LAUNCHERS], ids=lambda registry: registry.kind
 )

@@ -15,7 +15,7 @@ import pytest
 from measurement.agent.ringside_agent.machine import core_use
 from measurement.agent.ringside_agent.machine.core_use import usable_cores
 from measurement.probes.fingerprint import busy_warning, shared_gpus_warning
-from measurement.records.record import BlockRecord, CoreUse, RankSteps, load_of
+from measurement.records.record import CoreUse, load_of
 
 SPIN = "import time\nuntil = time.perf_counter() + {}\nwhile time.perf_counter() < until: pass"
 
@@ -115,16 +115,6 @@ def test_hosts_of_one_kernel_count_the_same_cores(monkeypatch):
     busy = {"busy_s": 2.0, "own_s": 1.0, "wall_s": 2.0, "cores": [0]}
     both = [one.model_copy(update=busy) for one in (here, there)]
     assert load_of(both)["foreign_share"] == pytest.approx(0.0)
-
-
-def test_a_block_knows_its_load_and_one_of_an_old_kernel_does_not():
-    ranks = [RankSteps(rank=rank, untimed_s=0.1, samples=[1], phases_s=[[0, 0, 1, 0]]) for rank in (0, 1)]
-    block = BlockRecord(turn=0, round=0, block=0, kind="sync", steps=1)
-    assert BlockRecord.joined(block, ranks).foreign_share is None
-    for one, core in zip(ranks, (0, 1), strict=True):
-        one.core_use = use(cores=[core], busy_s=0.9, own_s=0.6)
-    joined = BlockRecord.joined(block, ranks)
-    assert joined.foreign_share == pytest.approx(0.3)
 
 
 def test_ranks_that_share_gpus_are_told_so():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import pickle
 
 import numpy as np
@@ -11,7 +10,6 @@ import torch
 
 from measurement.errors import PlanError
 from runners.planning.workload import resolve_workload
-from tests.conftest import REPOSITORY
 from tests.kit.dataset_files import (
     HELD_OUT_SAMPLES,
     cifar_batch,
@@ -245,13 +243,3 @@ def test_a_text_that_is_too_short(tmp_path, size, said):
     message = refusal(workload("language_model", tmp_path / "input.txt", sequence_length=16))
     assert message.startswith(f"'{tmp_path / 'input.txt'}' is too short: ")
     assert said in message
-
-
-def test_no_workload_imports_torchvision_before_it_is_asked_for():
-    """It takes every rank a second."""
-    own = REPOSITORY / "workloads" / "data" / "image_folder.py"
-    for path in set((REPOSITORY / "workloads").rglob("*.py")) - {own}:
-        for node in ast.parse(path.read_text()).body:
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [getattr(node, "module", "") or ""]
-            assert not {name.partition(".")[0] for name in names} & {"torchvision", "PIL"}, path
-            assert "workloads.data.image_folder" not in names, path

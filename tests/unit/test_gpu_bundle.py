@@ -19,24 +19,6 @@ LACKING = {"jinja2", "markupsafe", "psutil", "pytest-timeout", "mpi4py", "openmp
 OURS = {"ringside", "horovod"}
 
 
-@pytest.mark.parametrize(
-    ("text", "arguments", "message"),
-    [
-        (None, [], "cannot be read"),
-        ("numpy==2.1.0\n", [], "names no torch"),
-        ("torch==2.11.0\n", ["--python", "3"], "--python 3: give a release such as 3.12"),
-    ],
-)
-def test_what_cannot_be_packed_is_said_in_one_line(tmp_path, capsys, text, arguments, message):
-    listed = tmp_path / "packages.txt"
-    if text:
-        listed.write_text(text)
-    assert gpu_bundle.main(["--has", str(listed), "--output", str(tmp_path / "bundle.tar"), *arguments]) == 2
-    said = capsys.readouterr().err
-    assert message in said
-    assert said.count("\n") == 1
-
-
 def linked_environment(folder):
     """An environment with this one's packages but those that are ``LACKING``; returns its Python."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True, timeout=60)

@@ -100,32 +100,21 @@ def test_reading_takes_no_process_and_little_memory():
     assert json.loads(json.dumps(read_counters()))
 
 
-def with_hosts(folder, *, power_w=None):
-    """The same records, as if two hosts had been read beside each block."""
-    for record in folder.records():
-        steps = folder.steps(record)
-        for block in record.blocks:
-            energy = {} if power_w is None else {"package-0": (int(999e6 + power_w * 2e6) % 10**9, 10**9)}
-            now = later(energy_uj=energy, gpus={}, network={"lo": later().network["lo"]})
-            block.hosts = {host: now.since(changed(BEFORE, gpus={})) for host in ("host1", "host2")}
-        folder.write_launch(record)
-        path = folder.launch_folder(record.launch, record.arm)
-        steps.to_parquet(path / "steps.parquet", index=False)
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("power_w", [None, 40.0])
-def test_a_report_tells_of_each_host(tmp_path, power_w):
-    folder = write_results(tmp_path, ratios={"horovod-mpi": 0.9}, launches=2)
-    with_hosts(folder, power_w=power_w)
-    found = write_reports(folder)
+def test_a_report_tells_of_each_host(tmp_path):
+    """As if two of 40 W had been read beside each block."""
+    use = later(energy_uj={"package-0": (79_000_000, 10**9)}, gpus={}, network={"lo": later().network["lo"]})
+    hosts = dict.fromkeys(("host1", "host2"), use.since(changed(BEFORE, gpus={})))
+
+    def change(record):
+        record.blocks = [changed(block, hosts=hosts) for block in record.blocks]
+
+    found = write_reports(write_results(tmp_path, ratios={"horovod-mpi": 0.9}, launches=2, change=change))
     for arm in found.arms:
         assert [host.host for host in arm.machine] == ["host1", "host2"]
         host = arm.machine[0]
         assert host.core_shares == pytest.approx([0.75, 0.25])
         assert host.busy_cores == pytest.approx(1.0)
         assert host.sent_bytes_per_s["lo"] == pytest.approx(1e6)
-        assert (host.power_w, arm.energy_per_sample_j is None) == (power_w, power_w is None)
-    if power_w:
-        assert found.arms[0].energy_per_sample_j == pytest.approx(80 / found.arms[0].throughput_per_s.value)
-    assert ("J per sample" in (tmp_path / "report.md").read_text()) == bool(power_w)
+        assert (host.power_w, arm.energy_per_sample_j) == (40.0, pytest.approx(80 / arm.throughput_per_s.value))
+    assert "J per sample" in (tmp_path / "report.md").read_text()

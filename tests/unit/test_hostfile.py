@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import shlex
 import subprocess
@@ -119,41 +118,12 @@ def host_slots(draw):
 HOSTS = st.lists(host_slots(), min_size=1, max_size=20, unique_by=lambda entry: entry.host).map(tuple)
 
 
-def read_back(hosts):
-    """As a plan's hostfile reaches its placement: written as a list, and read again."""
-    return parse_hosts(",".join(map(str, hosts)))
-
-
-NEARLY = st.sampled_from(
-    [
-        *"abz019.-_:=#[]%@, \t\n",
-        "host1",
-        "slots=",
-        "max-slots=",
-        "max_slots",
-        "fe80::1",
-        "[::1]",
-        ":4",
-        "4",
-        "0",
-        "-1",
-        "99999",
-        "\r\n",
-    ]
-)
-
-
 @pytest.mark.slow
-@given(st.text() | st.lists(NEARLY, max_size=25).map("".join))
-@settings(max_examples=1_000, deadline=None)
-def test_no_text_gets_anything_but_hosts_or_the_clear_error(text):
-    for parse in (parse_hosts, lambda text: parse_hostfile(text, source="random")):
-        with contextlib.suppress(HostfileError):
-            hosts = parse(text)
-            assert read_back(hosts) == hosts
-            for entry in hosts:
-                assert re.fullmatch(r"[A-Za-z0-9:][A-Za-z0-9:%._-]*", entry.host)
-                assert 1 <= entry.slots <= MAX_SLOTS
+@given(HOSTS)
+@settings(max_examples=50, deadline=None)
+def test_a_list_of_hosts_is_read_back(hosts):
+    """As a plan's hostfile reaches its placement: written as a list, and read again."""
+    assert parse_hosts(",".join(map(str, hosts))) == hosts
 
 
 @pytest.mark.slow
@@ -210,9 +180,8 @@ def test_every_failure_has_its_remedy_and_one_line():
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("folder", ["a b", "it's", "$(touch hacked)", "`touch hacked`", "-x", 'a"b\\c'])
-def test_folders_are_quoted(tmp_path, folder):
-    place = tmp_path / folder
+def test_folders_are_quoted(tmp_path):
+    place = tmp_path / """-x it's $(touch hacked) `touch hacked` a"b\\c"""
     place.mkdir()
     (python := place / "my python; #").symlink_to("/bin/echo")
     command = Probe(folder=place, python=str(python)).command()

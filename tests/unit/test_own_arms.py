@@ -65,11 +65,6 @@ def test_two_arms_of_one_name_are_refused():
         with_option_arms({"arms": arms}, source="mine")
 
 
-@pytest.mark.parametrize("arms", [None, [], {"a": None}, {"a": {"options": 3}}, {"a": {"backend": 3, "options": {"x": "y"}}}])
-def test_what_is_no_arm_is_left_to_be_refused_elsewhere(arms):
-    assert with_option_arms({"arms": arms}, source="mine") == {"arms": arms}
-
-
 SCRIPT = """
 import argparse
 argparse.ArgumentParser().parse_args()

@@ -134,7 +134,8 @@ def test_a_rank_of_a_comparison_imports_what_it_uses():
         "reports",
     }
     others = {"pandas", "pyarrow", "scipy", "yaml", "typer", "rich", "jinja2", "torchvision", "tensorboard", "torch._inductor"}
-    script = "import sys, runners.rank.worker, runners.rank.engine, workloads.digits, backends.ddp\nprint(*sys.modules)"
+    workloads = "workloads.digits, workloads.mnist, workloads.cifar10, workloads.imagenet, workloads.language_model"
+    script = f"import sys, runners.rank.worker, runners.rank.engine, backends.ddp, {workloads}\nprint(*sys.modules)"
     names = run_python(script).stdout.split()
     assert "torch" in names and not (own | others) & set(names)
 

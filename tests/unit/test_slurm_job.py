@@ -90,7 +90,6 @@ def test_ranks_fill_the_nodes_in_order():
         (command,) = Srun().commands(LaunchJob(world_size=sum(slots), hosts=hosts, module="m", transport=transport))
         return " ".join(command.argv)
 
-    assert "--mpi=none --nodes 2 --ntasks 4 --nodelist node1,node2 --ntasks-per-node 2" in argv(2, 2)
     assert "--mpi=pmix --nodes 2 --ntasks 3 --nodelist node1,node1,node2 --distribution=arbitrary" in argv(2, 1, transport="mpi")
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from reports import conclude
 from reports.statistics.intervals import ratio_by_speed
 from reports.wording.first_screen import first_screen
-from tests.kit.results_factory import Truth, make_launch, make_plan, write_results
+from tests.kit.results_factory import Truth, concluded
 
 
 def drawn(random, launches, *, moves, varies=0.09, noise=0.035):
@@ -37,16 +36,11 @@ def test_few_launches_equal_ones_and_arms_without_a_level_say_nothing():
 @pytest.mark.parametrize(("ratios", "is_said"), [((1.05, 0.9), True), ((0.97, 0.97), False)])
 def test_the_report_says_which_ratio_moves(tmp_path, ratios, is_said):
     """As on a shared host: in some launches the machine is faster by a quarter, and the candidate gains less from it."""
-    plan = make_plan(launches=8)
     truths = [
         Truth(step_s=step_s, ratios={"horovod-gloo": ratio, "horovod-mpi": 0.9}, noise=0.01, launch_noise=0.002, drift=0.0)
         for step_s, ratio in zip((0.025, 0.02), ratios, strict=True)
     ]
-    folder = write_results(tmp_path, truth=truths[0], plan=plan)
-    for launch in (1, 4, 5):
-        for record in make_launch(plan, truths[1], launch, random=np.random.default_rng([3, launch])):
-            folder.write_launch(record)
-    found = conclude(folder)
+    found = concluded(tmp_path, truth=truths[0], truths=dict.fromkeys((1, 4, 5), truths[1]), launches=8)
     lines = [line for line in found.warnings if "depends on the machine's speed" in line]
     assert [line.split(" depends")[0] for line in lines] == ["The ratio of horovod-gloo"] * is_said
     assert (found.result("horovod-gloo").by_speed is not None) == is_said

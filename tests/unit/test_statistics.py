@@ -13,7 +13,6 @@ from scipy import stats
 from reports.statistics.budget import error_share, next_analysis
 from reports.statistics.intervals import (
     launch_ratios,
-    launch_variance,
     pooled_df,
     ratio_intervals,
     typical_ratio,
@@ -204,15 +203,6 @@ def test_correlated_neighbours_add_to_the_noise_of_rounds():
     tables = [equal_work(one, np.ones(150)) for one in (times, random.permutation(times))]
     slow, fast = (launch_ratios([table]).variance ** 0.5 for table in tables)
     assert slow > 1.4 * fast
-
-
-def test_launch_variance_is_recovered_and_zero_where_there_is_none():
-    random = np.random.default_rng(13)
-    many = [launch_ratios(draw(random, launches=10, rounds=100, spread=0.02)) for _ in range(20)]
-    none = [launch_ratios([equal_work(np.exp([-0.01, 0.0, 0.01] * 5), np.ones(15))] * 3)]
-    assert math.sqrt(launch_variance(many)) == pytest.approx(math.sqrt(2) * 0.02, rel=0.15)
-    assert launch_variance(none) == 0.0
-    assert launch_variance([]) == 0.0
 
 
 def test_ratios_that_share_their_noise_add_no_degrees_of_freedom():

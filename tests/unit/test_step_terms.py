@@ -8,11 +8,10 @@ import pytest
 
 from measurement.plans.plan import FLOOR
 from measurement.records.step_tables import steps_of
-from reports import conclude
 from reports.conclusions.ranks import find_stragglers
 from reports.conclusions.step_terms import TERMS, terms_by_launch
 from reports.conclusions.steps import Steps
-from tests.kit.results_factory import Truth, concluded, make_launch, make_plan, write_results
+from tests.kit.results_factory import Truth, concluded, make_launch, make_plan
 
 pytestmark = pytest.mark.slow  # results of whole comparisons are composed
 
@@ -157,12 +156,12 @@ def test_no_rank_is_named_where_all_are_alike(seed):
 
 def test_without_a_floor_and_threads_there_is_no_overhead_to_tell(tmp_path):
     """The kernel of another system keeps no counters of threads."""
-    folder = write_results(tmp_path, ratios={"horovod-gloo": 1.1}, floor=False)
-    for record in folder.records():
+
+    def change(record):
         for block in record.blocks:
             block.threads = None
-        folder.write_record(record)
-    found = conclude(folder)
+
+    found = concluded(tmp_path, ratios={"horovod-gloo": 1.1}, floor=False, change=change)
     assert found.result("horovod-gloo").throughput_ratio == pytest.approx(1.1, rel=0.05)
     terms = found.arm("ddp-gloo").step_terms_s
     assert (terms.library_overhead, found.arm("ddp-gloo").threads_s) == (None, {})

@@ -13,7 +13,7 @@ from measurement.agent.ringside_agent.channel import Channel, command_key, reply
 from measurement.agent.ringside_agent.supervision.frames import say
 from measurement.agent.ringside_agent.supervision.rank_supervisor import greet, prove, receive_line
 from measurement.errors import LaunchError
-from runners.processes import supervised_arm, supervisor_server
+from runners.processes import supervisor_server
 from runners.processes.supervisor_server import MOST_GREETINGS, SupervisorServer
 from tests.conftest import wait_until
 
@@ -180,25 +180,6 @@ def test_ranks_that_have_ended_are_found_among_those_that_say_nothing(supervisor
 
 def take(supervisors, *places, s=20):
     return supervisors.take("arm", 0, places, timedelta(seconds=s))
-
-
-@pytest.mark.slow
-def test_many_hosts_that_speak_one_after_another_are_heard_with_few_wakes(supervisors, monkeypatch):
-    """The driver woke for each of a thousand ranks' hosts, which took it longer than what they said."""
-    monkeypatch.setattr(supervised_arm, "GATHER_S", 0.2)
-    connections = [connect(supervisors, rank) for rank in range(34)]
-    places = {f"reply/{rank}" for rank in range(34)}
-    connections[0].sendall(say("reply/0", seal(KEY, "reply/0", "done")))
-
-    def others_speak(seconds, sleep=time.sleep):
-        for rank, connection in enumerate(connections[1:], start=1):
-            connection.sendall(say(f"reply/{rank}", seal(KEY, f"reply/{rank}", "done")))
-        sleep(seconds)
-
-    monkeypatch.setattr(supervisor_server.time, "sleep", others_speak)
-    assert supervisors.take("arm", 0, places, timedelta(seconds=10)).keys() == places
-    for connection in connections:
-        connection.close()
 
 
 def test_who_does_not_wait_gets_what_has_come(supervisors):

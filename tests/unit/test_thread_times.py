@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from measurement.agent.ringside_agent.machine.core_use import read_threads, threads_between
-from measurement.records.record import BlockRecord, RankSteps, ThreadTimes
+from measurement.records.record import BlockRecord, CoreUse, RankSteps, ThreadTimes
 from tests.kit.commands import run_python
 
 SHARED_CORE = """
@@ -47,13 +47,14 @@ def test_without_counters_nothing_is_known():
 
 def test_a_block_has_the_mean_over_ranks_or_nothing():
     def rank(number, threads):
-        faults = None if threads is None else 100 * number
-        return RankSteps(rank=number, untimed_s=0.0, samples=[1], phases_s=[[0.0] * 4], threads=threads, page_faults=faults)
+        known = {} if threads is None else {"page_faults": 100 * number, "core_use": CoreUse(**used, cores=[number])}
+        return RankSteps(rank=number, untimed_s=0.0, samples=[1], phases_s=[[0.0] * 4], threads=threads, **known)
 
+    used = {"machine": "a", "wall_s": 1.0, "busy_s": 0.9, "steal_s": 0.0, "own_s": 0.6}
     times = [ThreadTimes(running_s=one, runnable_s=2 * one, library_s=0.0, others_s=1.0) for one in (1.0, 3.0)]
     block = BlockRecord(turn=0, round=0, block=0, kind="sync", steps=1)
     both = BlockRecord.joined(block, [rank(number, one) for number, one in enumerate(times)])
     assert both.threads == ThreadTimes(running_s=2.0, runnable_s=4.0, library_s=0.0, others_s=1.0)
-    assert both.page_faults == 50
-    one = BlockRecord.joined(block, [rank(0, times[0]), rank(1, None)])
-    assert one.threads is None
+    assert (both.page_faults, both.foreign_share) == (50, pytest.approx(0.3))
+    one, none = (BlockRecord.joined(block, [rank(0, first), rank(1, None)]) for first in (times[0], None))
+    assert one.threads is none.foreign_share is None

@@ -129,6 +129,7 @@ def concluded(tmp_path, *traces, **truth):
     ("ours", "theirs", "name"),
     [
         ({"waits_ms": 4.0}, {}, "cycle waits"),
+        ({"waits_ms": 9.0}, {}, "cycle waits"),  # no more than the term's time: traced steps are longer than timed ones
         ({"waits_ms": 1.0}, {}, None),
         ({"count": 12, "size": 1024}, {}, "small collectives"),
         ({}, {"copies_ms": 4.0}, None),
@@ -141,18 +142,9 @@ def test_a_cause_is_named_where_it_explains_half_of_the_term(tmp_path, ours, the
     assert (because.term, because.named) == ("exposed_exchange", name)
     causes = {one.name: one for arm in found.arms for one in arm.causes}
     if name:
-        assert causes[name].per_step_s.value == pytest.approx(0.004, rel=0.2)
+        assert because.named_s == pytest.approx(0.004, rel=0.2) and because.named_s <= because.difference_s
         assert f"of that is {name}" in found.findings[0]
     assert ("gradient copies" in causes) == bool(theirs)
-
-
-@pytest.mark.slow
-def test_a_cause_has_no_more_than_the_terms_time(tmp_path):
-    """A waiting of 17 ms was said to be "of that", where that was 11 ms: traced steps are longer than timed ones."""
-    traces = [traced_arm("ddp-gloo"), traced_arm("horovod-gloo", waits_ms=9.0)]
-    because = concluded(tmp_path, *traces, more_exchange_s={"horovod-gloo": 0.004}).result("horovod-gloo").because
-    assert because.named == "cycle waits"
-    assert because.named_s == because.difference_s == pytest.approx(0.004, rel=0.2)
 
 
 @pytest.mark.slow

@@ -12,10 +12,7 @@ from typing import ClassVar
 import pytest
 
 from measurement.errors import PlanError
-from measurement.plans.plan import Point
-from measurement.records.results import ResultsFolder
 from reports import conclude, make_report, make_reports, send_reports, write_reports
-from reports.compose_study import study_of, write_study
 from tests.conftest import REPOSITORY, ringside_here
 from tests.kit.changed import changed
 from tests.kit.results_factory import Truth, make_plan, write_results
@@ -58,14 +55,12 @@ def refused(folder, *references):
     return said
 
 
-def test_gauges_are_read_by_prometheus_own_parsers(folder):
+def test_gauges_are_read_by_prometheus_own_parser(folder):
     from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
-    from prometheus_client.parser import text_string_to_metric_families as textfile
 
     comparison = changed(held_against(conclude(folder)), name='a "name" \\ of\ntwo lines')
     text = make_report("openmetrics").render(comparison).decode()
     families = {family.name: family for family in openmetrics(text)}
-    assert {family.name for family in textfile(text)} == set(families), "node_exporter's older format has them, too"
     assert all(family.documentation and name.endswith(family.unit) for name, family in families.items())
     ratios = {sample.labels["arm"]: sample.value for sample in families["ringside_throughput_ratio"].samples}
     assert ratios["horovod-gloo"] == comparison.result("horovod-gloo").throughput_ratio
@@ -73,11 +68,6 @@ def test_gauges_are_read_by_prometheus_own_parsers(folder):
     regressed = {(s.labels["arm"], s.labels["figure"]): s.value for s in families["ringside_regressed"].samples}
     assert regressed == {("ddp-gloo", "throughput"): 0, ("horovod-gloo", "throughput"): 1, ("horovod-gloo", "ratio"): 0}
     assert families["ringside_verdict"].samples[-1].labels["plan"] == comparison.name
-    plan = changed(folder.read_plan(), points={"two": Point(), "four": Point(world_size=4)})
-    study = study_of(plan, {"two": comparison, "four": None}, comparison_id="study")
-    text = make_report("openmetrics").render(study).decode()
-    labels = [sample.labels for family in openmetrics(text) for sample in family.samples]
-    assert {own["point"] for own in labels if "arm" in own} == {"two", "four"}
 
 
 def test_a_tracker_that_is_not_installed_is_refused_before_anything_is_measured(folder, tmp_path, monkeypatch):
@@ -192,7 +182,3 @@ def test_a_tracker_that_fails_hides_no_verdict_and_leaves_the_exit_code(tmp_path
     (said,) = [line for line in done.stderr.splitlines() if line.startswith("ringside: ")]
     assert "fails.json could not be made: no route to http://runs.example" in said
     assert (tmp_path / "told").read_text().splitlines() == ["synthetic-20260101 True"], "once"
-    point = changed(folder.read_plan(), points={"two": Point()})
-    study = write_results(tmp_path / "study" / "points" / "two", plan=plan) and ResultsFolder(tmp_path / "study")
-    study.write_plan(point)
-    assert len(send_reports(study, write_study(study, points=True))) == 1, "told once, though it fails for the point, too"

@@ -12,12 +12,10 @@ import pytest
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from backends.horovod.optimizer import HorovodPrepared
 from measurement.agent.ringside_agent.place import World
 from measurement.errors import PlanError
 from measurement.plans.settings import SpeedSettings
 from measurement.probes.step_timer import StepTimer
-from measurement.records.record import GATE_STEPS
 from runners.protocol.gate_verdict import judge_parity
 from runners.rank import resources
 from runners.rank.batches import Batches
@@ -174,9 +172,7 @@ def test_the_gate_leaves_a_workload_as_it_was(engine):
     own = engine.trainer.workload
     seen = []
     own.compute_loss = lambda model, batch: seen.append(batch)
-    report = engine.run_gate()
-    assert judge_parity([report]).passed
-    assert report.calls.items() >= dict.fromkeys((FORWARD, BACKWARD, STEP), GATE_STEPS).items()
+    assert judge_parity([engine.run_gate()]).passed
     assert engine.trainer.workload is own
     assert not seen, "the gate's workload is another"
 
@@ -221,27 +217,6 @@ def test_gradients_are_dropped_by_the_optimizer_as_in_a_users_loop(engine, monke
     prepared = engine.trainer.joined
     prepared.zero_grad()
     assert all(parameter.grad is None for parameter in prepared.bare.parameters())
-
-
-def test_under_horovod_too_a_workloads_own_optimizer_drops_them():
-    """Its wrapper is a subclass, which after steps without exchange refuses to."""
-    dropped = []
-
-    class Own(torch.optim.SGD):
-        def zero_grad(self, set_to_none=True):
-            dropped.append(set_to_none)
-            super().zero_grad(set_to_none=set_to_none)
-
-    class Distributed(Own):
-        def zero_grad(self):
-            raise AssertionError("optimizer.zero_grad() was called after loss.backward()")
-
-    model = torch.nn.Linear(2, 1)
-    prepared = HorovodPrepared(model, Distributed(model.parameters(), lr=0.1), micro_steps=1, op="Average")
-    model(torch.ones(1, 2)).sum().backward()
-    prepared.zero_grad()
-    assert dropped == [True]
-    assert all(parameter.grad is None for parameter in model.parameters())
 
 
 def test_steps_without_exchange_leave_the_loss_scale_as_it_was(steep_engine):

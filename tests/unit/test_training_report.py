@@ -9,7 +9,6 @@ import pytest
 from measurement.conditions.same_environment import plan_digest
 from measurement.plans.plan import Arm, Measurement, Plan, Point
 from measurement.plans.settings import EpochRecord, TrainingSettings
-from reports.charts.study_charts import study_charts
 from reports.compose_comparison import compare
 from reports.compose_study import study_of
 from reports.conclusions.steps import Steps
@@ -155,8 +154,6 @@ def test_seeds_that_miss_the_target_are_later_than_all_others():
     assert (horovod.seeds_reached, horovod.time_pairs, horovod.time_unpaired) == (2, 2, 1)
     assert horovod.time_ratio == Estimate(value=1.0), "the seed that is left out is the slow one"
     assert "with the 2 seeds with which both reached it; with 1 one of them did not, so there is no interval" in found.findings[3]
-    none = conclude_from(make_plan(launches=1), {name: [epochs(RIGHT[:2])] for name in ("single", "ddp")})
-    assert none.findings[0].startswith("It is undecided whether ddp, horovod reach the same accuracy as single (no accuracy)")
     never = conclude_from(make_plan(launches=1), {name: [epochs([1, 2, 3, 4])] for name in ARMS})
     assert "97% is not reached with most seeds by ddp (0 of 1), single (0 of 1), horovod (0 of 1)" in never.findings[1]
     assert never.training.arm("horovod").time_ratio is None
@@ -233,8 +230,6 @@ def test_a_study_tells_how_long_each_arm_trains_by_ranks():
     assert study.points[0].arm("horovod").time_to_train_s.value == pytest.approx(9.0)
     assert study.points[1].arm("horovod").time_to_train_s is None
     assert "horovod trains to 97% accuracy in 9.00 s at one, not with every seed at two" in study.findings
-    lines = study_charts(study)["time_to_train"]["data"]
-    assert {line["name"]: line["x"] for line in lines} == {"ddp": [2, 4], "single": [2, 4], "horovod": [2]}
 
 
 def test_without_a_target_it_is_the_time_to_the_last_epoch():
