@@ -86,8 +86,8 @@ def told(**changes):
 
 
 def test_settings_are_read_and_what_is_not_known_is_left_out():
-    found = settings.decode(told(ranks=2, later="x", **lists_for_agent()))
-    assert found.ranks == 2 and settings.decode(settings.encode(found)) == found
+    found = settings.decode(told(launch=2, later="x", **lists_for_agent()))
+    assert found.launch == 2 and settings.decode(settings.encode(found)) == found
 
 
 def test_what_a_rank_has_started_does_nothing(monkeypatch):
