@@ -137,7 +137,7 @@ def session_flags(model: type[SessionOptions], panel: str) -> tuple[Flag, ...]:
 
 
 def words_of(name: str, given: Given, folder: Path) -> list[str]:
-    """Return the command line by which ``ringside NAME`` is asked for the same, into this results folder."""
+    """Return the command line by which ``ringside NAME`` is asked for the same into this results folder, but for defaults."""
     arguments = [str(value) for flag, value in given.items() if flag.is_argument]
     words = ["ringside", name, *arguments, "-o", str(folder)]
     for flag, value in given.items():
@@ -145,7 +145,7 @@ def words_of(name: str, given: Given, folder: Path) -> list[str]:
             continue
         if value is True:
             words.append(flag.name)
-        elif not flag.is_argument and flag.field != "output":
+        elif not flag.is_argument and flag.field != "output" and value != flag.parameter().default.default:
             words += [word for one in (value if isinstance(value, list) else [value]) for word in (flag.name, str(one))]
     return words
 

@@ -114,7 +114,14 @@ def try_commands(
     """
     alone = plan.model_copy(update={"measurement": plan.measurement.model_copy(update={"mode": "sequential", "control": False})})
     own: dict[str, Any] = {"placement": placement, "folder": folder, "progress": progress, "state": state}
-    return _hold("trial", alone, commands, **own, act=lambda _: None)
+
+    def tell(arm: ArmLaunch) -> None:
+        ranks, seconds = arm.record.world_size, arm.record.start_s or 0.0
+        progress.say(
+            f"{arm.record.arm} has {ranks} rank{'s' if ranks > 1 else ''}, and took its first steps within {seconds:.0f} s"
+        )
+
+    return _hold("trial", alone, commands, **own, act=tell)
 
 
 def _hold(
@@ -307,3 +314,8 @@ class Memory:
         with suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._path.write_text(passed.model_dump_json(), encoding="utf-8")
+
+    def forget(self) -> None:
+        """Hold it again next time: an arm that had passed it has failed since."""
+        with suppress(OSError):
+            self._path.unlink()

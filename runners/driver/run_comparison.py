@@ -81,6 +81,7 @@ class ComparisonRun:
         make_reports(plan.reports)  # refused before anything is measured
         self._notes = [left_out_line(plan.left_out)] if plan.left_out else []
         self._is_rehearsed = False
+        self._memory: Memory | None = None
         self._limit: RoundLimit | None = None
         """When the next launch has enough rounds, where the plan has a budget of minutes."""
         self._between: list[float] = []
@@ -195,7 +196,7 @@ class ComparisonRun:
         if self._is_rehearsed or wanted == "never" or gate_comes_first:
             return
         self._is_rehearsed = True
-        memory = Memory(self.plan, conditions=self.history.environment | steering_environment(os.environ))
+        self._memory = memory = Memory(self.plan, conditions=self.history.environment | steering_environment(os.environ))
         passed = memory.recall() if wanted == "once" else None
         if passed is None:
             passed = self._try(workload)
@@ -320,6 +321,8 @@ class ComparisonRun:
         launch = self._new_launch(number, endpoint, limit=self._limit)
         try:
             launch.run()
+            if launch.failed and self._memory is not None:
+                self._memory.forget()
         finally:
             self._note_trial(launch.notes)
             self.history.starting_s += launch.starting_s

@@ -60,6 +60,8 @@ def test_another_plan_or_another_environment_is_rehearsed_anew():
     others = [(plan.model_copy(update={"micro_steps": 2}), conditions), (plan, {"torch": "2.16.0"})]
     assert [Memory(*one, conditions=now).recall() for *one, now in [(plan, conditions), (longer, conditions)]] == [passed] * 2
     assert [Memory(*one, conditions=now).recall() for *one, now in others] == [None, None]
+    Memory(plan, conditions=conditions).forget()
+    assert Memory(plan, conditions=conditions).recall() is None, "an arm failed since"
 
 
 @pytest.mark.costly

@@ -145,7 +145,10 @@ def test_a_changed_script_or_another_command_is_not_mixed_in(tmp_path):
                 process.kill()
     assert process.returncode == 130, told
     assert "one launch cannot tell" in shown and "parity gate" not in (out / "report.md").read_text()
-    assert "ringside: interrupted; go on with: ringside ab 'python either.py' 'python either.py --seed 2'" in told
+    again = (
+        "ringside ab 'python either.py' 'python either.py --seed 2' -o out --launches 2 --steps 4 --set measurement.block_steps=4"
+    )
+    assert f"ringside: interrupted; go on with: {again}" in told and "--loss-margin" not in told
     ab(*typed, "--set", "measurement.block_s=1", out=out, cwd=tmp_path, code=2)
     script.write_text(script.read_text() + "# changed\n")
     refused = ab(*typed, out=out, cwd=tmp_path, code=2).done.stderr
@@ -168,13 +171,12 @@ def test_what_goes_wrong_is_told_with_what_to_do(tmp_path):
         "crashes": {"command": f"{ALONE} --crash-at 7"},
         "short": {"command": f"{ALONE} --steps 8"},
         "shorter": {"command": f"{ALONE} --steps 3"},
-        "hides": {"command": f"sh -c 'exec {TORCHRUN}'"},
         "spawns": {"command": "python agent_cases.py spawns"},
         "twice": {"command": f"sh -c '{ALONE} & exec {ALONE}'"},
         "unstarted": {"command": "env -i sh -c 'exit 3'"},
     }
     arms = {name: {"directory": str(SCRIPTS), **arm} for name, arm in commands.items()}
-    measurement = {"launches": 2, "rounds": 1, "block_steps": 4, "control": False, "start_timeout_s": 120}
+    measurement = {"launches": 1, "rounds": 1, "block_steps": 4, "control": False, "start_timeout_s": 120}
     plan = tmp_path / "plan.yaml"
     plan.write_text(yaml.safe_dump({"name": "wrong", "baseline": "well", "arms": arms, "measurement": measurement}))
     with no_process_stays():
@@ -182,9 +184,9 @@ def test_what_goes_wrong_is_told_with_what_to_do(tmp_path):
     assert done.returncode == 1, done.stderr
     records = Compared(done, ResultsFolder(tmp_path / "out")).records
     ran = {name: record.world_size for name, record in records.items() if record.status == "ok"}
-    assert ran == {"well": 1, "hides": 2, "spawns": 2}, "ranks say how many they are"
+    assert ran == {"well": 1, "spawns": 2} and "trial: spawns has 2 ranks" in done.stderr, "ranks say how many they are"
     messages = {name: record.error.message for name, record in records.items() if record.error}
-    assert messages.keys() == commands.keys() - {"well", "hides", "spawns"}
+    assert messages.keys() == commands.keys() - {"well", "spawns"}
     assert "ValueError: the disk of the user is full, at either.py:" in messages["crashes"]
     assert any(">" in line and "raise ValueError" in line for line in records["crashes"].error.excerpt)
     assert "the script ends after 8 steps; a block needs 6 behind those that are compared" in messages["short"]
@@ -193,7 +195,6 @@ def test_what_goes_wrong_is_told_with_what_to_do(tmp_path):
     assert messages["twice"].startswith("several processes of it take themselves for rank 0 of 1, and one of them would be timed")
     assert records["twice"].blocks == [], "no part of a job is timed"
     assert "the launcher ended with code 3" in messages["unstarted"]
-    assert "no further launches: nothing is left to compare" in done.stderr
 
 
 @needs_horovod
@@ -209,7 +210,7 @@ def test_where_the_trial_fails_no_launch_is_spent_and_nothing_is_said_of_what_wa
     ran = ab(f"{ALONE} --crash-at 3", ALONE, "--launches", "2", "--steps", "4", out=tmp_path / "out", code=1)
     said = ran.done.stderr + ran.done.stdout
     assert "trial: a failed: rank 0: ValueError: the disk of the user is full" in said
-    assert "starting 2 arms" not in said and "launch 2 of 2" not in said
+    assert "starting 2 arms" not in said and "no further launches: nothing is left to compare" in said
     assert "nothing differently" not in said and "same work: not known" in said
     assert (ran.records["a"].status, [record.ranks for record in ran.records.values()]) == ("failed", [[], []])
 
