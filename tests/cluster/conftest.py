@@ -51,10 +51,7 @@ def lab(lab_tools):
     if KEPT and not all(map(cluster.takes_ssh, load_settings().names)):
         remove_kept()
     if not KEPT:
-        before = machine()
-        done = lab_command("up", "--hosts", "2", "--rate", "1gbit")
-        assert done.returncode == 0, done.stderr
-        KEPT.append(before)
+        KEPT.append(make("--rate", "1gbit"))
     return KEPT[0]
 
 
@@ -78,14 +75,17 @@ def slurm_lab(lab_tools):
     """Two hosts that are nodes of a Slurm."""
     require(slurm.PACKAGES)
     remove_kept()
+    KEPT.append(make("--slurm"))
+    yield
+    remove_kept()
+
+
+def make(*flags):
+    """Two hosts; returns what the machine was like before."""
     before = machine()
-    done = lab_command("up", "--hosts", "2", "--slurm")
+    done = lab_command("up", "--hosts", "2", *flags)
     assert done.returncode == 0, done.stderr
-    try:
-        yield
-    finally:
-        remove()
-    assert machine() == before
+    return before
 
 
 def remove_kept():

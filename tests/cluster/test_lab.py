@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.conftest import inside, lab_command, machine, remove, remove_kept
+from tests.cluster.conftest import KEPT, inside, lab_command, machine, remove_kept
 from tests.conftest import REPOSITORY
 from tests.kit.lab.state import STATE
 
@@ -48,15 +48,12 @@ def test_a_command_has_the_users_folder_environment_arguments_and_exit_code(lab)
 def test_down_leaves_nothing_of_an_up_that_was_killed(lab_tools, stage):
     """Each stage is known by the file it begins with."""
     remove_kept()
-    before = machine()
+    KEPT.append(machine())
     argv = [sys.executable, "-m", "tests.kit.lab", "up", "--hosts", "3"]
     with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=REPOSITORY) as process:
         while not (STATE / stage).exists() and process.poll() is None:
             pass
         process.kill()
-    try:
-        assert "a lab is up already, or was never removed: python -m tests.kit.lab down" in lab_command("up").stderr
-    finally:
-        remove()
-    assert machine() == before
+    assert "a lab is up already, or was never removed: python -m tests.kit.lab down" in lab_command("up").stderr
+    remove_kept()
     assert lab_command("down").stdout == "there is no lab\n"

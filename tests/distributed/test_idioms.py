@@ -27,9 +27,7 @@ EVERYDAY = (
     "KeepsHiddenInModel",
     "Masked",
     "Odd",
-    "OddOnCpuOnly",
     "Half",
-    "Double",
     "Complex",
     "ClipsInStep",
     "ClipsInHook",
@@ -45,7 +43,7 @@ BACKENDS = ("ddp", "naive", "fsdp2", *(["horovod"] if HAS_HOROVOD else []))
 LEFT_OUT = {
     "fsdp2": {"Recommender", "Unused", "Compiled", "everyday:Complex"},
     "naive": {"Compiled", *EVERYDAY_NAMES},
-    "horovod": {"everyday:OddOnCpuOnly", "everyday:Half", "everyday:Complex", "everyday:Odd"},
+    "horovod": {"everyday:Half", "everyday:Complex", "everyday:Odd"},
 }
 """FSDP2 refuses sparse gradients, Horovod dtypes; the others are not their usual use, and compiling takes long. The naive backend
 leaves a model as it is: what happens to everyday ones under DDP, FSDP2 and Horovod cannot happen there."""

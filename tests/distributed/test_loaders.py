@@ -6,12 +6,10 @@ import csv
 
 import pytest
 
-from tests.kit.commands import run, warm
 from tests.kit.comparisons import compare
 from tests.kit.dataset_files import write_data
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
-TORCHRUN = ["torchrun", "--standalone", "--nproc-per-node", "2"]
 
 
 @pytest.mark.costly
@@ -29,31 +27,6 @@ def test_every_number_of_workers_is_measured_on_ranks_that_load_at_the_same_time
     assert float(row["samples_per_s"]) > 0 and row["busbw_bytes_per_s"] == ""
     page = ran.read("report.html")
     assert "Samples per second by number of workers" in page and "Latency by size" not in page
-
-
-def test_a_rank_that_somebody_started_loads_too(tmp_path):
-    options = write_data("mnist", tmp_path / "data")
-    asked = ["--workload", "loaders", "--workload-option", "workload=mnist", "--workload-option", "workers=[0, 1]"]
-    blocks = ["--blocks", "1", "--block-steps", "2", "--local-batch-size", "4"]
-    blocks += ["--workload-option", f"data_dir={options['data_dir']}"]
-    done = run(*warm("-m", "runners.ddp"), *asked, *blocks, "-o", tmp_path / "out")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert all(words in done.stdout for words in ("samples/s", "0 workers", "1 worker"))
-
-
-@pytest.mark.costly
-def test_a_damaged_image_ends_the_rank_whose_loader_process_meets_it_with_one_line(tmp_path):
-    options, path = damaged_images(tmp_path / "data")
-    given = [part for name, value in {**options, "loader_workers": 1}.items() for part in ("--workload-option", f"{name}={value}")]
-    logs = ["--log-dir", tmp_path / "logs", "--redirects", "3"]
-    asked = ["-m", "runners.ddp", "--workload", "imagenet", *given, "--local-batch-size", "4"]
-    done = run(*TORCHRUN, *logs, *asked, "-o", tmp_path / "out")
-    assert done.returncode != 0
-    said = [log.read_text() for log in (tmp_path / "logs").rglob("stderr.log")]
-    lines = [text.splitlines()[0] for text in said if text.startswith(f"ringside: image '{path}' cannot be read: ")]
-    assert lines, said
-    assert all(line.endswith("; replace it, or remove it") for line in lines)
-    assert "exitcode  : 2" in done.stderr
 
 
 def test_a_damaged_image_fails_the_arms_of_a_comparison_by_its_name(tmp_path):

@@ -92,23 +92,6 @@ def test_the_reports_that_the_plan_names_are_written_and_no_others(readme):
     assert {item.get("name") for item in case.iter("property")} >= {"throughput_ratio", "verdict"}
 
 
-@pytest.mark.costly("plug-ins")
-def test_it_is_not_gone_on_with_after_its_workload_was_changed(readme):
-    manifest, workload = readme.folder.read_manifest(), readme.folder.root.parent / "regression.py"
-    before = workload.read_text()
-    assert readme.read("sources/regression.py") == before
-    sources = {rank.sources["regression.py"] for record in readme.records.values() for rank in record.ranks}
-    assert sources == {manifest.sources["regression.py"]}
-    try:
-        workload.write_text(f"{before}\nMORE = 1\n")
-        longer = [*SET_SHORT, "--set", "measurement.launches=2"]
-        done = ringside("compare", "mine.yaml", "-o", "out", *longer, cwd=workload.parent)
-    finally:
-        workload.write_text(before)
-    assert done.returncode == 2, done.stderr
-    assert f"was measured in another environment (regression.py: {manifest.sources['regression.py'][:8]} -> " in done.stderr
-
-
 @pytest.mark.costly
 def test_a_backend_by_path_stands_alone_with_readmes_model(readme):
     folder = readme.folder.root.parent

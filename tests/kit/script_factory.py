@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from measurement.plans.plan import Plan
-from measurement.records.record import BlockRecord, LaunchRecord
+from measurement.records.record import LaunchRecord
 from measurement.records.results import ResultsFolder
 from measurement.records.script_report import ComparedStep, ScriptReport
 from tests.kit.results_factory import Truth, make_launch, make_manifest
 
 SHAPES = {"conv.weight": 200, "conv.bias": 20, "fc.weight": 100, "fc.bias": 10}
 BUFFER = "buffer:bn.running_mean"
-STEPS = 5
+STEPS, RANKS = 5, 2
 CONFIGURATION = {
     "world_size": 2,
     "loader.batch_size": 32,
@@ -68,7 +68,6 @@ class Script:
 
     configuration: Mapping[str, Any] = field(default_factory=dict)
     """Where it is another than ``CONFIGURATION``; None: not there."""
-    ranks: int = 2
     start_seed: int = 1
     learning_rate: float = 0.1
     rate_at: Callable[[int], float] = lambda step: 1.0
@@ -100,52 +99,44 @@ class Script:
 
     def reports(self) -> list[ScriptReport]:
         """What its ranks report."""
-        weights = [self._start(rank) for rank in range(self.ranks)]
-        started = [{name: own.copy() for name, own in mine.items()} for mine in weights]
-        steps: list[list[ComparedStep]] = [[] for _ in range(self.ranks)]
+        ranks, lost = range(RANKS), {*self.left_out, *self.never_moved}
+        seeds = [np.random.default_rng(self.start_seed + rank * self.starts_apart) for rank in ranks]
+        weights = [{name: seed.normal(size=size) for name, size in SHAPES.items()} for seed in seeds]
+        started = [sketches(own) for own in weights]
+        steps: list[list[ComparedStep]] = [[] for _ in ranks]
         for number in range(STEPS):
-            batches = [self.data_seed * 1000 + number * 10 + (0 if self.same_batches else rank) for rank in range(self.ranks)]
+            batches = [self.data_seed * 1000 + number * 10 + rank * (not self.same_batches) for rank in ranks]
             gradients = self._exchanged([_gradients(mine, batch) for mine, batch in zip(weights, batches, strict=True)], number)
             rate = self.learning_rate * self.rate_at(number)
             for rank, own in enumerate(gradients):
-                for name, gradient in own.items():
-                    if name not in (*self.left_out, *self.never_moved):
-                        weights[rank][name] -= rate * gradient
-                seen = {name: sketch(gradient) for name, gradient in own.items() if name not in self.left_out}
-                steps[rank].append(
-                    ComparedStep(
-                        loss=1.0 / (number + 1),
-                        learning_rates=[rate],
-                        samples=self.samples,
-                        batch=f"batch-{batches[rank]}",
-                        gradients=seen if number == 0 else {},
-                        parameters={name: sketch(own) for name, own in weights[rank].items() if name not in self.left_out},
-                    )
-                )
-        return [self._report(rank, started[rank], steps[rank]) for rank in range(self.ranks)]
-
-    def _start(self, rank: int) -> dict[str, np.ndarray]:
-        random = np.random.default_rng(self.start_seed + (rank if self.starts_apart else 0))
-        return {name: random.normal(size=size) for name, size in SHAPES.items()}
+                weights[rank] = {name: one - rate * own[name] * (name not in lost) for name, one in weights[rank].items()}
+                step = {
+                    "loss": 1.0 / (number + 1),
+                    "learning_rates": [rate],
+                    "samples": self.samples,
+                    "batch": f"batch-{batches[rank]}",
+                }
+                seen = {} if number else sketches(own, self.left_out)
+                steps[rank].append(ComparedStep(**step, gradients=seen, parameters=sketches(weights[rank], self.left_out)))
+        return [self._report(rank, started[rank], steps[rank]) for rank in ranks]
 
     def _exchanged(self, gradients: list[dict[str, np.ndarray]], step: int) -> list[dict[str, np.ndarray]]:
         random = np.random.default_rng([self.noise_seed, step])
         means = {name: np.mean([own[name] for own in gradients], axis=0) * self.gradient_factor for name in SHAPES}
         means = {name: mean * (1 + self.rounding * random.normal(size=mean.size)) for name, mean in means.items()}
-        return [{name: own[name] if name in self.not_exchanged else means[name] for name in SHAPES} for own in gradients]
+        return [means | {name: own[name] for name in self.not_exchanged} for own in gradients]
 
-    def _report(self, rank: int, started: dict[str, np.ndarray], steps: list[ComparedStep]) -> ScriptReport:
-        own = np.full(20, 0.5 + (0.1 * rank if self.own_buffers else 0.0))
-        settings = {**CONFIGURATION, "sampler.rank": rank, "optimizer.0.0.lr": steps[-1].learning_rates[0]}
-        settings |= {"schedule.lr": [step.learning_rates[0] for step in steps]}
+    def _report(self, rank: int, started: dict[str, list[float]], steps: list[ComparedStep]) -> ScriptReport:
+        rates = [step.learning_rates[0] for step in steps]
+        settings = {**CONFIGURATION, "sampler.rank": rank, "optimizer.0.0.lr": rates[-1], "schedule.lr": rates}
         settings |= {"seed.torch": self.seeds[rank] if self.seeds else 1, **self.configuration}
         return ScriptReport(
             rank=rank,
             configuration={name: value for name, value in settings.items() if value is not None},
-            started={name: sketch(own) for name, own in started.items()} | {BUFFER: sketch(np.zeros(20))},
+            started=started | {BUFFER: sketch(np.zeros(20))},
             sizes={**SHAPES, BUFFER: 20},
             steps=steps,
-            buffers={BUFFER: sketch(own)},
+            buffers={BUFFER: sketch(np.full(20, 0.5 + 0.1 * rank * self.own_buffers))},
             sharded=self.sharded,
             without_optimizer=list(self.left_out),
             samples_from=self.samples_from,
@@ -156,6 +147,11 @@ class Script:
 def _gradients(weights: Mapping[str, np.ndarray], batch: int) -> dict[str, np.ndarray]:
     random = np.random.default_rng([7, batch])
     return {name: 0.3 * own + random.normal(size=own.size) for name, own in weights.items()}
+
+
+def sketches(tensors: Mapping[str, np.ndarray], without: Sequence[str] = ()) -> dict[str, list[float]]:
+    """A sketch of each tensor by its name."""
+    return {name: sketch(one) for name, one in tensors.items() if name not in without}
 
 
 def sketch(tensor: np.ndarray) -> list[float]:
@@ -209,17 +205,12 @@ def script_records(
             reports = script(launch, record.arm).reports()
             update = {"scripts": reports, "parity": None, "sample_unit": "samples", "blocks": record.blocks}
             for block in record.blocks if losses else []:
-                _add_losses(block, launch, record.arm, losses)
+                first = STEPS + block.block * block.steps
+                for own in block.ranks:
+                    own.first_step, own.loss_samples = first, [32] * block.steps
+                    own.losses = [losses(launch, record.arm, first + step) for step in range(block.steps)]
             found.append(record.model_copy(update=update))
     return found
-
-
-def _add_losses(block: BlockRecord, launch: int, arm: str, losses: Losses) -> None:
-    first = STEPS + block.block * block.steps
-    for own in block.ranks:
-        own.first_step = first
-        own.losses = [losses(launch, arm, first + step) for step in range(block.steps)]
-        own.loss_samples = [32] * block.steps
 
 
 def write_script_results(root: Path, plan: Plan, records: Sequence[LaunchRecord]) -> ResultsFolder:

@@ -209,17 +209,6 @@ class Odd(Plain):
         return OddNet()
 
 
-class OddOnCpuOnly(Plain):
-    """More kinds, which not every library can send."""
-
-    def build_model(self):
-        model = super().build_model()
-        model.register_buffer("flags", torch.tensor([True, False] * 50))
-        model.register_buffer("halves", torch.ones(100, dtype=torch.bfloat16))
-        model.register_buffer("phases", torch.randn(100, dtype=torch.complex64))
-        return model
-
-
 class Half(Plain):
     dtype = torch.bfloat16
 
@@ -228,10 +217,6 @@ class Half(Plain):
 
     def samples(self, rank):
         return ((inputs.to(self.dtype), targets.to(self.dtype)) for inputs, targets in super().samples(rank))
-
-
-class Double(Half):
-    dtype = torch.float64
 
 
 class ComplexNet(nn.Module):

@@ -74,16 +74,6 @@ def test_a_comparison_in_a_folder_with_all_six(folder):
 
 
 @pytest.mark.costly
-def test_a_standalone_run_in_a_folder_with_the_other_five(folder):
-    """In the current folder and on PYTHONPATH. Of runners.py Python itself makes the module that ``-m runners.ddp`` asks for."""
-    (folder / "runners.py").unlink()
-    command = ("torchrun", "--standalone", "--nproc-per-node", "1", "-m", "runners.ddp")
-    done = run(*command, *STANDALONE, cwd=folder, PYTHONPATH=str(folder))
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert len(ResultsFolder(folder / "out").records()) == 1 and "images/s" in done.stdout
-
-
-@pytest.mark.costly
 def test_the_command_of_its_own_name_and_loaders_by_spawn_in_a_folder_with_all_six(folder):
     """Processes by spawn import the script that was started, and then a class in a file whose name is taken."""
     spawn = ("--workload-option", "loader_workers=1", "--workload-option", "loader_start_method=spawn")

@@ -51,10 +51,9 @@ class Decaying(torch.optim.SGD):
 class Hooked:
     """Makes model and optimizer, and keeps what their hooks saw."""
 
-    def __init__(self, *, step_hooks=True, state_hooks=True, parameter_hooks=False):
-        self.step_hooks, self.state_hooks, self.parameter_hooks = step_hooks, state_hooks, parameter_hooks
-        self.ran = Counter()
-        self.rates, self.groups, self.norms, self.has_momentum = [], set(), [], []
+    def __init__(self, *, state_hooks=True, parameter_hooks=False):
+        self.state_hooks, self.parameter_hooks = state_hooks, parameter_hooks
+        self.ran, self.rates, self.groups, self.norms = Counter(), [], set(), []
 
     def counting(self, kind, value=None):
         def hook(*arguments, **more):
@@ -79,10 +78,9 @@ class Hooked:
         optimizer = Decaying(model.parameters())
         optimizer.factor = 0.5
         schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.5)
-        if self.step_hooks:
-            optimizer.register_step_pre_hook(self.before_step)
-            optimizer.register_step_post_hook(self.after_step)
-            optimizer.register_step_post_hook(lambda *arguments: schedule.step())
+        optimizer.register_step_pre_hook(self.before_step)
+        optimizer.register_step_post_hook(self.after_step)
+        optimizer.register_step_post_hook(lambda *arguments: schedule.step())
         if self.state_hooks:
             optimizer.register_state_dict_pre_hook(self.counting("state_dict pre"))
             optimizer.register_state_dict_post_hook(self.counting("state_dict post"))
@@ -113,7 +111,7 @@ def backend_of(name, world, store):
     return backend
 
 
-def train(backend, hooked, world, *, max_gradient_norm=None, keeps=True):
+def train(backend, hooked, world, *, max_gradient_norm):
     """What the hooks saw in a few steps, and the parameters after them. Collective."""
     prepared = backend.prepare(hooked.model(world.rank), hooked.optimizer)
     precision = StepPrecision(precision="fp32", max_gradient_norm=max_gradient_norm, device=torch.device("cpu"))
@@ -129,19 +127,11 @@ def train(backend, hooked, world, *, max_gradient_norm=None, keeps=True):
         precision.step(prepared)
     found = {"steps": dict(hooked.ran), "rates": hooked.rates, "groups": sorted(hooked.groups), "norms": hooked.norms}
     found["parameters"] = torch.cat([tensor.flatten() for tensor in prepared.full_parameters().values()]).tolist()
-    if keeps:
+    if hooked.state_hooks:
         hooked.ran.clear()
         prepared.full_optimizer_state()
         found["state"] = dict(hooked.ran)
     return found
-
-
-def refusal(backend, hooked, world):
-    try:
-        backend.prepare(hooked.model(world.rank), hooked.optimizer)
-    except PlanError as error:
-        return str(error)
-    return None
 
 
 class Replaced(Hooked):
@@ -155,21 +145,20 @@ class Replaced(Hooked):
 
 def seen(name, world, store=None):
     """From ``setup`` to ``teardown``. Collective."""
-    backend, found = backend_of(name, world, store), {}
-    zero = name == "zero"
-    if name == "adasum":
-        found["refused"] = refusal(backend, Hooked(), world)
-    else:
-        found["plain"] = train(backend, Hooked(state_hooks=not zero), world, keeps=not zero)
-        found["parameter"] = refusal(backend, Hooked(parameter_hooks=True), world) if name == "fsdp2" else None
-        if name != "fsdp2":
-            found["parameter"] = train(backend, Hooked(parameter_hooks=True, state_hooks=False), world, keeps=False)
-        if name != "engine":
-            found["clipped"] = train(backend, Hooked(state_hooks=False), world, max_gradient_norm=0.01, keeps=False)
-        if zero:
-            found["refused"] = refusal(backend, Hooked(), world)
-        if zero or name == "horovod":
-            found["replaced"] = refusal(backend, Replaced(state_hooks=False), world)
+    backend = backend_of(name, world, store)
+    cases = {"refused": Hooked()} if name in ("adasum", "zero") else {}
+    if name != "adasum":
+        cases |= {"plain": Hooked(state_hooks=name != "zero"), "parameter": Hooked(parameter_hooks=True, state_hooks=False)}
+    if name not in ("adasum", "engine"):
+        cases["clipped"] = Hooked(state_hooks=False)
+    if name in ("zero", "horovod"):
+        cases["replaced"] = Replaced(state_hooks=False)
+    found = {}
+    for case, hooked in cases.items():
+        try:
+            found[case] = train(backend, hooked, world, max_gradient_norm=0.01 if case == "clipped" else None)
+        except PlanError as error:
+            found[case] = str(error)
     backend.barrier()
     backend.teardown()
     return found
