@@ -1,4 +1,4 @@
-"""A workload whose optimizer averages the weights in a hook, and backends that take right gradients and do other work with them."""
+"""A workload whose optimizer averages the weights in a hook, and a backend that takes right gradients and drops the hook."""
 
 import copy
 
@@ -38,25 +38,3 @@ class DropsHooks(DDP):
             return type(optimizer)(optimizer.param_groups)
 
         return super().prepare(model, build)
-
-
-class ForgetsWeightDecay(DDP):
-    """Its gradients are right and so are its optimizer's settings, its steps are not."""
-
-    def prepare(self, model, build_optimizer):
-        prepared = super().prepare(model, build_optimizer)
-        optimizer = prepared.optimizer
-        step = optimizer.step
-
-        def step_without_weight_decay(*args, **kwargs):
-            settings = [group["weight_decay"] for group in optimizer.param_groups]
-            for group in optimizer.param_groups:
-                group["weight_decay"] = 0.0
-            try:
-                return step(*args, **kwargs)
-            finally:
-                for group, setting in zip(optimizer.param_groups, settings, strict=True):
-                    group["weight_decay"] = setting
-
-        optimizer.step = step_without_weight_decay
-        return prepared
