@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
 import pytest
@@ -21,37 +20,6 @@ REASON = "not offered by Horovod"
 def compare_operations(tmp_path, *, arms, options, rounds=2, **changes):
     what = {"workload": "collectives", "workload_options": options, "arms": {"ddp": "ddp", **arms}}
     return compare(tmp_path, **what, measurement={"rounds": rounds, "warmup_steps": 0}, **changes)
-
-
-@pytest.mark.costly
-@needs_horovod
-def test_every_operation_is_checked_measured_and_reported(tmp_path):
-    """Both sizes of all six operations; Horovod has nothing from rank to rank."""
-    options = {"sizes": ["1 KiB", "64 KiB"]}
-    ran = compare_operations(tmp_path, arms={"horovod": HOROVOD}, options=options)
-    records = ran.records
-    cases = [case.name for case in records["ddp"].cases]
-    missing = {name for name in cases if name.startswith(("send_recv", "isend_irecv"))}
-    assert (len(cases), len(missing)) == (12, 4)
-    for arm, offered in (("ddp", set(cases)), ("horovod", set(cases) - missing)):
-        record = records[arm]
-        assert record.status == "ok" and record.parity.passed and record.exit_codes == [0], record.error
-        assert record.not_offered == dict.fromkeys(set(cases) - offered, REASON)
-        assert sorted(block.case for block in record.blocks) == sorted([*offered, *offered])
-        assert {block.kind for block in record.blocks} == {"sync"}
-        steps = ran.folder.steps(record)
-        assert (steps["backward_s"] == steps["step_s"]).all() and (steps["step_s"] > 0).all()
-        sent = steps[steps["rank"] == 0].groupby("case")["samples"].unique().explode().to_dict()
-        assert sent == {case.name: case.message_bytes * case.messages for case in record.cases if case.name in offered}
-    ratios = {result["case"]: result for result in ran.report["results"]}
-    assert set(ratios) == set(cases)
-    assert all(ratios[case]["note"] == REASON for case in missing)
-    assert {ratios[case]["pairs"] for case in cases if case not in missing} == {2}
-    rows = list(csv.DictReader(ran.read("report.csv").splitlines()))
-    assert {row["case"] for row in rows if row["not_offered"] == REASON} == missing
-    assert all(float(row["busbw_bytes_per_s"]) > 0 for row in rows if row["not_offered"] == "")
-    assert any(line.endswith("not offered: 4") for line in ran.report["findings"]) and REASON in ran.done.stdout
-    assert REASON in ran.read("report.md")
 
 
 EVERYTHING = {"operations": "all", "sizes": ["3 KiB"], "dtype": ["float32", "bfloat16"], "op": ["sum", "max", "avg"], "root": 1}
@@ -79,7 +47,12 @@ def test_all_that_the_libraries_document_works_and_nothing_else_is_left_out(tmp_
         assert record.status == "ok" and record.parity.passed, record.error
         missing = {case.name for case in record.cases if lacks(record.backend, case)}
         assert set(record.not_offered) == missing, record.arm
-        assert {block.case for block in record.blocks} == {case.name for case in record.cases} - missing
+        assert sorted(block.case for block in record.blocks) == sorted({case.name for case in record.cases} - missing)
+        steps = ran.folder.steps(record)
+        sent = steps[steps["rank"] == 0].groupby("case")["samples"].unique().explode().to_dict()
+        assert sent == {case.name: case.message_bytes * case.messages for case in record.cases if case.name not in missing}
+    notes = {result["case"]: result["note"] for result in ran.report["results"] if result["candidate"] == "horovod"}
+    assert records["horovod"].not_offered.items() <= notes.items()
     assert {case.operation.split()[0] for case in records["ddp"].cases} == set(OPERATIONS)
     for name in ("ddp", "horovod"):  # two of the three ranks: a group of torch's, a process set of Horovod's
         steps = ran.folder.steps(records[name])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import get_args
 
 import pytest
@@ -75,7 +74,6 @@ def _check_reports(ran):
     assert "single" in found.headline
     assert "accuracy as single" in stdout or "accuracy than single" in stdout
     assert "### Convergence" in ran.read("report.md")
-    assert "Lines are means over seeds" in ran.read("report.html")
 
 
 def _check_events(found, record):
@@ -85,7 +83,4 @@ def _check_events(found, record):
     assert [event.step for event in found["loss/step"]] == list(range(EPOCHS * STEPS))
     held_out = [epoch.held_out_top1 / epoch.held_out_count for epoch in record.epochs]
     assert [event.value for event in found["accuracy/held_out_top1"]] == pytest.approx(held_out, rel=1e-5)
-    speeds = [epoch.count / epoch.train_s for epoch in record.epochs]
-    assert [event.value for event in found["throughput/images_per_s"]] == pytest.approx(speeds, rel=1e-5)
     assert [event.step for event in found["step_time/median_s"]] == [1, 2]
-    assert all(0 <= event.value <= 1 and math.isfinite(event.value) for event in found["data_wait/share"])

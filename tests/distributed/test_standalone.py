@@ -73,15 +73,12 @@ def test_two_runs_that_a_user_started_make_a_report(run_once, tmp_path):
     done = ringside_here("report", ddp, hvd, "-o", tmp_path / "report")
     assert done.returncode == 0, done.stderr
     found = Comparison.model_validate_json((tmp_path / "report" / "comparison.json").read_text())
-    assert [(arm.name, arm.launcher, arm.status) for arm in found.arms] == [
-        ("ddp", "torchrun", "ok"),
-        ("horovod", "horovodrun", "ok"),
-    ]
+    assert {arm.name: (arm.launcher, arm.status) for arm in found.arms} == {
+        "ddp": ("torchrun", "ok"),
+        "horovod": ("horovodrun", "ok"),
+    }
     assert (found.result("horovod").verdict, found.result("horovod").caution) == ("undecided", "one run")
     assert all(arm.exposed_exchange_s is not None for arm in found.arms)
-    again = ringside_here("report", ddp, "--baseline", "horovod", "-o", tmp_path / "other")
-    assert again.returncode == 2
-    assert again.stderr == "ringside: --baseline 'horovod' is none of these runs' arms; use ddp\n"
 
 
 @pytest.mark.costly
@@ -141,35 +138,6 @@ def test_an_address_in_use_names_who_uses_it():
     assert f"(process {os.getpid()}); end it, or give another port to all ranks" in done.stderr
 
 
-@pytest.mark.costly
-def test_uneven_ranks_on_two_hosts(tmp_path):
-    """Both are this one: 1 rank, and 2, which meet over the interface that variables name."""
-    where = ["--nproc-per-node", "1,2", "--master-addr", "127.0.0.1", "--master-port", str(free_port())]
-    asked = ["-m", "runners.ddp", *SHORT, "-o", tmp_path / "out"]
-
-    def node(number):
-        return run(*warm("-m", "runners.spawn"), *where, "--node-rank", number, *asked, GLOO_SOCKET_IFNAME="lo")
-
-    with ThreadPoolExecutor() as pool:
-        nodes = [*pool.map(node, (0, 1))]
-    assert [done.returncode for done in nodes] == [0, 0], nodes
-    (record,) = ResultsFolder(tmp_path / "out").records()
-    assert {rank.environment["GLOO_SOCKET_IFNAME"] for rank in record.ranks} == {"lo"}
-    assert [(rank.node_rank, rank.local_rank, rank.local_world_size) for rank in record.ranks] == [(0, 0, 1), (1, 0, 2), (1, 1, 2)]
-
-
-@pytest.mark.costly
-def test_the_pods_of_a_trainjob_are_one_world(tmp_path):
-    """Each runs torchrun, by the variables of Kubeflow Trainer."""
-    shared = {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "1", "PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": str(free_port())}
-    command = ["torchrun", "-m", "runners.ddp", *SHORT, "--set", "threads=1", "-o", tmp_path / "run"]
-    with ThreadPoolExecutor() as pool:
-        pods = [*pool.map(lambda number: run(*command, **shared, PET_NODE_RANK=number), ("0", "1"))]
-    assert [pod.returncode for pod in pods] == [0, 0], pods
-    (record,) = ResultsFolder(tmp_path / "run").records()
-    assert (record.launcher, record.world_size) == ("torchrun", 2)
-
-
 @pytest.mark.parametrize(
     ("variable", "value", "command"),
     [("K_MPI_JOB_ROLE", "launcher", "mpirun python -m runners.hvd"), ("PET_NNODES", "2", "torchrun -m runners.hvd")],
@@ -204,14 +172,10 @@ def test_torchrun_cannot_start_horovod():
     [
         (["--workload", "digts"], "did you mean 'digits'?"),
         (["--workload-option", "learning_rate"], "not of the form key=value"),
-        (["--workload-option", "learning_rate=-1"], "learning_rate = -1"),
         (["--option", "bucket_cap=1"], "did you mean 'bucket_cap_mb'?"),
         (["--transport", "nccl"], "needs a GPU"),
-        (["--transport", "glo"], "unknown transport of backend 'ddp' 'glo'; did you mean 'gloo'?"),
-        (["--set", "affinity=close"], "affinity = 'close': Input should be 'spread' or 'none'"),
         (["--set", "hosts=a:1"], "--set 'hosts' is not for a standalone run; it sets seed, threads, "),
         (["--set", "training.warmup_epochs=1"], "--set training.warmup_epochs is for training to the end; say --epochs N"),
-        (["--epochs", "2", "--set", "training.learning_rate_scaling=linaer"], "training.learning_rate_scaling = 'linaer'"),
         (["--set", "max_gradient_norm=0"], "max_gradient_norm = 0"),
         (["--workload-option", "data_dir=d"], "data_dir"),
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -29,21 +29,21 @@ STEPS = ["--local-batch-size", "16", "--block-steps", "3", "--warmup-steps", "1"
 ONE_BLOCK = [*STEPS, "--blocks", "1"]
 ENDS_S = 150
 CELLS = [
-    ("torchrun", "KilledDDP"),
-    pytest.param("horovodrun", "KilledHorovod", marks=needs_horovod),
-    ("spawn", "RaisingDDP"),
-    ("spawn", "HangingDDP"),
-    ("torchrun", "TerminatedDDP"),
+    ("torchrun", "FailingDDP", "killed"),
+    pytest.param("horovodrun", "FailingHorovod", "killed", marks=needs_horovod),
+    ("spawn", "FailingDDP", "raises"),
+    ("spawn", "FailingDDP", "hangs"),
+    ("torchrun", "TerminatedDDP", ""),
 ]
 
 
-def start(launcher, backend, folder):
+def start(launcher, backend, fault, folder):
     """A run with more blocks than there is time for; the ``backend``'s rank 1 fails after some, or says so in a file."""
     runner = "hvd" if launcher == "horovodrun" else "ddp"
     failing = ["--backend", f"{PLUGIN}:{backend}", "--timeout", "6", "-o", str(folder)]
     endless = ["--transport", "gloo", *STEPS, "--blocks", "100000", *failing]
     command = [*LAUNCHERS[launcher], f"runners.{runner}", *endless]
-    own = environment() | {"TESTS_FOLDER": str(folder.parent)}
+    own = environment() | {"TESTS_FOLDER": str(folder.parent), "TESTS_FAULT": fault}
     with (folder.parent / "said").open("w") as output:
         return subprocess.Popen(command, cwd=REPOSITORY, env=own, stdout=output, stderr=output, start_new_session=True)
 
@@ -57,16 +57,16 @@ def kept(folder):
     return record
 
 
-@pytest.mark.parametrize(("launcher", "backend"), drawn(CELLS, number=1))
-def test_a_run_whose_peer_fails_ends_and_keeps_its_blocks(tmp_path, launcher, backend):
-    process = start(launcher, backend, tmp_path / "run")
+@pytest.mark.parametrize(("launcher", "backend", "fault"), drawn(CELLS, number=1))
+def test_a_run_whose_peer_fails_ends_and_keeps_its_blocks(tmp_path, launcher, backend, fault):
+    process = start(launcher, backend, fault, tmp_path / "run")
     try:
         assert process.wait(ENDS_S) != 0
     finally:
         process.kill()
     record, said = kept(tmp_path / "run"), (tmp_path / "said").read_text()
     assert record.status == "failed", said
-    if backend == "RaisingDDP":
+    if fault == "raises":
         assert "rank 1 on " in said and "ValueError: no more steps from me" in said
     done = ringside_here("report", tmp_path / "run", "-o", tmp_path / "report")
     assert done.returncode == 1, done.stderr
@@ -77,9 +77,9 @@ def test_a_run_whose_peer_fails_ends_and_keeps_its_blocks(tmp_path, launcher, ba
 @pytest.mark.parametrize("launcher", drawn(["torchrun", "mpirun"], number=1))
 def test_an_interrupted_run_ends_and_keeps_its_blocks(tmp_path, launcher):
     """Not under horovodrun (0.28.1), which may wait for ever in its own threads after its ranks have ended."""
-    process = start(launcher, "ToldDDP", tmp_path / "run")
+    process = start(launcher, "FailingDDP", "told", tmp_path / "run")
     try:
-        wait_until((tmp_path / "measured").exists, seconds=ENDS_S)
+        wait_until((tmp_path / "told").exists, seconds=ENDS_S)
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
         assert process.wait(ENDS_S) != 0
     finally:
@@ -121,20 +121,13 @@ def test_the_reason_is_told_though_another_rank_ends_first(tmp_path):
 def test_a_rank_that_cannot_start_ends_those_of_other_hosts(tmp_path):
     """Both are this one; each launcher knows its own ranks only."""
     where = ["--nnodes", "2", "--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", str(free_port())]
-    asked = ["-m", "runners.ddp", *STEPS, "--backend", f"{PLUGIN}:UnstartedDDP", "-o", str(tmp_path / "run")]
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-m", "runners.spawn", *where, "--node-rank", str(node), *asked],
-            cwd=REPOSITORY,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for node in (0, 1)
-    ]
-    said = [process.communicate(timeout=ENDS_S)[1] for process in started]
-    assert all(process.returncode for process in started)
-    assert "ringside: rank 0 on " in said[0] and "OSError: no way to start" in said[0]
-    (line,) = [line for line in said[1].splitlines() if " ends, since it cannot start without rank 0 on " in line]
+    asked = ["-m", "runners.ddp", *STEPS, "--backend", f"{PLUGIN}:UnstartedDDP", "-o", tmp_path / "run"]
+    with ThreadPoolExecutor() as pool:
+        spawn = ("python", "-m", "runners.spawn", *where, "--node-rank")
+        first, other = pool.map(lambda node: run(*spawn, node, *asked, timeout=ENDS_S), (0, 1))
+    assert first.returncode and other.returncode
+    assert "ringside: rank 0 on " in first.stderr and "OSError: no way to start" in first.stderr
+    (line,) = [line for line in other.stderr.splitlines() if " ends, since it cannot start without rank 0 on " in line]
     assert "OSError: no way to start" in line
 
 

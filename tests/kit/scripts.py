@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-import os
 import secrets
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from datetime import timedelta
 from measurement.agent.ringside_agent.channel import command_key, reply_key
 from runners.processes.supervisor_server import SupervisorServer
 from runners.protocol.messages import REPLIES, BlockCommand, FinishCommand, StartCommand
-from tests.conftest import REPOSITORY, started_processes
+from tests.conftest import REPOSITORY
 from tests.kit.commands import environment
 
 SCRIPTS = REPOSITORY / "tests" / "outside" / "scripts"
@@ -40,23 +39,15 @@ class ScriptDriver:
             **settings,
         }
         self._log, self._number = folder / "log", 0
-        self.process: subprocess.Popen | None = None
 
-    def variables(self, **settings):
-        told = base64.urlsafe_b64encode(json.dumps({**self._settings, **settings}).encode()).decode()
-        return {"PYTHONPATH": str(AGENT), "RINGSIDE_AGENT": told, "OMP_NUM_THREADS": "1"}
-
-    def start(self, *argv, variables=(), **settings):
+    def start(self, *argv, **settings):
         """Run a command, and give its ranks the first one of ours."""
         self.send(StartCommand())
+        told = base64.urlsafe_b64encode(json.dumps({**self._settings, **settings}).encode()).decode()
+        variables = {"PYTHONPATH": str(AGENT), "RINGSIDE_AGENT": told, "OMP_NUM_THREADS": "1"}
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                list(map(str, argv)),
-                env={**environment(), **self.variables(**settings), **dict(variables)},
-                cwd=SCRIPTS,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
+                argv, env=environment() | variables, cwd=SCRIPTS, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
 
     def send(self, command):
@@ -81,12 +72,6 @@ class ScriptDriver:
         command = BlockCommand(turn=block, round=block, block=block, steps=steps, warmup_steps=warmup)
         return self.ask(command)
 
-    def stop(self):
-        self.supervisors.tell(self.arm, 0, "stop")
-
-    def go_on(self):
-        self.supervisors.tell(self.arm, 0, "continue")
-
     def finish(self):
         replies = self.ask(FinishCommand())
         self.exit_code = self.process.wait(timeout=60)
@@ -101,12 +86,5 @@ class ScriptDriver:
         with contextlib.suppress(Exception):
             self.supervisors.tell(self.arm, 0, "kill")
         self.supervisors.close()
-        if self.process is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.process.wait(timeout=10)
-            if self.process.poll() is None:
-                self.process.terminate()
-                self.process.wait(timeout=20)
-        for one in started_processes() if "RINGSIDE_STARTED_BY_TEST" in os.environ else []:
-            with contextlib.suppress(Exception):
-                one.kill()
+        self.process.terminate()
+        self.process.wait(timeout=20)

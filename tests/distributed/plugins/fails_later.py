@@ -14,7 +14,7 @@ AFTER_STEPS = 20
 
 
 class Fails:
-    """What the backends below share."""
+    """What the backends below share: what happens is named by an environment variable."""
 
     def setup(self, world, *, device, store=None):
         self.rank, self.steps = world.rank, 0
@@ -28,29 +28,25 @@ class Fails:
     def count(self, *_):
         self.steps += 1
         if self.rank == 1 and self.steps > AFTER_STEPS:
-            self.fail()
+            self.fail(os.environ["TESTS_FAULT"])
+
+    def fail(self, fault):
+        if fault == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif fault == "raises":
+            raise ValueError("no more steps from me")
+        elif fault == "hangs":
+            time.sleep(600)
+        else:
+            Path(os.environ["TESTS_FOLDER"], fault).touch()
 
 
-class KilledDDP(Fails, DDP):
-    def fail(self):
-        os.kill(os.getpid(), signal.SIGKILL)
+class FailingDDP(Fails, DDP):
+    pass
 
 
-class KilledHorovod(Fails, Horovod):
-    def fail(self):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-class RaisingDDP(Fails, DDP):
-    def fail(self):
-        raise ValueError("no more steps from me")
-
-
-class ToldDDP(Fails, DDP):
-    """Nothing fails: it leaves a file when blocks have been measured."""
-
-    def fail(self):
-        Path(os.environ["TESTS_FOLDER"], "measured").touch()
+class FailingHorovod(Fails, Horovod):
+    pass
 
 
 class TerminatedDDP(DDP):
@@ -89,11 +85,6 @@ class LateHorovod(Horovod):
         if hvd.rank() == 1:
             time.sleep(4)
         return prepared
-
-
-class HangingDDP(Fails, DDP):
-    def fail(self):
-        time.sleep(600)
 
 
 class TornDownHorovod(Horovod):

@@ -35,13 +35,6 @@ def forever(loader):
         yield from loader
 
 
-def seeded_otherwise():
-    model = net()
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter)
-    plain(model=model)
-
-
 def plain(steps=10**9, model=None, step=None):
     """Ends after so many steps."""
     model = model or net()
@@ -58,11 +51,6 @@ def plain(steps=10**9, model=None, step=None):
 def exits():
     plain(50)
     sys.exit(7)
-
-
-def crashes():
-    plain(30)
-    raise ValueError("the thirtieth step was too much")
 
 
 def tidies_up():
@@ -166,18 +154,9 @@ def stepped(groups):
         optimizer.zero_grad()
 
 
-def in_turn():
-    batches = forever(data())
-    stepped((next(batches) for _ in range(2)) for _ in itertools.count())
-
-
 def all_first():
     batches = forever(data())
     stepped([next(batches), next(batches)] for _ in itertools.count())
-
-
-def at_once():
-    stepped([batch] for batch in forever(data(size=8)))
 
 
 def one_of_two():
@@ -194,10 +173,6 @@ def ahead(loader):
         yield batch
         batch = following
     yield batch
-
-
-def prefetches():
-    stepped([batch] for _ in itertools.count() for batch in ahead(data(size=8)))
 
 
 def prefetches_for_several_losses():

@@ -35,27 +35,34 @@ loader = [data[:8]] * 16 if given.no_loader else DataLoader(data, batch_size=8, 
 if given.unlike_shards:
     loader = DataLoader(torch.utils.data.Subset(data, range(8 * (24 - 3 * rank))), batch_size=8)
 torch.manual_seed(given.seed)
-model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.BatchNorm1d(32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 if given.by == "horovod":
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)  # which takes a step without gradients
 elif given.by == "ddp":
     model = torch.nn.parallel.DistributedDataParallel(model)
 steps = 0
-while steps < given.steps:
-    with Join([model]) if given.unlike_shards and given.by == "ddp" else contextlib.nullcontext():
-        for inputs, targets in loader:
-            optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(model(inputs), targets).backward()
-            if given.never_step:
-                time.sleep(0.1)
-            else:
-                optimizer.step()
-            steps += 1
-            if steps == given.crash_at:
-                raise ValueError("the disk of the user is full")
-            if steps == given.steps:
-                break
-    if given.unlike_shards and given.by == "horovod":
-        hvd.join()
+try:
+    while steps < given.steps:
+        sampler.set_epoch(steps // 16)
+        with Join([model]) if given.unlike_shards and given.by == "ddp" else contextlib.nullcontext():
+            for inputs, targets in loader:
+                optimizer.zero_grad()
+                torch.nn.functional.cross_entropy(model(inputs), targets).backward()
+                if given.never_step:
+                    time.sleep(0.1)
+                else:
+                    optimizer.step()
+                steps += 1
+                if steps == given.crash_at:
+                    raise ValueError("the disk of the user is full")
+                if steps == given.steps:
+                    break
+        if given.unlike_shards and given.by == "horovod":
+            hvd.join()
+finally:
+    if given.by == "ddp":
+        torch.distributed.destroy_process_group()
+        print("left the group", flush=True)
