@@ -47,7 +47,8 @@ def test_every_steps_exchange_has_the_bytes_of_its_gradients(traced, arm):
     for step in steps:
         sizes = [one.ranks[0].num_bytes for one in step.collectives]
         assert all(size is not None for size in sizes) and sum(sizes) >= gradients / (2 if arm == "ddp-mpi" else 1)
-        end_ns = step.begin_ns + step.length_ns  # a collective may be noted as done later: Gloo's thread wakes the training first
+        own = [one for one in step.spans if one.row == "step"]
+        end_ns = max(one.end_ns for one in own)  # a collective may be noted as done later: Gloo's thread wakes the training first
         if arm != "fsdp2":  # whose gradients are shards
             assert all(sum(one.num_bytes for one in step.gradients(rank)) == gradients for rank in (0, 1))
         assert all(step.begin_ns <= one.arrived_ns <= min(one.done_ns, end_ns) for one in step.collectives)
@@ -62,8 +63,6 @@ def test_every_steps_exchange_has_the_bytes_of_its_gradients(traced, arm):
         assert {len(one.ranks[0].tensors) for step in steps for one in step.collectives} != {1}, "nothing was fused"
 
 
-def test_the_report_links_and_draws_it(traced):
-    page = (traced.root / "report.html").read_text()
-    assert 'data-chart="traces"' in page and 'href="traces/arm-ddp.json.gz"' in page
-    assert "Waiting apart from transfer" in (traced.root / "report.md").read_text()
+def test_the_report_links_it(traced):
+    assert 'href="traces/arm-ddp.json.gz"' in (traced.root / "report.html").read_text()
     assert len(traced.records()) == len(ARMS), "its launch is no record"
