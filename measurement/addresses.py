@@ -5,11 +5,14 @@ from __future__ import annotations
 import contextlib
 import random
 import socket
+from collections import deque
 
 LOOPBACK = "127.0.0.1"
 PORTS = range(20000, 32000)
 """Below those that Linux gives to outgoing connections, of which many are made between choosing a port and serving at it."""
 TRIES = 50
+_recent: deque[int] = deque(maxlen=1000)
+"""Ports that were chosen here, and may not be served at yet."""
 
 
 def family_of(address: str) -> socket.AddressFamily:
@@ -63,12 +66,13 @@ def holder_of(port: int) -> str | None:
 
 
 def free_port() -> int:
-    """A port that nobody serves at on this host, chosen at random.
+    """A port that nobody serves at on this host, chosen at random; another one each time.
 
     Raises:
         OSError: none of many tried was free.
     """
-    found = next((port for port in random.sample(PORTS, k=TRIES) if is_free(port)), None)
+    found = next((port for port in random.sample(PORTS, k=TRIES) if port not in _recent and is_free(port)), None)
     if found is None:
         raise OSError(f"none of {TRIES} ports tried from {PORTS.start} to {PORTS.stop - 1} is free")
+    _recent.append(found)
     return found

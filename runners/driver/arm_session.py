@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol
 
-from measurement.agent.ringside_agent.settings import COMPARED_STEPS
+from measurement.addresses import is_free
+from measurement.agent.ringside_agent.meeting import Meeting
+from measurement.agent.ringside_agent.settings import COMPARED_STEPS, Settings
 from measurement.agent.ringside_agent.settings import VARIABLE as AGENT
 from measurement.errors import LaunchError
 from measurement.records.host_use import HostCounters, HostUse
@@ -131,12 +133,15 @@ class ArmSession:
         self._folder = folder
         self._padding_bytes = padding_bytes
         self._is_trial = is_trial
+        self._moves = 0
+        """How often it was started elsewhere, since a port was taken."""
+        self._taken: set[int] = set()
         self._supervisors = endpoint.supervisors
         self._begin()
 
     def _begin(self) -> None:
         """Make the commands of the next start, and what watches over what they start."""
-        setup, endpoint, number = self._setup, self._endpoint, self.starts
+        setup, endpoint, number = self._setup, self._endpoint, self.starts + self._moves
         run_id = f"{endpoint.run_id}-{self._launch}-{setup.name}-{number}"
         placement = setup.placement(endpoint.placement)
         self._sandbox = self._new_sandbox(placement) if setup.may_end else None
@@ -149,7 +154,8 @@ class ArmSession:
             supervisors=endpoint.supervisors.address,
             store=endpoint.store_address,
             key_file=endpoint.key_file,
-            state=self._state | ({"state": "load"} if self._state and number else {}),
+            state=self._state | ({"state": "load"} if self._state and self.starts else {}),
+            taken_ports=self._taken,
             padding_bytes=self._padding_bytes,
             sandbox=self._sandbox,
             is_trial=self._is_trial,
@@ -166,9 +172,11 @@ class ArmSession:
             variables=setup.disturbances,
             may_end=setup.may_end,
             sandbox=self._sandbox,
-            has_reported=number > 0,
+            has_reported=self.starts > 0,
         )
         self._channel = ArmChannel(self._supervisors, self._diagnosis, number=self._channel.number if number else 0)
+        own = Settings(driver="", key_file=str(endpoint.key_file), arm=setup.name, launch=self._launch, start=number)
+        self._meeting, self._store_files = Meeting(own), set[str]()
         self._frozen = False
         self.starts += 1
 
@@ -221,11 +229,16 @@ class ArmSession:
         left_s = self.started_s + limit_s - time.monotonic()
         try:
             replies = self._channel.receive(StartedReply, timeout_s=max(left_s, LEAST_WAIT_S), of_s=limit_s)
+        except ArmFailed:
+            if not self._finds_ports_taken():
+                raise
+            return self.await_ready()
         except ArmEnded as ended:
             raise self._diagnosis.failed(
                 f"the script ends {ended.when}, within the first {COMPARED_STEPS} steps, which are compared; give it more steps",
                 excerpt=self._processes.last_words([]),
             ) from ended
+        self._store_files = {file for reply in replies if reply.script for file in reply.script.store_files}
         deadline = time.monotonic() + SUPERVISOR_TIMEOUT_S
         while len(known := self._supervisors.of(self.name, self._launch)) < len(replies):
             if time.monotonic() > deadline:
@@ -236,6 +249,21 @@ class ArmSession:
         self._diagnosis.epoch_steps = [one.script.configuration.get("epoch.steps") for one in replies if one.script]
         self.freeze()
         return replies
+
+    def _finds_ports_taken(self) -> bool:
+        """Whether somebody else serves at a port that this arm asked for. Then it is started anew, with ports of its own."""
+        unmapped = self._meeting.asked()["unmapped"]
+        if not unmapped:
+            return False
+        self.end()
+        if all(map(is_free, unmapped)):
+            return False
+        self._taken.update(unmapped)
+        self._moves, self.starts = self._moves + 1, self.starts - 1
+        self._supervisors.restart(self.name, self._launch, self.starts + self._moves)
+        self._begin()
+        self._start()
+        return True
 
     def exchange(self, command: Command, expected: type[Expected], *, timeout_s: float) -> Exchange[Expected]:
         """Thaw the ranks, give them a command, wait for all replies and freeze them again; see ``ArmChannel.receive``.
@@ -335,6 +363,7 @@ class ArmSession:
         if self._sandbox:
             self._sandbox.remove()
         self._supervisors.release(self.name, self._launch)
+        self._meeting.remove_files(self._store_files)
 
     def command(self, seed: int) -> str:
         """See ``LaunchedArm.command``."""

@@ -32,9 +32,9 @@ CONNECT_TIMEOUT_S = 5.0
 
 
 def main(driver: str, *hosts: str) -> None:
-    """Give the facts."""
+    """Give the facts; or so many free ports."""
     if driver == FREE_PORT:
-        give(str(free_port()))
+        give(" ".join(str(free_port()) for _ in range(int(hosts[0]))))
         return
     give(json.dumps(facts(driver, hosts)))
 

@@ -69,16 +69,17 @@ class Placement:
         """Ranks on all hosts."""
         return sum(entry.slots for entry in self.hosts)
 
-    def free_port(self) -> int:
-        """Return a port that is free on the first host, at which the others meet it.
+    def free_ports(self, count: int) -> list[int]:
+        """Return ports that are free on the first host, at which the others meet it.
 
         Raises:
             LaunchError: that host does not answer.
         """
         first = self.hosts[0].host
         if first in self.here:
-            return free_port()
-        return int(remote.ask(first, remote.python("runners.hosts.host_facts", FREE_PORT), timeout_s=PORT_TIMEOUT_S))
+            return [free_port() for _ in range(count)]
+        asked = remote.python("runners.hosts.host_facts", FREE_PORT, str(count))
+        return [int(port) for port in remote.ask(first, asked, timeout_s=PORT_TIMEOUT_S).split()]
 
     def host_of(self, rank: int) -> str:
         """Return the host of a rank, in the order in which every launcher fills hosts."""

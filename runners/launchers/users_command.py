@@ -1,29 +1,22 @@
-"""A command of the user's as a launcher: what it says is kept, and its ranks find the agent, and a port of their arm's own.
-
-Arms are up at the same time, so each needs a port to meet at.
-"""
+"""A command of the user's as a launcher: what it says is kept, and its ranks find the agent."""
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from pathlib import Path
 from typing import ClassVar
 
-from measurement.addresses import with_port
 from measurement.probes.installed_libraries import OPEN_MPI, installed_mpi
 from runners.launchers.base import HERE, HostCommand, Launcher, LaunchJob
 from runners.launchers.carried_variables import carrying
-from runners.launchers.command_lines import CONTAINERS, MPIRUN, SRUN, TORCHRUN, CommandLine, Launched, command_of, set_flag
+from runners.launchers.command_lines import CONTAINERS, MPIRUN, TORCHRUN, CommandLine, command_of
 from runners.launchers.mpirun import ALLOW_ROOT
 
 AGENT_FOLDER = Path(__file__).resolve().parents[2] / "measurement" / "agent"
 PYTHONPATH = "PYTHONPATH"
-MASTER_PORT = "MASTER_PORT"
-NAMED_PORT = re.compile(rf"\b{MASTER_PORT}=[0-9]+")
 SLURM_EXPORT_ENV = "SLURM_EXPORT_ENV"
 
 
@@ -66,7 +59,7 @@ class UsersCommand(Launcher):
         return tuple(
             HostCommand(
                 host=host,
-                argv=carrying(meeting_at(one, job.master_port), environment, is_open_mpi=self.is_open_mpi),
+                argv=carrying(finding_agent(one), environment, is_open_mpi=self.is_open_mpi),
                 environment=environment | root | exported,
                 inherited=self.inherited,
             )
@@ -79,30 +72,19 @@ class UsersCommand(Launcher):
         return seeded(line, self.seed_flag, job.seed) if self.seed_flag else line
 
     def _for_ranks(self, job: LaunchJob) -> dict[str, str]:
-        """All variables that must reach its ranks, those by which the agent arrives and by which they meet too."""
+        """All variables that must reach its ranks, those by which the agent arrives too."""
         users_path = job.environment.get(PYTHONPATH, self.inherited.get(PYTHONPATH, ""))
         environment = {**job.environment, PYTHONPATH: os.pathsep.join(filter(None, [str(AGENT_FOLDER), users_path]))}
         if self.is_in_container:  # an image sees the home folder, /tmp and the current folder
             for name in ("APPTAINER_BIND", "SINGULARITY_BIND"):
                 environment[name] = ",".join(filter(None, [self.inherited.get(name), str(AGENT_FOLDER), *job.folders]))
-        is_free = self.line.kind in (SRUN, MPIRUN) and not any(MASTER_PORT in word for word in self.line.words)
-        if is_free or MASTER_PORT in self.inherited:  # a script without one falls back to a fixed port, which serves one arm only
-            environment[MASTER_PORT] = str(job.master_port)
         return environment
 
 
-def meeting_at(line: CommandLine, port: int) -> CommandLine:
-    """Return the command whose ranks meet at this port, in the place of one that it names or has by default.
-
-    The agent's folder goes before a PYTHONPATH that the command sets itself.
-    """
-    words = [NAMED_PORT.sub(f"{MASTER_PORT}={port}", word) for word in line.words]
+def finding_agent(line: CommandLine) -> CommandLine:
+    """Return the command with the agent's folder before a PYTHONPATH that it sets itself."""
     own = f"{PYTHONPATH}="
-    words = [f"{own}{AGENT_FOLDER}:{word.removeprefix(own)}" if word.startswith(own) else word for word in words]
-    for one in reversed(line.launchers):
-        if one.kind == TORCHRUN and "standalone" not in one.flags:
-            _meet(words, one, port=port)
-    return command_of(words)
+    return command_of([f"{own}{AGENT_FOLDER}:{word.removeprefix(own)}" if word.startswith(own) else word for word in line.words])
 
 
 def on_hosts(line: CommandLine, hosts: Sequence[str]) -> list[tuple[str, CommandLine]]:
@@ -132,16 +114,3 @@ def seeded(line: CommandLine, flag: str, seed: int) -> CommandLine:
     else:
         words += [flag, str(seed)]
     return command_of(words)
-
-
-def _meet(words: list[str], one: Launched, *, port: int) -> None:
-    """Give a torchrun this port."""
-    endpoint = one.value("rdzv-endpoint")
-    if endpoint is not None:
-        set_flag(words, one, "rdzv-endpoint", with_port(endpoint.rpartition(":")[0].strip("[]") or endpoint, port))
-    elif one.value("rdzv-backend") not in (None, "static"):
-        words[one.at : one.at] = ["--rdzv-endpoint", f"localhost:{port}"]
-    elif "master-port" in one.flags:
-        set_flag(words, one, "master-port", str(port))
-    else:
-        words[one.at : one.at] = ["--master-port", str(port)]

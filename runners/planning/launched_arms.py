@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from runners.launchers.base import interface_environment
 from runners.launchers.learned import Learned
 from runners.launchers.slurm_job import shared_cores
 from runners.planning.command_place import CommandPlace
+from runners.planning.meeting_ports import meeting_settings, needed_for
 from runners.planning.standalone_flags import MODULES, words_for
 from runners.processes import remote
 from runners.processes.local import base_environment, search_path
@@ -56,6 +57,8 @@ class ArmStart:
     """Where the comparison's key lies, on every host."""
     state: Mapping[str, Any]
     """For a script's agent: ``state`` and ``state_file``, where arms are to start alike."""
+    taken_ports: Collection[int] = ()
+    """That a script asked for in an earlier start, and somebody else has."""
     padding_bytes: int = 0
     """By which the environment is made longer: its size moves the stack, and speed with it."""
     sandbox: Sandbox | None = None
@@ -108,6 +111,8 @@ class LaunchedArm(ArmSpec):
     """Settings of its ranks' agents that are known before a start."""
     sources: Mapping[str, Path] = field(default_factory=dict)
     """Files that its command names, under the arm's name."""
+    named_ports: Collection[int] = ()
+    """At which its command has its ranks meet."""
     learned: Learned | None = None
     """What the trial of a command has shown; None: in the trial itself, and of a backend."""
     may_end: bool = False
@@ -165,6 +170,8 @@ class LaunchedArm(ArmSpec):
         """
         plan, placement = self.plan, start.placement
         threads = placement.threads_per_rank if plan.threads is None else plan.threads
+        asked = {*self.named_ports, *(self.learned.ports if self.learned else ()), *start.taken_ports}
+        port, *free = placement.free_ports(1 + needed_for(asked))
         settings = Settings(
             driver=start.supervisors,
             key_file=str(start.key_file),
@@ -176,6 +183,7 @@ class LaunchedArm(ArmSpec):
             log_folder=str(start.log_folder.resolve()) if placement.is_local else None,
             threads=threads,
             **self.agent,
+            **meeting_settings(asked, free, placement),
             **start.state,
             **(start.sandbox.settings if start.sandbox else {}),
         )
@@ -189,7 +197,7 @@ class LaunchedArm(ArmSpec):
             environment,
             seed=seed_of(plan, start.launch),
             launch=start.launch_name,
-            master_port=placement.free_port(),
+            master_port=port,
             folders=tuple(map(str, (start.key_file.parent, *shown))),
         )
         shared, folder = shared_cores(os.environ), start.sandbox.folder if start.sandbox else self.place.folder

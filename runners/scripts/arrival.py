@@ -22,8 +22,8 @@ LAUNCHERS_PREFIX = re.compile(r"(\[[\d,]+\](<std(out|err)>:| ?)|\d+: )?")
 HINTS = (
     (
         re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE),
-        "arms are up at the same time, and a port that the script names can serve one of them only: let it read MASTER_PORT, or "
-        "set measurement.mode: sequential",
+        "a program of it that is not Python's serves at a fixed port, which one process can have: end who has it, or set "
+        "measurement.mode: sequential where it is another arm",
     ),
     (
         re.compile(r"No module named '?(torch|horovod)"),

@@ -16,11 +16,13 @@ from measurement.errors import PlanError, UnavailableError, about
 from measurement.plans.plan import Arm, Plan
 from runners.launchers import known_rank_variables, without_rank_variables
 from runners.launchers.command_lines import HOROVODRUN, PYTHON, TORCHRUN, CommandLine, blocking_flag, read_command
-from runners.launchers.users_command import MASTER_PORT, UsersCommand
+from runners.launchers.users_command import UsersCommand
 from runners.planning.arms import require_driven, require_no_secrets
 from runners.planning.command_place import CommandPlace, activated, require_program, resolve_place
 from runners.planning.launched_arms import LaunchedArm
+from runners.planning.meeting_ports import DEFAULTS, named_ports
 
+MASTER_PORT = "MASTER_PORT"
 MEETING = ("MASTER_ADDR", MASTER_PORT)
 BESIDE_PYTHON = (TORCHRUN, HOROVODRUN, PYTHON)
 """Programs that an environment must have itself: another environment's would run the script there."""
@@ -61,6 +63,8 @@ def _resolved(name: str, arm: Arm, plan: Plan) -> LaunchedArm:
             _require_programs(launcher, place, python=arm.python)
         freed = KEEP_FREED_MEMORY if plan.freed_memory == "keep" else {}
         threads = {} if plan.threads is None else {"OMP_NUM_THREADS": str(plan.threads)}
+        sources, own_port = _sources(name, place, line), launcher.inherited.get(MASTER_PORT, "")
+        texts = [*(path.read_text(encoding="utf-8", errors="replace") for path in sources.values()), f"{MASTER_PORT}={own_port}"]
         asked = arm.model_dump(include={"samples_per_step", "iteration_ends", "untimed"})
         return LaunchedArm(
             name=name,
@@ -73,7 +77,8 @@ def _resolved(name: str, arm: Arm, plan: Plan) -> LaunchedArm:
             launcher=launcher,
             variables=WHILE_STOPPED | freed | threads,
             agent=asked | {"python": sys.executable, **lists_for_agent()},
-            sources=_sources(name, place, line),
+            sources=sources,
+            named_ports={*DEFAULTS, *named_ports([" ".join(line.words), str(plan.environment), str(arm.environment), *texts])},
             may_end=True,
         )
 

@@ -51,7 +51,7 @@ def test_every_answer_is_found_behind_a_greeting(greeting_host, tmp_path):
     assert Probe().ask(HOST).detail == f"Python {sys.version.split()[0]}"
     facts = ask(HOST, here=frozenset(), question=["127.0.0.1:1", HOST])
     assert facts["python"] == sys.version.split()[0]
-    assert remote.ask(HOST, remote.python("runners.hosts.host_facts", "--free-port"), timeout_s=30).isdigit()
+    assert remote.ask(HOST, remote.python("runners.hosts.host_facts", "--free-port", "1"), timeout_s=30).isdigit()
     run_id = f"greeting-{tmp_path.name}"
     (remote_results.make_folder(run_id) / "rank-0.log").write_bytes(b"\x00\xff last words")
     archive = remote.ask(HOST, remote.python("runners.processes.remote_results", run_id, "--end"), timeout_s=30)
@@ -89,7 +89,7 @@ def test_a_shell_that_runs_something_else_is_told(tmp_path, monkeypatch):
     assert found.status == "no answer"
     assert found.detail == "its shell did not run the command, and all it printed is 'choose a project:'"
     with pytest.raises(LaunchError, match=f"host '{HOST}' gave no answer, and all it printed is 'choose a project:'; try: ssh"):
-        remote.ask(HOST, remote.python("runners.hosts.host_facts", "--free-port"), timeout_s=30)
+        remote.ask(HOST, remote.python("runners.hosts.host_facts", "--free-port", "1"), timeout_s=30)
     with pytest.raises(LaunchError, match="does not say what it is"):
         ask(HOST, here=frozenset(), question=["127.0.0.1:1", HOST])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
 import re
@@ -14,14 +15,16 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from measurement.agent.ringside_agent.settings import decode
 from measurement.errors import HostfileError, PlanError
 from runners.hosts.placement import Placement, with_hosts
 from runners.launchers import HERE, HostSlots
-from runners.launchers.base import LaunchJob
 from runners.launchers.carried_variables import carrying
 from runners.launchers.command_lines import VALUES, blocking_flag, ranks_of, read_command
-from runners.launchers.users_command import AGENT_FOLDER, meeting_at, on_hosts, seeded
+from runners.launchers.learned import Learned
+from runners.launchers.users_command import AGENT_FOLDER, finding_agent, on_hosts, seeded
 from runners.planning.launched_arms import ArmStart
+from runners.planning.meeting_ports import SPARE, named_ports
 from runners.planning.plan_reading import read_plan
 from runners.processes.supervised_arm import SupervisedRank
 from runners.scripts.arm_names import names_for
@@ -171,9 +174,7 @@ def test_any_words_are_read_and_none_gets_lost(words):
         return
     assert line.words[-len(words) :] == tuple(words)
     assert all(0 < one.at <= one.program <= len(line.words) for one in line.launchers)
-    carried = carrying(meeting_at(line, 1), ["RINGSIDE_RUN"])
-    kept = [word for word in line.words if "MASTER_PORT" not in word]
-    assert len(carried) >= len(kept)
+    assert len(carrying(finding_agent(line), ["RINGSIDE_RUN"])) >= len(line.words)
 
 
 @needs_horovod
@@ -203,33 +204,23 @@ def test_torchruns_flags_are_those_that_it_has():
 NAMES = ("PYTHONPATH", "RINGSIDE_AGENT", "RINGSIDE_RUN")
 X = "-x PYTHONPATH -x RINGSIDE_AGENT -x RINGSIDE_RUN"
 CARRIED = {
-    "torchrun --nproc-per-node 2 t.py": "torchrun --master-port 5 --nproc-per-node 2 t.py",
-    "torchrun --standalone t.py": "torchrun --standalone t.py",
-    "torchrun --master_port=29500 t.py": "torchrun --master_port=5 t.py",
-    "torchrun --master-port 29500 t.py": "torchrun --master-port 5 t.py",
-    "torchrun --rdzv-backend c10d t.py": "torchrun --rdzv-endpoint localhost:5 --rdzv-backend c10d t.py",
-    "torchrun --rdzv-backend=c10d --rdzv-endpoint h:29400 t.py": "torchrun --rdzv-backend=c10d --rdzv-endpoint h:5 t.py",
-    "python -m torch.distributed.run t.py": "python -m torch.distributed.run --master-port 5 t.py",
+    "torchrun --master-port 29500 t.py": "torchrun --master-port 29500 t.py",
     "horovodrun -np 2 python t.py": "horovodrun -np 2 python t.py",
     "mpirun -np 2 python t.py": f"mpirun {X} -np 2 python t.py",
     "mpirun -x PYTHONPATH=/a -np 2 python t.py": (
         f"mpirun -x RINGSIDE_AGENT -x RINGSIDE_RUN -x PYTHONPATH={AGENT_FOLDER}:/a -np 2 python t.py"
     ),
-    "env MASTER_PORT=29500 mpirun -np 2 python t.py": f"env MASTER_PORT=5 mpirun {X} -np 2 python t.py",
     "srun -n 2 python t.py": "srun -n 2 python t.py",
     "srun --export=ALL,A=b -n 2 python t.py": "srun --export=ALL,A=b -n 2 python t.py",
     "srun --export NONE -n 2 python t.py": "srun --export PYTHONPATH,RINGSIDE_AGENT,RINGSIDE_RUN -n 2 python t.py",
-    "srun --export=PATH -n 2 torchrun t.py": (
-        "srun --export=PATH,PYTHONPATH,RINGSIDE_AGENT,RINGSIDE_RUN -n 2 torchrun --master-port 5 t.py"
-    ),
-    "python t.py": "python t.py",
+    "srun --export=PATH -n 2 torchrun t.py": "srun --export=PATH,PYTHONPATH,RINGSIDE_AGENT,RINGSIDE_RUN -n 2 torchrun t.py",
     "bash run.sh": "bash run.sh",
 }
 
 
 @pytest.mark.parametrize("command", CARRIED)
 def test_launchers_get_what_the_probe_needs_and_nothing_else(command):
-    assert shlex.join(carrying(meeting_at(read_command(command), 5), NAMES)) == CARRIED[command]
+    assert shlex.join(carrying(finding_agent(read_command(command)), NAMES)) == CARRIED[command]
 
 
 @pytest.mark.parametrize(
@@ -246,13 +237,12 @@ def test_mpichs_launcher_gets_lists(command, as_run):
 
 def test_torchrun_is_started_on_every_host():
     started = on_hosts(read_command("torchrun --nproc-per-node 2 t.py"), ["h1", "h2"])
-    assert [(host, shlex.join(meeting_at(line, 5).words)) for host, line in started] == [
-        (host, f"torchrun --master-port 5 --nnodes 2 --node-rank {node} --master-addr h1 --nproc-per-node 2 t.py")
+    assert [(host, shlex.join(line.words)) for host, line in started] == [
+        (host, f"torchrun --nnodes 2 --node-rank {node} --master-addr h1 --nproc-per-node 2 t.py")
         for node, host in enumerate(("h1", "h2"))
     ]
     own = "torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint h1:29400 --nproc-per-node 2 t.py"
-    lines = [shlex.join(meeting_at(line, 5).words) for _, line in on_hosts(read_command(own), ["h1", "h2"])]
-    assert lines == [own.replace("29400", "5")] * 2
+    assert [shlex.join(line.words) for _, line in on_hosts(read_command(own), ["h1", "h2"])] == [own] * 2
 
 
 @pytest.mark.parametrize(
@@ -360,21 +350,36 @@ def test_a_script_starts_in_its_own_environment(tmp_path, monkeypatch):
         assert "RANK" not in inherited
 
 
-def test_ranks_whose_launcher_gives_no_port_get_one_of_their_arms_own(tmp_path, monkeypatch):
-    """Scripts fall back to a fixed one, such as 29500, which the first arm that is up takes."""
-    (tmp_path / "t.py").touch()
-    plain, named = "mpirun -np 2 python t.py", "env MASTER_PORT=29500 mpirun -np 2 python t.py"
-    plan = plan_of(tmp_path, a=plain, b="torchrun --nproc-per-node 2 t.py", c=named)
-    job = LaunchJob(world_size=2, hosts=(HostSlots(host=HERE, slots=2),), module="", master_port=5)
-    monkeypatch.delenv("MASTER_PORT", raising=False)
+PLACE = Placement(hosts=(HostSlots(host=HERE, slots=2),), cores={HERE: 2}, here=frozenset({HERE}))
+NAMED = {
+    "torchrun --master_port=1234 t.py": [1234],
+    "torchrun --master-port 1234 t.py": [1234],
+    "torchrun --rdzv-backend c10d --rdzv_endpoint=[::1]:1234 t.py 99": [1234],
+    "accelerate launch --main_process_port 1234 t.py": [1234],
+    "env MASTER_PORT=1234 mpirun -np 2 python t.py": [1234],
+    "bash -c 'MASTER_PORT=1234 python t.py --init tcp://localhost:2345'": [1234, 2345],
+    "python t.py --port 1234": [],
+}
 
-    def given_port():
-        commands = {name: setup.launcher.commands(job) for name, setup in resolve_scripts(plan).items()}
-        return {name: command.environment.get("MASTER_PORT") for name, (command,) in commands.items()}
 
-    assert given_port() == {"a": "5", "a-control": "5", "b": None, "c": None}
-    monkeypatch.setenv("MASTER_PORT", "29500")
-    assert set(given_port().values()) == {"5"}, "it is given anew all the same"
+@pytest.mark.parametrize("command", NAMED)
+def test_ports_that_a_command_names_for_its_ranks_to_meet_at(command):
+    assert sorted(named_ports([command])) == NAMED[command]
+
+
+def test_each_start_of_an_arm_has_ports_of_its_own(tmp_path, monkeypatch):
+    """Those that it names in a script or a variable, that its trial has learned, and that were found taken."""
+    (tmp_path / "t.py").write_text('os.environ["MASTER_PORT"] = "8888"\n')
+    monkeypatch.setenv("MASTER_PORT", "2222")
+    (arm,) = (one for name, one in resolve_scripts(plan_of(tmp_path, a="python t.py")).items() if name == "a")
+    arm = dataclasses.replace(arm, learned=Learned(ranks=2, first_steps_s=1.0, ports=(8000,)))
+    driver = {"supervisors": "h:2", "store": "", "key_file": tmp_path / "k", "log_folder": tmp_path}
+    start = ArmStart(launch=0, number=0, run_id="r", placement=PLACE, **driver, state={}, taken_ports={9000})
+    told = [decode(arm.commands(start)[0].environment["RINGSIDE_AGENT"]) for _ in range(2)]
+    asked = {2222, 8000, 8888, 9000, 29400, 29500}
+    assert [set(map(int, one.ports)) for one in told] == [asked] * 2
+    given = [port for one in told for port in (*one.ports.values(), *one.spare_ports)]
+    assert len({*asked, *given}) == len(asked) + len(given) == 6 + 2 * (6 + SPARE)
 
 
 def test_all_that_a_start_adds_reaches_ranks_on_other_hosts(tmp_path, monkeypatch):
@@ -386,9 +391,8 @@ def test_all_that_a_start_adds_reaches_ranks_on_other_hosts(tmp_path, monkeypatc
     monkeypatch.setenv("MYLAB_A", "1")
     plan = plan.model_copy(update={"threads": 2, "forward_environment": ["MYLAB_*"]})
     (setup,) = (one for name, one in resolve_scripts(plan).items() if name == "a")
-    place = Placement(hosts=(HostSlots(host=HERE, slots=2),), cores={HERE: 2}, here=frozenset({HERE}))
     driver = {"supervisors": "h:2", "store": "", "key_file": tmp_path / "k"}
-    start = ArmStart(launch=0, number=0, run_id="r", placement=place, log_folder=tmp_path, **driver, state={}, padding_bytes=9)
+    start = ArmStart(launch=0, number=0, run_id="r", placement=PLACE, log_folder=tmp_path, **driver, state={}, padding_bytes=9)
     (command,) = setup.commands(start)
     names = {name for before, name in itertools.pairwise(command.argv) if before == "-x"}
     assert names >= {

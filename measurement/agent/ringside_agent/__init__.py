@@ -3,26 +3,32 @@
 Standard library only, Python 3.8 or later, any torch from 2.0. It imports nothing else of Ringside's, whose own
 ranks take from it what they need alike. It may not break the script: what goes wrong in it ends it, and the driver hears of that.
 
-``watching`` puts hooks into torch, and ``recorder`` counts and times what they see. ``rank`` talks to the driver: first steps are
-compared (``reading``), then come ``blocks``. ``machine`` tells what else the process and its host do meanwhile.
+``meeting`` has the processes of a start meet by themselves. ``watching`` puts hooks into torch, and ``recorder`` counts and times
+what they see. ``rank`` talks to the driver: first steps are compared (``reading``), then come ``blocks``. ``machine`` tells what
+else the process and its host do meanwhile.
 """
 
 from __future__ import annotations
 
 import atexit
+import os
 import sys
 from functools import partial
 from typing import Any, Callable
 
-from . import settings
+from . import meeting, settings
 from .reporting import guarded, run_at_exit
 
 
 def begin() -> None:
-    """Keep to the folder of the start, and wait for torch to be imported, unless this process was started by a rank."""
-    keep_to_sandbox()
-    found = settings.read()
+    """Keep to the folder and the meeting places of the start, and wait for torch, unless a rank has started this process."""
+    found = settings.read(in_children=True)
     if found is None:
+        return
+    keep_to_sandbox(found)
+    places = meeting.Meeting(found)
+    if settings.read() is None:
+        after_import({"socket": places.watch_sockets, "torch": places.watch_stores})
         return
     atexit.register(run_at_exit)  # before the script registers anything, so it runs last
 
@@ -30,22 +36,22 @@ def begin() -> None:
         from . import watching  # only now: it imports what most processes of a launcher do not need
 
         watching.watch_torch(found)
+        guarded(places.watch_stores)
 
     def watch_horovod() -> None:
         from .machine import core_use
 
         core_use.watch_horovod(sys.modules["horovod.common.basics"])
 
-    after_import({"torch": watch, "horovod.common.basics": watch_horovod})
+    after_import({"socket": places.watch_sockets, "torch": watch, "horovod.common.basics": watch_horovod})
 
 
-def keep_to_sandbox() -> None:
+def keep_to_sandbox(found: settings.Settings) -> None:
     """Have what this process writes stay in the folder of the start, if that has one."""
-    found = settings.read(in_children=True)
-    if found is not None and found.sandbox:
+    if found.sandbox:
         from . import sandbox
 
-        own = sandbox.enter(found.sandbox, found.state_file)
+        own = sandbox.enter(found.sandbox, os.path.dirname(found.key_file), *filter(None, [found.state_file]))
         after_import({name: partial(own.wrap, name, save) for name, save in sandbox.SAVE.items()})
 
 

@@ -16,6 +16,7 @@ from . import blocks, endings
 from .agent import Agent
 from .channel import join
 from .machine.host import peak_memory_bytes
+from .meeting import Meeting
 from .place import World, find_world
 from .reading import reports
 from .reading.first_steps import FirstSteps
@@ -87,7 +88,9 @@ class Rank:
 
     def _start(self, _: Mapping[str, Any]) -> str:
         report = reports.rank_report(self.first.script, self.place)
-        return json.dumps({"kind": "started", "can": ["block"], "report": report, "script": self.first.report(self.place.rank)})
+        asked = Meeting(self.settings).asked()
+        script = {**self.first.report(self.place.rank), "ports": asked["ports"], "store_files": asked["store_files"]}
+        return json.dumps({"kind": "started", "can": ["block"], "report": report, "script": script})
 
     def _block(self, command: dict[str, Any]) -> None:
         told = {"rank": self.place.rank, "start": self.settings.start}

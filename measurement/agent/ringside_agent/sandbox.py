@@ -12,7 +12,7 @@ import functools
 import os
 import sys
 from _thread import get_ident
-from typing import Any
+from typing import Any, Sequence
 
 LOCK = ".ringside-lock"
 MOST_FILES = 20
@@ -45,14 +45,14 @@ HERE, EXCHANGE = -100, 2
 class Sandbox:
     """The folder of a start, and what this process has written elsewhere."""
 
-    def __init__(self, root: str, own_file: str | None) -> None:
-        """``own_file``: how the agent's own file begins, which may lie anywhere."""
+    def __init__(self, root: str, own_files: Sequence[str]) -> None:
+        """``own_files``: how the agent's own begin, which may lie anywhere."""
         self._root = os.path.join(os.path.realpath(root), "")
         self._busy: set[int] = set()
         self._written: set[str] | None = set()
         """None: it is not asked for any more."""
         hidden = os.path.join(os.path.realpath(os.path.expanduser("~")), ".")
-        self._unshared = [*UNSHARED, hidden, *([os.path.realpath(own_file)] if own_file else [])]
+        self._unshared = [*UNSHARED, hidden, *map(os.path.realpath, own_files)]
 
     def hear(self, event: str, arguments: Any) -> None:
         """As Python calls it for each audit event. It raises an ``OSError`` where a file cannot be copied, and nothing else."""
@@ -169,9 +169,9 @@ current: Sandbox | None = None
 """That of this process; None: it has none."""
 
 
-def enter(root: str, own_file: str | None) -> Sandbox:
+def enter(root: str, *own_files: str) -> Sandbox:
     """Have this process, and those that it forks, keep to a folder for the rest of their life; see ``Sandbox``."""
     global current  # noqa: PLW0603 - a process has one
-    current = Sandbox(root, own_file)
+    current = Sandbox(root, own_files)
     sys.addaudithook(current.hear)
     return current

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
-from typing import Any, NamedTuple, Sequence
+from typing import Any, Mapping, NamedTuple, Sequence
 
 VARIABLE = "RINGSIDE_AGENT"
 RANK_VARIABLE = "RINGSIDE_AGENT_RANK"
@@ -48,6 +48,12 @@ class Settings(NamedTuple):
     """Folder of this start, in which a script's own files appear; empty: it has none."""
     trackers: Sequence[str] = ()
     """Modules of experiment trackers that variables tell to stay offline."""
+    ports: Mapping[str, int] = {}
+    """By a port that a script asks for: the one that this start has in its place."""
+    spare_ports: Sequence[int] = ()
+    """For stores at ports that are not among those; none where it runs on several hosts."""
+    hosts: Sequence[str] = ()
+    """On which it runs; none where it is this machine alone."""
 
 
 def read(*, in_children: bool = False) -> Settings | None:

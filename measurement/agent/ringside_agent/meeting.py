@@ -1,0 +1,164 @@
+"""Where the processes of a script meet: ports and files that a start of an arm has for itself, in the place of those that it names.
+
+All Python processes of a start take part: launchers, ranks, and what these start. Each notes what it asks for in a file beside the
+key, one for each start and host, where ranks and the driver read it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+from typing import Any, Callable, Iterable
+
+from .settings import Settings
+
+PORT, UNMAPPED, FILE, SYSTEMS = "port", "unmapped", "file", "system"
+"""What is noted: a port that was asked for; one that has no other in its place; a file; a port that the system chose."""
+CHOOSES_BY_CHANCE = "horovod.runner"
+"""Its servers take whichever port is free, and tell it to libraries that are not Python's."""
+MOST_FRAMES = 12
+
+
+class Meeting:
+    """The meeting places of one start of an arm."""
+
+    def __init__(self, settings: Settings) -> None:
+        folder, start = os.path.dirname(settings.key_file), f"{settings.launch}-{settings.arm}-{settings.start}"
+        self._given = {int(asked): given for asked, given in settings.ports.items()}
+        self._spare, self._hosts = settings.spare_ports, settings.hosts
+        self._notes = os.path.join(folder, f"asked-{start}")
+        self.suffix = f".{folder[-8:]}-{start}"
+        """What the names of its files end with."""
+
+    def note(self, what: str, value: object) -> None:
+        """Note what this process asks for."""
+        with contextlib.suppress(OSError), open(self._notes, "a", encoding="utf-8") as file:
+            file.write(f"{what} {value}\n")
+
+    def _noted(self) -> dict[str, set[str]]:
+        """What all processes of this start on this host have noted."""
+        found: dict[str, set[str]] = {PORT: set(), UNMAPPED: set(), FILE: set(), SYSTEMS: set()}
+        with contextlib.suppress(OSError), open(self._notes, encoding="utf-8") as file:
+            for what, _, value in (line.rstrip("\n").partition(" ") for line in file):
+                found.setdefault(what, set()).add(value)
+        return found
+
+    def asked(self) -> dict[str, list[Any]]:
+        """What processes of this start on this host have asked for, as the script names it.
+
+        ``ports``, of those ``unmapped``, and ``store_files``.
+        """
+        noted = self._noted()
+        unmapped = noted[UNMAPPED] - noted[SYSTEMS]
+        return {
+            "ports": sorted(map(int, noted[PORT] | unmapped)),
+            "unmapped": sorted(map(int, unmapped)),
+            "store_files": sorted(noted[FILE]),
+        }
+
+    def remove_files(self, named: Iterable[str] = ()) -> None:
+        """Remove the files of this start for those that are ``named``, and for those that processes here have asked for."""
+        for file in {*named, *self.asked()["store_files"]}:
+            with contextlib.suppress(OSError):
+                os.unlink(file + self.suffix)
+
+    def watch_sockets(self) -> None:
+        """Have Python's own sockets serve and connect at the given ports."""
+        module: Any = sys.modules["socket"]
+        kind = module.socket
+        bind = kind.bind
+
+        def asked_of(one: Any, address: Any) -> Any:
+            is_tcp = one.type == module.SOCK_STREAM and one.family in (module.AF_INET, module.AF_INET6)
+            return address[1] if is_tcp and isinstance(address, tuple) and len(address) > 1 else None
+
+        @functools.wraps(bind)
+        def bound(one: Any, address: Any) -> None:
+            asked = asked_of(one, address)
+            if asked and not is_horovods_runner(sys._getframe(1)):
+                self.note(PORT if asked in self._given else UNMAPPED, asked)
+                address = (address[0], self._given.get(asked, asked), *address[2:])
+            bind(one, address)
+            if asked == 0:
+                self.note(SYSTEMS, one.getsockname()[1])
+
+        def connecting(connect: Callable[..., Any]) -> Callable[..., Any]:
+            @functools.wraps(connect)
+            def connected(one: Any, address: Any) -> Any:
+                asked = asked_of(one, address)
+                if asked in self._given and self._is_served(module, one.family, address[0], asked):
+                    address = (address[0], self._given[asked], *address[2:])
+                return connect(one, address)
+
+            return connected
+
+        kind.bind, kind.connect, kind.connect_ex = bound, connecting(kind.connect), connecting(kind.connect_ex)
+
+    def _is_served(self, socket: Any, family: int, host: str, port: int) -> bool:
+        """Whether a process of this start serves at a port of this machine, or a host is another one of the arm."""
+        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((host, 0))
+            return str(port) in self._noted()[PORT]
+        with contextlib.suppress(OSError):
+            return any(socket.gethostbyname(host) == socket.gethostbyname(other) for other in self._hosts)
+        return False
+
+    def watch_stores(self) -> None:
+        """Have torch's stores meet at the given ports, and at files of this start."""
+        stores: Any = sys.modules.get("torch._C._distributed_c10d")
+        if stores is not None:
+            stores.TCPStore.__init__ = self._at_port(stores.TCPStore.__init__)
+            stores.FileStore.__init__ = self._at_file(stores.FileStore.__init__)
+
+    def _store_port(self, asked: int) -> int:
+        """The port of a store; a spare one for one that nobody knew of. What the system or the driver has chosen stays."""
+        if asked in self._given or not self._spare:
+            return self._given.get(asked, asked)
+        is_own = asked in (*self._spare, *self._given.values()) or str(asked) in self._noted()[SYSTEMS]
+        return asked if is_own else self._spare[asked % len(self._spare)]
+
+    def _at_port(self, begin: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(begin)
+        def at_port(one: Any, *args: Any, **kwargs: Any) -> None:
+            asked = kwargs.get("port", args[1] if len(args) > 1 else 0)
+            serves = kwargs.get("is_master", args[3] if len(args) > 3 else False)
+            if asked:
+                given = self._store_port(asked)
+                args, kwargs = replaced(args, kwargs, 1, "port", given)
+                if serves:
+                    self.note(UNMAPPED if given == asked else PORT, asked)
+            begin(one, *args, **kwargs)
+            if serves and not asked:
+                self.note(SYSTEMS, one.port)
+
+        return at_port
+
+    def _at_file(self, begin: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(begin)
+        def at_file(one: Any, *args: Any, **kwargs: Any) -> None:
+            named = kwargs.get("file_name", args[0] if args else None)
+            if isinstance(named, str):
+                path = os.path.realpath(named)
+                self.note(FILE, path)
+                args, kwargs = replaced(args, kwargs, 0, "file_name", path + self.suffix)
+            begin(one, *args, **kwargs)
+
+        return at_file
+
+
+def replaced(args: Any, kwargs: Any, place: int, name: str, value: object) -> tuple[Any, Any]:
+    """The arguments of a call, one of them replaced, by its name or its place."""
+    return (args, {**kwargs, name: value}) if name in kwargs else ((*args[:place], value, *args[place + 1 :]), kwargs)
+
+
+def is_horovods_runner(frame: Any) -> bool:
+    """Whether one of Horovod's own servers is being started."""
+    for _ in range(MOST_FRAMES):
+        if frame is None:
+            return False
+        if str(frame.f_globals.get("__name__", "")).startswith(CHOOSES_BY_CHANCE):
+            return True
+        frame = frame.f_back
+    return False

@@ -1,0 +1,37 @@
+"""Ports that each start of a command has for itself: in the place of those that its text names, or that it asked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from runners.hosts.placement import Placement
+
+DEFAULTS = (29400, 29500)
+"""At which torchrun's ranks meet where nothing else is said."""
+SPARE = 16
+"""Ports for stores that no text names."""
+NAMED = re.compile(
+    r"(?:(?:master|main[_-]process)[_-]port|rdzv[_-]endpoint|tcp://)\W{0,6}(?:[^\s'\"]*:)?(\d{2,5})\b", re.IGNORECASE
+)
+"""``MASTER_PORT=1234``, ``os.environ["MASTER_PORT"] = "1234"``, ``--rdzv-endpoint host:1234``, ``tcp://host:1234``."""
+
+
+def named_ports(texts: Iterable[str]) -> set[int]:
+    """The ports that a command, its scripts and its variables name for ranks to meet at. Pure."""
+    return {int(found) for text in texts for found in NAMED.findall(text)}
+
+
+def needed_for(asked: Collection[int]) -> int:
+    """How many free ports ``meeting_settings`` takes."""
+    return 2 * len(asked) + SPARE if asked else 0
+
+
+def meeting_settings(asked: Collection[int], free: Iterable[int], placement: Placement) -> dict[str, Any]:
+    """The agent's settings by which the processes of a start meet: a port of its own for each that they may ask for. Pure."""
+    chosen = [port for port in free if port not in asked]
+    ports = dict(zip(sorted(asked), chosen, strict=False))
+    if placement.is_local:
+        return {"ports": ports, "spare_ports": chosen[len(ports) :][:SPARE]}
+    return {"ports": ports, "hosts": [entry.host for entry in placement.hosts]}
