@@ -80,11 +80,12 @@ class Sandbox:
         return WITHOUT_LOCKS | modes | {"MLFLOW_TRACKING_URI": (self.folder / "mlruns").as_uri()}
 
     def make(self) -> None:
-        """Make it here, and on all hosts that do not share this one's files.
+        """Make it here, and on all hosts that do not share this one's files, in the place of what a broken launch left or kept.
 
         Raises:
             LaunchError: there is no room, or a host does not answer.
         """
+        self._clear()
         try:
             lay_out(self.root, self.users, left_out=self.left_out)
         except OSError as error:
@@ -93,11 +94,14 @@ class Sandbox:
 
     def remove(self) -> None:
         """Remove it on all hosts that answer, unless it is to be kept. Twice is harmless."""
-        if self.is_kept or not self.root.exists():
-            return
-        shutil.rmtree(self.root, ignore_errors=True)
-        with contextlib.suppress(LaunchError):
-            self._run(["rm", "-rf", "--", str(self.root)])
+        if not self.is_kept:
+            self._clear()
+
+    def _clear(self) -> None:
+        if self.root.exists():
+            shutil.rmtree(self.root, ignore_errors=True)
+            with contextlib.suppress(LaunchError):
+                self._run(["rm", "-rf", "--", str(self.root)])
 
     def _run(self, argv: Sequence[str]) -> None:
         with ThreadPoolExecutor(HOSTS_AT_A_TIME) as pool:

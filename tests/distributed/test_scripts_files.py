@@ -27,7 +27,7 @@ def project(tmp_path):
     folder.mkdir()
     shutil.copy(SCRIPT, folder / "train.py")
     code = "import torch; torch.save({'model': torch.nn.Linear(600, 600).state_dict(), 'step': 40}, 'checkpoint.pt')"
-    subprocess.run([sys.executable, "-c", code], cwd=folder, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], cwd=folder, check=True, timeout=300)
     return folder
 
 

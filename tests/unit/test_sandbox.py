@@ -61,6 +61,33 @@ def test_small_files_are_copied_and_all_else_is_linked(users, own):
     assert (own / ".." / "data" / "elsewhere.bin").read_bytes() == b"5", "what lies beside the folder is found"
 
 
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_what_a_broken_launch_has_left_is_replaced(tmp_path, users, is_kept):
+    where = {"root": tmp_path / "own", "users": users, "left_out": tmp_path / "out"}
+    box = sandbox.Sandbox(**where, hosts=(), are_offline=True, is_kept=is_kept)
+    for _ in range(2):
+        box.make()
+        assert not (box.folder / "left").exists()
+        (box.folder / "left").touch()
+    box.remove()
+    assert box.root.exists() == is_kept
+
+
+@pytest.mark.process
+def test_another_host_makes_its_own_unless_it_shares_files_or_has_none_of_the_command(tmp_path, users):
+    def on_host(folder):
+        words = [sys.executable, "-m", sandbox.__name__, tmp_path / "there", folder, tmp_path / "out"]
+        subprocess.run(words, cwd=REPOSITORY, check=True, timeout=60)
+
+    on_host(tmp_path / "missing")
+    assert not (tmp_path / "there").exists()
+    on_host(users)
+    made = sandbox.inside(tmp_path / "there", users) / "train.py"
+    made.write_text("of a start")
+    on_host(users)
+    assert made.read_text() == "of a start"
+
+
 WRITES = {
     "open": "open('large.pt', 'w').write('mine')",
     "append": "open('large.pt', 'a').write('mine')\nassert os.path.getsize('large.pt') > 1000",
