@@ -242,3 +242,12 @@ def test_a_share_of_the_parameters_is_not_compared(tmp_path):
     assert not script.steps[0].parameters
     assert script.configuration["library"] == "fsdp"
     assert replies[1].drift.parameters == {}
+
+
+@pytest.mark.costly
+def test_a_script_whose_driver_has_gone_ends(tmp_path):
+    with driver(tmp_path, ranks=1) as arm:
+        arm.start(sys.executable, "agent_cases.py", "plain")
+        assert isinstance(arm.receive()[0], StartedReply)
+        arm.supervisors.close()
+        assert arm.process.wait(timeout=60) != 0, arm.log

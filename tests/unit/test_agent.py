@@ -6,6 +6,7 @@ import ast
 import base64
 import gc
 import importlib
+import importlib.util
 import json
 import math
 import os
@@ -130,7 +131,7 @@ def test_a_process_that_has_no_torch_imports_nothing_that_reads_source_lines(tmp
     assert bare.stdout == begun.stdout != "", begun.stderr
 
 
-def test_a_module_that_is_missing_is_waited_for(tmp_path, monkeypatch):
+def test_a_module_that_is_missing_or_only_looked_for_is_waited_for(tmp_path, monkeypatch):
     seen = []
     with monkeypatch.context() as patch:
         patch.setattr(sys, "meta_path", list(sys.meta_path))
@@ -140,6 +141,7 @@ def test_a_module_that_is_missing_is_waited_for(tmp_path, monkeypatch):
             importlib.import_module("comes_later")
         (tmp_path / "comes_later.py").write_text("")
         patch.syspath_prepend(tmp_path)
+        assert importlib.util.find_spec("comes_later"), "as libraries ask whether torch is there"
         importlib.import_module("comes_later")
     assert seen == ["json", True]
 

@@ -72,33 +72,37 @@ class Finder:
 
     def __init__(self, waiting: dict[str, Callable[[], None]]) -> None:
         self._waiting = waiting
+        self._asked: set[str] = set()
+        """Modules that the others are being asked for: another finder like this may ask back."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """As the import system calls it."""
-        if name not in self._waiting:
+        """As the import system calls it, and ``importlib.util.find_spec``, after which nothing is imported."""
+        if name not in self._waiting or name in self._asked:
             return None
-        then = self._waiting.pop(name)  # another one like this may ask back
-        for finder in [one for one in sys.meta_path if one is not self]:
-            find = getattr(finder, "find_spec", None)
-            spec = find(name, path, target) if find is not None else None
-            if spec is not None:
-                follow(spec, then)
-                if not self._waiting:
-                    sys.meta_path.remove(self)
-                return spec
-        self._waiting[name] = then
+        self._asked.add(name)
+        try:
+            for finder in [one for one in sys.meta_path if one is not self]:
+                find = getattr(finder, "find_spec", None)
+                spec = find(name, path, target) if find is not None else None
+                if spec is not None:
+                    self._follow(spec, name)
+                    return spec
+        finally:
+            self._asked.discard(name)
         return None  # it is not there: a script may try again, with another path
 
+    def _follow(self, spec: Any, name: str) -> None:
+        """Have the function called after a spec's module was run."""
+        run = getattr(spec.loader, "exec_module", None)
+        if run is None:
+            return
 
-def follow(spec: Any, then: Callable[[], None]) -> None:
-    """Have a function called after a spec's module was run."""
-    loader = spec.loader
-    run = getattr(loader, "exec_module", None)
-    if run is None:
-        return
+        def exec_module(module: Any) -> None:
+            run(module)
+            then = self._waiting.pop(name, None)
+            if then is not None:
+                guarded(then)
+            if not self._waiting and self in sys.meta_path:
+                sys.meta_path.remove(self)
 
-    def exec_module(module: Any) -> None:
-        run(module)
-        guarded(then)
-
-    loader.exec_module = exec_module
+        spec.loader.exec_module = exec_module
