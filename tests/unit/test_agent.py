@@ -116,6 +116,35 @@ def test_the_users_own_sitecustomize_runs_and_so_does_the_script(tmp_path, varia
 
 
 @pytest.mark.process
+def test_sockets_meet_where_the_start_serves_and_others_are_reached_where_they_are(tmp_path):
+    """Horovod's own servers are left alone, whose clients are not Python's."""
+    code = f"""if True:
+    import socket
+    from ringside_agent import meeting, settings
+    serve, here = socket.create_server, "127.0.0.1"
+    others = serve((here, 0))
+    asked = others.getsockname()[1]
+    with serve((here, 0)) as one, serve((here, 0)) as two:
+        free, horovods = one.getsockname()[1], two.getsockname()[1]
+    own = settings.Settings(driver="", key_file={str(tmp_path / "key")!r}, arm="a", launch=0, ports={{asked: free, horovods: 1}})
+    places = meeting.Meeting(own)
+    places.watch_sockets()
+    reached = lambda: socket.create_connection((here, asked)).getpeername()[1]
+    print(reached() == asked)
+    served = serve((here, asked))
+    print(served.getsockname()[1] == reached() == free)
+    started = {{"__name__": "horovod.runner.util.network", "serve": serve}}
+    exec("def start(port): return serve(('', port))", started)
+    print(started["start"](horovods).getsockname()[1] == horovods)
+    chosen = serve((here, 0)).getsockname()[1]
+    places.note(meeting.UNMAPPED, chosen)  # by whoever serves there next
+    print(places.asked() == {{"ports": [asked], "unmapped": [], "store_files": []}})
+    """
+    done = run(code, path=[AGENT])
+    assert done.stdout.splitlines() == ["True"] * 4, done.stdout + done.stderr
+
+
+@pytest.mark.process
 def test_where_it_is_not_asked_for_nothing_of_it_is_imported(tmp_path):
     code = "import sys; print([name for name in sys.modules if 'ringside' in name], len(sys.meta_path))"
     bare, off = run(code, path=[tmp_path]), run(code, path=[AGENT])
