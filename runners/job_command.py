@@ -103,12 +103,14 @@ class _Placed:
 def _place(given: Path, engine: Engine, *, nodes: int | None, settings: Sequence[str]) -> _Placed:
     from measurement.plans.plan_file import read_content, world_size_at
     from runners.hosts.batch_jobs import JOB_IDS, KUBERNETES
-    from runners.hosts.placement import has_commands, hosts_of_commands, planned_hosts
+    from runners.hosts.placement import has_commands, hosts_of_commands, planned_hosts, ranks_by_flags
     from runners.planning.plan_reading import find_plan, read_plan
 
     content = read_content(find_plan(given), overrides=settings)
     are_scripts = has_commands(content)
-    is_sized = are_scripts or "world_size" in content or bool(content.get("points"))
+    is_sized = "world_size" in content or bool(content.get("points")) or ranks_by_flags(content) is not None
+    if are_scripts and not is_sized:
+        raise PlanError("no command says by its flags how many ranks it starts, and a job must; give --set world_size=8, or such")
     if nodes is None and content.get("hosts") in [*JOB_IDS]:
         raise PlanError(f"hosts: {content['hosts']} does not say how many nodes; give --nodes 2, or such")
     if nodes and not is_sized:

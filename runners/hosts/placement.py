@@ -181,12 +181,17 @@ def with_world_size(content: Mapping[str, Any], *, hosts: Sequence[HostSlots]) -
     Raises:
         PlanError: a command cannot be read, or another number is given.
     """
-    counts = [ranks_of(_read(name, arm), hosts=len(hosts) or 1) for name, arm in _commands(content).items()]
-    most = max((count for count in counts if count), default=None)
+    most = ranks_by_flags(content, hosts=len(hosts) or 1)
     given = content.get("world_size", most or 1)
     if most and given != most:
         raise PlanError(f"world_size {quoted(given)} is not what the commands start, which is {most}; leave it out")
     return {**content, "world_size": given}
+
+
+def ranks_by_flags(content: Mapping[str, Any], *, hosts: int = 1) -> int | None:
+    """Return how many ranks the largest command of a plan starts, as its launchers' flags say; None where none says."""
+    counts = (ranks_of(_read(name, arm), hosts=hosts) for name, arm in _commands(content).items())
+    return max((count for count in counts if count), default=None)
 
 
 def _commands(content: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

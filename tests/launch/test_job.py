@@ -157,6 +157,16 @@ def test_what_makes_no_job_is_told(arguments, told):
     assert told in done.stderr and "Traceback" not in done.stderr
 
 
+def test_a_job_of_commands_must_know_their_ranks(tmp_path):
+    plan = tmp_path / "plan.yaml"
+    plan.write_text(
+        yaml.safe_dump({"name": "n", "baseline": "a", "arms": {"a": {"command": "bash run.sh", "directory": str(tmp_path)}}})
+    )
+    refused = ringside_here("job", plan, "--for", "slurm")
+    assert refused.returncode == 2 and "no command says by its flags how many ranks it starts" in refused.stderr
+    assert "#SBATCH --ntasks-per-node=4" in job("slurm", plan, "--set", "world_size=4")
+
+
 def test_points_are_sized_by_the_largest(tmp_path):
     points = {"two": {"world_size": 2}, "eight": {"world_size": 8}, "four": {"world_size": 4}}
     assert "#SBATCH --ntasks-per-node=4" in job("slurm", write_plan(tmp_path, points=points), "--nodes", "2")
