@@ -23,6 +23,7 @@ SCRIPTS = REPOSITORY / "tests" / "outside" / "scripts"
 HOROVODRUN = "horovodrun --gloo -np 2 -H localhost:2 python either.py --by horovod"
 TORCHRUN = "torchrun --nproc-per-node 2 either.py --by ddp"
 ALONE = "python either.py"
+NAMES = ("--name-a", "a", "--name-b", "b")
 SHORT = ("--set", "measurement.block_steps=4", "--set", "measurement.control=false")
 LONGEST_S = 600
 """For a comparison on a machine that others use."""
@@ -131,7 +132,7 @@ def test_a_changed_script_or_another_command_is_not_mixed_in(tmp_path):
     script = tmp_path / "either.py"
     telling = 'import os\n\nprint(len(os.environ["RINGSIDE_PADDING"]), "bytes of padding", flush=True)\n'
     script.write_text(telling + (SCRIPTS / "either.py").read_text())
-    typed, out = (ALONE, f"{ALONE} --seed 2", "--launches", "2", "--steps", "4"), tmp_path / "out"
+    typed, out = (ALONE, f"{ALONE} --seed 2", *NAMES, "--launches", "2", "--steps", "4"), tmp_path / "out"
     with no_process_stays():
         short = [*SHORT, "--set", "measurement.start_timeout_s=120", "-o", "out"]
         command = [sys.executable, "-m", "runners.cli", "ab", *typed, *short]
@@ -145,9 +146,7 @@ def test_a_changed_script_or_another_command_is_not_mixed_in(tmp_path):
                 process.kill()
     assert process.returncode == 130, told
     assert "one launch cannot tell" in shown and "parity gate" not in (out / "report.md").read_text()
-    again = (
-        "ringside ab 'python either.py' 'python either.py --seed 2' -o out --launches 2 --steps 4 --set measurement.block_steps=4"
-    )
+    again = f"ringside ab 'python either.py' 'python either.py --seed 2' -o out {shlex.join(NAMES)} --launches 2 --steps 4 --set "
     assert f"ringside: interrupted; go on with: {again}" in told and "--loss-margin" not in told
     ab(*typed, "--set", "measurement.block_s=1", out=out, cwd=tmp_path, code=2)
     script.write_text(script.read_text() + "# changed\n")
@@ -207,7 +206,7 @@ def test_ranks_whose_epochs_have_unlike_numbers_of_steps_are_told_so(tmp_path):
 
 @pytest.mark.costly
 def test_where_the_trial_fails_no_launch_is_spent_and_nothing_is_said_of_what_was_not_measured(tmp_path):
-    ran = ab(f"{ALONE} --crash-at 3", ALONE, "--launches", "2", "--steps", "4", out=tmp_path / "out", code=1)
+    ran = ab(f"{ALONE} --crash-at 3", ALONE, *NAMES, "--launches", "2", "--steps", "4", out=tmp_path / "out", code=1)
     said = ran.done.stderr + ran.done.stdout
     assert "trial: a failed: rank 0: ValueError: the disk of the user is full" in said
     assert "starting 2 arms" not in said and "no further launches: nothing is left to compare" in said
@@ -218,7 +217,7 @@ def test_where_the_trial_fails_no_launch_is_spent_and_nothing_is_said_of_what_wa
 @pytest.mark.costly
 def test_batches_that_are_not_sure_are_told(tmp_path):
     cases = f"{sys.executable} {SCRIPTS / 'agent_cases.py'}"
-    once = ("--launches", "1", "--steps", "4")
+    once = (*NAMES, "--launches", "1", "--steps", "4")
     ran = ab(f"{cases} lbfgs", f"{cases} one_of_two", *once, out=tmp_path / "out", cwd=tmp_path)
     assert {record.sample_unit for record in ran.records.values()} == {"iterations"}
     for start in ("Samples of b could not be counted: iterations per second are compared", "b: 10 batches are drawn for 5"):
