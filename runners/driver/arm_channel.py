@@ -118,6 +118,7 @@ class ArmChannel:
         A rank that ends by itself takes its launcher with it, sooner or later: neither is a death.
         """
         raise_if(self._diagnosis.of_others())
+        raise_if(self._diagnosis.of_lost_agent())
         if heard and time.monotonic() - self._heard_s > UNLIKE_S:
             raise_if(self._diagnosis.of_unlike_epochs(sorted(missing.values())))
         if any(isinstance(reply, EndedReply) for reply in heard.values()):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import math
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from measurement.agent.ringside_agent.users_lines import Place, place_in
@@ -18,11 +20,17 @@ from runners.hosts.placement import Placement
 from runners.processes.sandbox import Sandbox
 from runners.processes.supervisor_server import SupervisorServer
 from runners.protocol.messages import ErrorReply, Reply, mentions_lost_peer
-from runners.scripts.arrival import first_traceback, hint_of, look_at, why_others, why_silent
+from runners.scripts.arrival import hint_of, look_at, path_setter, why_never, why_others, why_silent
+from runners.scripts.launchers_log import own_lines, scripts_exception
+from runners.scripts.other_pythons import lacking_module
 
 SETTLE_S = 1.0
 """How long the driver waits, after a rank or launcher has ended, for the others to say what they saw."""
 TRACE_S = 0.3
+LOOK_S = 5.0
+"""How often a script's processes are looked at, until its ranks come."""
+LOOKS = 3
+"""So many that show the same are no chance."""
 CRASH = "Fatal Python error"
 MOST_LOG_CHARACTERS = 1 << 20
 
@@ -59,6 +67,10 @@ class Diagnosis:
     epoch_steps: Sequence[Any] = ()
     """By rank of a script, how many steps its loader gives an epoch; None: not known."""
 
+    def __post_init__(self) -> None:
+        self._next_look_s, self._lost_looks = 0.0, 0
+        self._never: str | None = None
+
     @property
     def world_size(self) -> int | None:
         """How many ranks there are. Those of a script say so themselves, and the first to connect counts; None: none has."""
@@ -81,6 +93,19 @@ class Diagnosis:
         connected = [one for one in self.supervisors.of(self.arm, self.launch).values() if not one.is_gone]
         why = why_others(connected, self.supervisors.refused(self.arm, self.launch))
         return self.failed(why) if why else None
+
+    def of_lost_agent(self) -> ArmFailed | None:
+        """Name what keeps a script's ranks from ever reporting, once its processes have shown it for a while. Does not wait."""
+        if not self.may_end or self.has_reported or self.supervisors.of(self.arm, self.launch):
+            return None
+        if time.monotonic() < self._next_look_s:
+            return None
+        self._next_look_s = time.monotonic() + LOOK_S
+        command = self.processes.commands[0]
+        setter = path_setter(command.argv, command.folder or Path())
+        self._never = why_never(look_at(self.run_id, self.processes.pids), setter)
+        self._lost_looks = self._lost_looks + 1 if self._never else 0
+        return self.failed(self._never) if self._never and self._lost_looks == LOOKS else None
 
     def of_unlike_epochs(self, silent: Sequence[int]) -> ArmFailed | None:
         """Name ranks that do not come to the step at which the others wait, since their epochs have other numbers of steps."""
@@ -111,8 +136,7 @@ class Diagnosis:
                 return self._died(silent)
         raised = self.of_errors(errors)
         if raised is None and self.processes.has_ended():
-            suspects = "".join(f"; {suspect}" for suspect in self._suspects())
-            return self.failed(f"the ranks did not report; {self.processes.fate()}{suspects}", excerpt=self._launchers_words())
+            return self._unreported()
         return raised
 
     def of_lost_launcher(self) -> ArmFailed | None:
@@ -150,7 +174,7 @@ class Diagnosis:
         Stack traces of ranks that do not answer go to their logs first.
         """
         if self.may_end and self.world_size is None and not self.has_reported:
-            why = why_silent(look_at(self.run_id, self.processes.pids))
+            why = self._never or why_silent(look_at(self.run_id, self.processes.pids))
             failed = self.failed(f"no rank reported within {timeout_s:g} s: {why}", excerpt=self.processes.last_words([]))
             failed.status = "timeout"
             return failed
@@ -185,18 +209,27 @@ class Diagnosis:
         excerpt = place.excerpt() if place else [] if lost else self.processes.last_words(first)
         return self._outcome(message, ranks=lost or first, tails=tails, excerpt=excerpt)
 
-    def _launchers_words(self) -> list[str]:
-        """What the launchers' log says of why no rank reported: a script's own exception, behind which launchers print much."""
-        with contextlib.suppress(OSError), self.processes.launchers_log.open(encoding="utf-8", errors="replace") as file:
-            if self.may_end and (found := first_traceback(file.read(MOST_LOG_CHARACTERS))):
-                return [cut(line) for line in found[-LAST_WORDS:]]
-        return self.processes.last_words([])
+    def _unreported(self) -> ArmFailed:
+        """Name the end of launchers whose ranks have told nothing: for a script, by its own exception or last words."""
+        said, words = "the ranks did not report", self.processes.last_words([])
+        if self.may_end:
+            with contextlib.suppress(OSError), self.processes.launchers_log.open(encoding="utf-8", errors="replace") as file:
+                log = file.read(MOST_LOG_CHARACTERS)
+                words = own_lines(log) or words
+                if raised := scripts_exception(log):
+                    said, words = cut(raised.message), list(raised.excerpt)
+        message = "; ".join([said, self.processes.fate(), *self._suspects()])
+        return self.failed(message, excerpt=[cut(line) for line in words[-LAST_WORDS:]])
 
     def _suspects(self) -> list[str]:
         if self.may_end:
-            hint = hint_of("\n".join(self.processes.log_tails([]).values()))
+            log, command = "\n".join(self.processes.log_tails([]).values()), self.processes.commands[0]
+            hint = lacking_module(log, command.argv, (command.inherited or {}).get("PATH", os.defpath)) or hint_of(log)
             if hint is None and not self.has_reported and set(self.processes.codes) == {0}:
-                hint = "it ended without a step that the agent saw; does it train, by torch.optim, and is its Python the right one?"
+                hint = (
+                    self._never
+                    or "it ended without a step that the agent saw; does it train, by torch.optim, and is its Python the right one?"
+                )
             return [hint] if hint else []
         return [f"their environment has {one.setting}, which {one.variable.does}" for one in self.variables]
 

@@ -56,6 +56,7 @@ BY_ARM: dict[Flag, str] = {
     for arm in ("a", "b")
 }
 OF_BOTH = (
+    _arm("python", help="A Python of another environment, such as /envs/old/bin/python, for both arms."),
     _arm("samples_per_step"),
     _arm("iteration_ends"),
     _arm("untimed"),

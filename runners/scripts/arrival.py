@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,22 +13,20 @@ import psutil
 
 from measurement.agent.ringside_agent.settings import VARIABLE as AGENT
 from runners.launchers.command_lines import PYTHON_NAME
+from runners.launchers.users_command import AGENT_FOLDER, PYTHONPATH
 from runners.processes.run_processes import run_processes_left
 from runners.processes.supervised_arm import SupervisedRank
 
 LIBRARIES = ("libtorch", "libtorch_cpu", "libtorch_python")
+FRAMEWORKS = {"libtensorflow": "TensorFlow", "/jaxlib/": "JAX", "libmxnet": "MXNet"}
+"""What is mapped in a process that has loaded them."""
+MAX_SCRIPT_BYTES = 1 << 20
 LAUNCHER_FILES = ("torchrun", "torch.distributed.run", "horovodrun", "mpirun", "run_processes", "multiprocessing")
-LAUNCHERS_PREFIX = re.compile(r"(\[[\d,]+\](<std(out|err)>:| ?)|\d+: )?")
-"""What horovodrun, mpirun --tag-output and srun --label put before each line."""
 HINTS = (
     (
         re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE),
         "a program of it that is not Python's serves at a fixed port, which one process can have: end who has it, or set "
         "measurement.mode: sequential where it is another arm",
-    ),
-    (
-        re.compile(r"No module named '?(torch|horovod)"),
-        "the Python that the command finds has no {0}: activate the right environment, or name its Python (--python-a, --python-b)",
     ),
     (re.compile(r"not enough slots available"), "as Open MPI says: give it more slots (-H localhost:4), or --oversubscribe"),
     (
@@ -50,6 +49,10 @@ class SeenPython:
     """Whether its environment has the agent's variable."""
     has_torch: bool
     """Whether torch is loaded."""
+    path: str | None = None
+    """Its PYTHONPATH, where the agent is not in it."""
+    framework: str | None = None
+    """Another one that is loaded, such as TensorFlow."""
 
 
 def look_at(run_id: str, launchers: Sequence[int]) -> list[SeenPython]:
@@ -64,9 +67,43 @@ def look_at(run_id: str, launchers: Sequence[int]) -> list[SeenPython]:
             words = process.cmdline()
             if words and PYTHON_NAME.fullmatch(Path(words[0]).name) and not any(one in " ".join(words) for one in LAUNCHER_FILES):
                 maps = Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8", errors="replace")
-                has_torch = any(library in maps for library in LIBRARIES)
-                seen.append(SeenPython(has_agent=AGENT in process.environ(), has_torch=has_torch))
+                environment = process.environ()
+                path = environment.get(PYTHONPATH, "")
+                seen.append(
+                    SeenPython(
+                        has_agent=AGENT in environment,
+                        has_torch=any(library in maps for library in LIBRARIES),
+                        path=None if str(AGENT_FOLDER) in path.split(os.pathsep) else path,
+                        framework=next((name for library, name in FRAMEWORKS.items() if library in maps), None),
+                    )
+                )
     return seen
+
+
+def path_setter(words: Sequence[str], folder: Path) -> str:
+    """Return which file of a command names PYTHONPATH, as a message begins with it."""
+    for word in (*words, *(["Makefile"] if Path(words[0]).name == "make" else [])):
+        with contextlib.suppress(OSError, ValueError):
+            path = folder / word
+            if path.suffix != ".py" and path.stat().st_size < MAX_SCRIPT_BYTES and PYTHONPATH.encode() in path.read_bytes():
+                return word
+    return "something that the command starts"
+
+
+def why_never(seen: Sequence[SeenPython], setter: str = "it") -> str | None:
+    """Say why no rank will ever report, as far as that is sure: a path without the agent, or another framework. Pure.
+
+    ``setter``: see ``path_setter``.
+    """
+    with_torch = [one for one in seen if one.has_torch]
+    if with_torch and all(one.has_agent and one.path is not None for one in with_torch):
+        own = with_torch[0].path
+        done, remedy = ("replaces", f"write PYTHONPATH={own}:$PYTHONPATH") if own else ("unsets", "leave that out")
+        return f"{setter} {done} PYTHONPATH, by which Ringside's agent arrives; {remedy}"
+    framework = next((one.framework for one in seen if one.framework), None)
+    if framework and not with_torch:
+        return f"it trains by {framework}, and Ringside times scripts of PyTorch"
+    return None
 
 
 def why_silent(seen: Sequence[SeenPython]) -> str:
@@ -76,6 +113,8 @@ def why_silent(seen: Sequence[SeenPython]) -> str:
             f"the environment does not reach its ranks, which have no {AGENT}; hand PYTHONPATH, {AGENT} and RINGSIDE_RUN on: "
             "mpirun -x NAME, srun --export=ALL, ssh host env NAME=VALUE, docker run -e NAME; no env -i"
         )
+    if why := why_never(seen):
+        return why
     if seen and not any(one.has_torch for one in seen):
         return "its processes do not import torch; is it the right script, and the right python?"
     if seen:
@@ -102,25 +141,10 @@ def why_others(connected: Sequence[SupervisedRank], refused: Sequence[Supervised
     )
 
 
-def first_traceback(log: str) -> list[str]:
-    """Return the first Python traceback of a launcher's log, without what launchers put before each line; none: nothing. Pure."""
-    lines = [LAUNCHERS_PREFIX.match(line) for line in log.splitlines()]
-    split = [(found[0], found.string[found.end() :]) for found in lines if found]
-    begin = next((number for number, (_, line) in enumerate(split) if line.startswith("Traceback (most recent")), None)
-    if begin is None:
-        return []
-    prefix, found = split[begin][0], []
-    for line in (line for before, line in split[begin + 1 :] if before == prefix):
-        found.append(line)
-        if not line.startswith(" "):
-            break
-    return found
-
-
 def hint_of(log: str) -> str | None:
     """Return what to do about what a launcher's log holds, if that is known. Pure."""
     for pattern, remedy in HINTS:
         found = pattern.search(log)
         if found:
-            return remedy.format(*found.groups())
+            return remedy
     return None

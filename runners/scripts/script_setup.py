@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from backends.base import WHILE_STOPPED
 from backends.single import OfScript
-from measurement.conditions.disturbing_variables import KEEP_FREED_MEMORY
+from measurement.conditions.disturbing_variables import KEEP_FREED_MEMORY, refusal
 from measurement.environment import DISTURBING, PER_RANK, SECRET, STEERING
 from measurement.errors import PlanError, UnavailableError, about
 from measurement.plans.plan import Arm, Plan
@@ -21,6 +22,7 @@ from runners.planning.arms import require_driven, require_no_secrets
 from runners.planning.command_place import CommandPlace, activated, require_program, resolve_place
 from runners.planning.launched_arms import LaunchedArm
 from runners.planning.meeting_ports import DEFAULTS, named_ports
+from runners.scripts.frameworks import require_torch
 
 MASTER_PORT = "MASTER_PORT"
 MEETING = ("MASTER_ADDR", MASTER_PORT)
@@ -28,6 +30,8 @@ BESIDE_PYTHON = (TORCHRUN, HOROVODRUN, PYTHON)
 """Programs that an environment must have itself: another environment's would run the script there."""
 SOURCES = (".py", ".sh", ".yaml", ".yml", ".toml", ".json", ".cfg")
 MOST_SOURCE_BYTES = 1 << 20
+HOROVODS_FLAGS = {"autotune": "HOROVOD_AUTOTUNE", "timeline-filename": "HOROVOD_TIMELINE"}
+"""Flags of horovodrun, and the variables that they set."""
 FOLDER_FLAGS = ("wdir", "wd", "D", "chdir")
 
 
@@ -61,6 +65,9 @@ def _resolved(name: str, arm: Arm, plan: Plan) -> LaunchedArm:
         launcher = UsersCommand(line=line, inherited=_inherited(place, line), seed_flag=plan.scripts.seed_flag)
         if not launcher.is_in_container:
             _require_programs(launcher, place, python=arm.python)
+        if place.file and place.commit is None:
+            require_torch(place.typed_in / place.file, place.file)
+        _require_undisturbed(line, {**launcher.inherited, **plan.environment, **arm.environment})
         freed = KEEP_FREED_MEMORY if plan.freed_memory == "keep" else {}
         threads = {} if plan.threads is None else {"OMP_NUM_THREADS": str(plan.threads)}
         sources, own_port = _sources(name, place, line), launcher.inherited.get(MASTER_PORT, "")
@@ -81,6 +88,15 @@ def _resolved(name: str, arm: Arm, plan: Plan) -> LaunchedArm:
             named_ports={*DEFAULTS, *named_ports([" ".join(line.words), str(plan.environment), str(arm.environment), *texts])},
             may_end=True,
         )
+
+
+def _require_undisturbed(line: CommandLine, environment: Mapping[str, str]) -> None:
+    """Refuse what has Horovod tune or write a timeline while steps are timed: by flags of horovodrun, or in its environment."""
+    if horovodrun := line.find(HOROVODRUN):
+        given = dict(word.split("=", 1) for word in line.words[: horovodrun.named] if "=" in word)
+        flags = {HOROVODS_FLAGS[name]: value or "1" for name, (_, value) in horovodrun.flags.items() if name in HOROVODS_FLAGS}
+        if why := refusal({**environment, **given, **flags}, ["horovod"]):
+            raise PlanError(f"horovodrun with {why}")
 
 
 def _sources(name: str, place: CommandPlace, line: CommandLine) -> dict[str, Path]:
@@ -105,7 +121,7 @@ def _inherited(place: CommandPlace, line: CommandLine) -> dict[str, str]:
 
 def _require_programs(launcher: UsersCommand, place: CommandPlace, *, python: str | None) -> None:
     """Refuse programs and files that are not there, before anything starts. ``python``: the arm's own, as the plan names it."""
-    remedy = "activate its environment, or give its python (--python-a, --python-b)"
+    remedy = "activate its environment, or give its python (--python-a, --python-b, or --python for both)"
     for word in launcher.line.programs:
         found = require_program(word, path=launcher.inherited["PATH"], folder=place.typed_in, remedy=remedy)
         if place.python and word in BESIDE_PYTHON and found.parent != Path(place.python).parent:

@@ -28,7 +28,9 @@ from runners.planning.meeting_ports import SPARE, named_ports
 from runners.planning.plan_reading import read_plan
 from runners.processes.supervised_arm import SupervisedRank
 from runners.scripts.arm_names import names_for
-from runners.scripts.arrival import SeenPython, first_traceback, hint_of, look_at, why_others, why_silent
+from runners.scripts.arrival import SeenPython, hint_of, look_at, path_setter, why_never, why_others, why_silent
+from runners.scripts.launchers_log import first_traceback, own_lines, scripts_exception
+from runners.scripts.other_pythons import lacking_module
 from runners.scripts.script_setup import resolve_scripts
 from tests.conftest import BIN, needs_horovod, ringside_here
 
@@ -424,10 +426,36 @@ def python(**changes):
         ([python(has_torch=False)], "do not import torch"),
         ([python()], "no step of a torch.optim optimizer came"),
         ([], "no Python of it was seen"),
+        ([python(path="src")], "it replaces PYTHONPATH, by which Ringside's agent arrives; write PYTHONPATH=src:$PYTHONPATH"),
+        ([python(path="")], "it unsets PYTHONPATH"),
+        ([python(has_torch=False, framework="JAX")], "it trains by JAX, and Ringside times scripts of PyTorch"),
     ],
 )
 def test_why_no_rank_reports_is_told_by_its_processes(seen, message):
     assert message in why_silent(seen)
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        [],
+        [python()],
+        [python(path="src", has_torch=False)],  # a helper
+        [python(path="src"), python()],
+        [python(framework="TensorFlow")],  # its TensorBoard
+        [python(framework="TensorFlow", has_torch=False), python()],
+    ],
+)
+def test_nothing_is_refused_that_may_still_report(seen):
+    assert why_never(seen) is None
+
+
+def test_the_file_that_sets_the_path_is_named(tmp_path):
+    (tmp_path / "run.sh").write_text("export PYTHONPATH=src\n")
+    (tmp_path / "Makefile").write_text("train:\n\tPYTHONPATH=src torchrun t.py\n")
+    assert path_setter(["bash", "run.sh"], tmp_path) == "run.sh"
+    assert path_setter(["make", "train"], tmp_path) == "Makefile"
+    assert path_setter(["torchrun", "t.py"], tmp_path) == "something that the command starts"
 
 
 @pytest.mark.process
@@ -437,7 +465,8 @@ def test_processes_of_a_run_are_looked_at(no_processes_left):
         process.stdout.readline()
         (seen,) = look_at("look", [])
         process.communicate("", timeout=20)
-    assert (seen.has_agent, seen.has_torch) == (True, False)
+    assert (seen.has_agent, seen.has_torch, seen.framework) == (True, False, None)
+    assert (seen.path is None) == (str(AGENT_FOLDER) in os.environ.get("PYTHONPATH", ""))
 
 
 def test_ranks_that_count_otherwise_are_told():
@@ -451,7 +480,6 @@ def test_ranks_that_count_otherwise_are_told():
 
 def test_what_a_launcher_says_has_a_remedy():
     assert "measurement.mode: sequential" in hint_of("... EADDRINUSE: address already in use")
-    assert "has no torch" in hint_of("ModuleNotFoundError: No module named 'torch'")
     said = "prterun was unable to find the specified executable file, and therefore did\nnot...\n   Node: a\n   Executable: {}\n---"
     assert "--binding-args '--bind-to none --map-by slot'" in hint_of(said.format("none"))
     assert hint_of(said.format("nonesuch")) is None
@@ -478,6 +506,131 @@ RuntimeError: Horovod detected that one or more processes exited with non-zero s
         first_traceback(log.replace("[0]<stderr>:", "").replace("[1]<stderr>:", "[1,1]<stderr>:"))[-1] == "ValueError: no such flag"
     )
     assert first_traceback("all is well") == []
+
+
+BROKEN = """Traceback (most recent call last):
+  File "{file}", line 2, in worker
+    raise ValueError("broken")
+ValueError: broken
+"""
+LAUNCHERS = """W1129 14:07:26.2 28609 torch/distributed/run.py:982] Setting OMP_NUM_THREADS
+{}
+E1129 14:07:40.4 28609 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1)
+Traceback (most recent call last):
+  File "/envs/a/bin/torchrun", line 10, in <module>
+    sys.exit(main())
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError: 
+============================================================
+  traceback : Traceback (most recent call last):
+"""  # noqa: W291
+SPAWNED = """Traceback (most recent call last):
+  File "/envs/a/lib/python3.11/site-packages/torch/multiprocessing/spawn.py", line 220, in join
+    raise ProcessRaisedException(msg, error_index, failed_process.pid)
+torch.multiprocessing.spawn.ProcessRaisedException: 
+
+-- Process 1 terminated with the following error:
+"""  # noqa: W291
+CAUSE = 'Traceback (most recent call last):\n  File "x.py", line 9\n    1/0\nZeroDivisionError: division by zero\n\n'
+
+
+def shown(log):
+    return LAUNCHERS.format("".join(f"[rank0]: {line}\n" if line else "\n" for line in log.splitlines()))
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        SPAWNED + BROKEN,
+        shown(BROKEN),
+        shown(f"{CAUSE}The above exception was the direct cause of the following exception:\n\n{BROKEN}"),
+        "".join(f"[1,0]<stderr>:{line.replace('raise', '[1,0]<stderr>:raise')}\n" for line in BROKEN.splitlines()),
+        f"Process Process-1:\n{BROKEN}Process Process-2:\n{BROKEN}",
+    ],
+    ids=["mp.spawn", "torchrun", "chained", "Open MPI", "Process"],
+)
+def test_the_scripts_own_exception_is_told_with_its_line(tmp_path, log):
+    script = tmp_path / "train.py"
+    script.write_text("def worker():\n    raise ValueError('broken')\n")
+    raised = scripts_exception(log.replace("{file}", str(script)))
+    assert raised.message == f"ValueError: broken, at {script}:2, in worker"
+    assert any(line.startswith("  >    2 |") for line in raised.excerpt)
+
+
+def test_of_a_script_that_raised_nothing_its_own_lines_are_told():
+    log = LAUNCHERS.format("usage: train.py [--bs BS]\ntrain.py: error: unrecognized arguments: --local-rank=0")
+    assert scripts_exception(log) is None
+    assert own_lines(log) == ["usage: train.py [--bs BS]", "train.py: error: unrecognized arguments: --local-rank=0"]
+
+
+def test_a_module_that_is_missing_is_looked_for_in_other_pythons_of_the_path(tmp_path):
+    for name, package in (("old", "x"), ("new", "its")):
+        folder = tmp_path / name
+        (folder / "lib" / "python3.9" / "site-packages" / package).mkdir(parents=True)
+        (folder / "bin").mkdir()
+        for program in ("python", "torchrun"):
+            (folder / "bin" / program).write_text(f"#!{folder}/bin/python\n")
+            (folder / "bin" / program).chmod(0o755)
+    old, new = (str(tmp_path / name / "bin" / "python") for name in ("old", "new"))
+    path = f"{tmp_path}/old/bin:{tmp_path}/new/bin"
+
+    def hint(command, module):
+        return lacking_module(f"ModuleNotFoundError: No module named '{module}.a'", shlex.split(command), path)
+
+    found = f"{old} ran it, which has no its; {new} has it: --python-a or --python-b {new}, or --python for both"
+    assert hint("torchrun --nproc-per-node 2 t.py", "its") == hint("env A=1 python t.py", "its") == found
+    assert hint("torchrun t.py", "nowhere").startswith(f"{old} ran it, which has no nowhere; activate the right environment")
+    assert hint("bash run.sh", "nowhere").startswith("the Python that it runs has no nowhere; activate")
+    assert lacking_module("all is well", ["python", "t.py"], path) is None
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"t.py": "import horovod.tensorflow as hvd\nimport tensorflow"}, "trains by TensorFlow (it imports horovod.tensorflow)"),
+        ({"t.py": "from horovod import mxnet"}, "trains by MXNet"),
+        (
+            {"t.py": "def main():\n    import jax.numpy\nimport lib.net", "lib/net.py": "import flax"},
+            "trains by JAX (it imports jax.numpy)",
+        ),
+        ({"t.py": "import tensorflow as tf\nfrom torch.utils.tensorboard import SummaryWriter"}, None),
+        (
+            {
+                "t.py": "import tensorflow\nfrom lib import net",
+                "lib/__init__.py": "",
+                "lib/net.py": "from .m import N",
+                "lib/m.py": "import torch",
+            },
+            None,
+        ),
+        ({"t.py": "import net"}, None),
+        ({"t.py": "import jax\n("}, None),
+    ],
+)
+def test_a_script_of_another_framework_is_refused_at_once(tmp_path, files, message):
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    plan = plan_of(tmp_path, a="torchrun t.py")
+    if message is None:
+        resolve_scripts(plan)
+        return
+    with pytest.raises(PlanError, match=re.escape(message)):
+        resolve_scripts(plan)
+
+
+@needs_horovod
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("horovodrun -np 2 --autotune python t.py", "horovodrun with HOROVOD_AUTOTUNE=1 changes fusion"),
+        ("horovodrun -np 2 --timeline-filename=x.json python t.py", "HOROVOD_TIMELINE=x.json has Horovod write"),
+        ("HOROVOD_TIMELINE=x.json horovodrun -np 2 python t.py", "HOROVOD_TIMELINE=x.json has Horovod write"),
+    ],
+)
+def test_what_disturbs_horovod_is_refused_in_a_command_too(tmp_path, command, message):
+    (tmp_path / "t.py").touch()
+    with pytest.raises(PlanError, match=re.escape(message)):
+        resolve_scripts(plan_of(tmp_path, a=command))
 
 
 def test_a_plan_of_commands_has_no_arms_to_leave_out(tmp_path):
