@@ -141,8 +141,6 @@ def words_of(name: str, given: Given, folder: Path) -> list[str]:
     arguments = [str(value) for flag, value in given.items() if flag.is_argument]
     words = ["ringside", name, *arguments, "-o", str(folder)]
     for flag, value in given.items():
-        if flag.default is ... and value == flag.model.model_fields[flag.field].get_default():
-            continue
         if value is True:
             words.append(flag.name)
         elif not flag.is_argument and flag.field != "output" and value != flag.parameter().default.default:

@@ -173,6 +173,8 @@ def test_what_goes_wrong_is_told_with_what_to_do(tmp_path):
         "spawns": {"command": "python agent_cases.py spawns"},
         "twice": {"command": f"sh -c '{ALONE} & exec {ALONE}'"},
         "unstarted": {"command": "env -i sh -c 'exit 3'"},
+        "unasked": {"command": f"{TORCHRUN} --nonesuch"},
+        "replaces": {"command": f"sh -c 'export PYTHONPATH=src; exec {TORCHRUN}'"},
     }
     arms = {name: {"directory": str(SCRIPTS), **arm} for name, arm in commands.items()}
     measurement = {"launches": 1, "rounds": 1, "block_steps": 4, "control": False, "start_timeout_s": 120}
@@ -194,6 +196,9 @@ def test_what_goes_wrong_is_told_with_what_to_do(tmp_path):
     assert messages["twice"].startswith("several processes of it take themselves for rank 0 of 1, and one of them would be timed")
     assert records["twice"].blocks == [], "no part of a job is timed"
     assert "the launcher ended with code 3" in messages["unstarted"]
+    assert "either.py: error: unrecognized arguments: --nonesuch" in records["unasked"].error.excerpt[-1]
+    assert messages["replaces"].endswith("replaces PYTHONPATH, by which Ringside's agent arrives; write PYTHONPATH=src:$PYTHONPATH")
+    assert records["replaces"].status == "failed", "no time to start runs out"
 
 
 @needs_horovod
