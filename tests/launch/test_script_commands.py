@@ -459,14 +459,17 @@ def test_the_file_that_sets_the_path_is_named(tmp_path):
 
 
 @pytest.mark.process
-def test_processes_of_a_run_are_looked_at(no_processes_left):
-    own = {**os.environ, "RINGSIDE_RUN": "look", "RINGSIDE_AGENT": "p"}
-    with subprocess.Popen([sys.executable, "-c", "print(flush=True); input()"], env=own, **PIPES) as process:
+def test_processes_of_a_run_are_looked_at(tmp_path, no_processes_left):
+    (tmp_path / "libtensorflow.so").write_text("x")
+    own = {**os.environ, "RINGSIDE_RUN": "look", "RINGSIDE_AGENT": "p", "PYTHONPATH": "src"}
+    waits = (
+        "import mmap; f = open('libtensorflow.so'); m = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ); print(flush=True); input()"
+    )
+    with subprocess.Popen([sys.executable, "-c", waits], env=own, cwd=tmp_path, **PIPES) as process:
         process.stdout.readline()
-        (seen,) = look_at("look", [])
+        seen = look_at("look", [])
         process.communicate("", timeout=20)
-    assert (seen.has_agent, seen.has_torch, seen.framework) == (True, False, None)
-    assert (seen.path is None) == (str(AGENT_FOLDER) in os.environ.get("PYTHONPATH", ""))
+    assert seen == [SeenPython(has_agent=True, has_torch=False, path="src", framework="TensorFlow")]
 
 
 def test_ranks_that_count_otherwise_are_told():
