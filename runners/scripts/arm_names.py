@@ -10,6 +10,8 @@ from runners.launchers.command_lines import CommandLine
 MAX_CHARACTERS = 32
 EITHER = ("a", "b")
 """Where the commands say nothing short."""
+OPTION = re.compile(r"(?:^|(?<=\s))-*([^\s=]+)(?:=(\S+)|\s+(?!-)([^\s=]+)(?=\s|$))?")
+"""A name with its value behind ``=``, or in the next word."""
 FILE = re.compile(r"[^-].*\.(py|sh)")
 
 
@@ -24,9 +26,7 @@ def names_for(first: CommandLine, second: CommandLine) -> tuple[str, str]:
     launchers = first.kind or "", second.kind or ""
     if _differ(launchers):
         return launchers
-    options = _options(first), _options(second)
-    labels = _label(options[0], options[1]), _label(options[1], options[0])
-    named = labels[0] or scripts[0], labels[1] or scripts[1]
+    named = _label(first, second) or scripts[0], _label(second, first) or scripts[1]
     return named if _differ(named) else EITHER
 
 
@@ -47,23 +47,11 @@ def _stem(line: CommandLine) -> str:
     return _plain(PurePath(file).stem)[:80]
 
 
-def _options(line: CommandLine) -> list[tuple[str, str]]:
-    """Names and values of all that it says: ``--bs 8``, ``--bs=8`` and ``bs=8`` are one, and other words are names."""
-    found, index, words = [], 0, line.words
-    while index < len(words):
-        name, _, value = words[index].lstrip("-").partition("=")
-        index += 1
-        if words[index - 1].startswith("-") and not value and index < len(words) and not words[index].startswith("-"):
-            value = words[index]
-            index += 1
-        found.append((name, value))
-    return found
-
-
-def _label(own: list[tuple[str, str]], other: list[tuple[str, str]]) -> str:
+def _label(own: CommandLine, other: CommandLine) -> str:
     """What only one of two commands says, as far as it is short."""
-    label = ""
-    for name, value in (one for one in own if one not in other):
+    label, known = "", OPTION.findall(" ".join(other.words))
+    for name, joined, next_word in (one for one in OPTION.findall(" ".join(own.words)) if one not in known):
+        value = joined or next_word
         short = PurePath(value).stem if "/" in value else value
         piece = _plain(name + ("" if short[:1].isdigit() or not short else "-") + short)
         if label and len(label) + len(piece) >= MAX_CHARACTERS:

@@ -39,14 +39,10 @@ def python_of(words: Sequence[str], path: str) -> Path | None:
     line = command_of(words)
     torchrun = line.find(TORCHRUN)
     at = line.python if line.python is not None else torchrun.named if torchrun else None
-    if at is None or line.words[at] not in line.programs:
+    found = None if at is None or line.words[at] not in line.programs else shutil.which(line.words[at], path=path)
+    if found is None:
         return None
-    found = shutil.which(line.words[at], path=path)
-    if found is None or PYTHON_NAME.fullmatch(Path(found).name):
-        return Path(found) if found else None
-    with open(found, "rb") as file:  # noqa: PTH123
-        first = file.readline(4096).decode(errors="replace").strip()
-    return Path(first[2:]) if first.startswith("#!/") and PYTHON_NAME.fullmatch(Path(first).name) else None
+    return Path(found) if PYTHON_NAME.fullmatch(Path(found).name) else Path(found).with_name("python")
 
 
 def _pythons(path: str) -> list[Path]:

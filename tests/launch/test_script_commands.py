@@ -589,24 +589,12 @@ def test_a_module_that_is_missing_is_looked_for_in_other_pythons_of_the_path(tmp
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"t.py": "import horovod.tensorflow as hvd\nimport tensorflow"}, "trains by TensorFlow (it imports horovod.tensorflow)"),
-        ({"t.py": "from horovod import mxnet"}, "trains by MXNet"),
-        (
-            {"t.py": "def main():\n    import jax.numpy\nimport lib.net", "lib/net.py": "import flax"},
-            "trains by JAX (it imports jax.numpy)",
-        ),
+        ({"t.py": "import horovod.tensorflow as hvd\nimport tensorflow"}, "'t.py' trains by TensorFlow"),
+        ({"t.py": "from horovod import mxnet"}, "'t.py' trains by MXNet"),
+        ({"t.py": "def main():\n    import jax.numpy"}, "'t.py' trains by JAX"),
         ({"t.py": "import tensorflow as tf\nfrom torch.utils.tensorboard import SummaryWriter"}, None),
-        (
-            {
-                "t.py": "import tensorflow\nfrom lib import net",
-                "lib/__init__.py": "",
-                "lib/net.py": "from .m import N",
-                "lib/m.py": "import torch",
-            },
-            None,
-        ),
+        ({"t.py": "import tensorflow\nfrom lib import net", "lib/net.py": "import torch"}, None),
         ({"t.py": "import net"}, None),
-        ({"t.py": "import jax\n("}, None),
     ],
 )
 def test_a_script_of_another_framework_is_refused_at_once(tmp_path, files, message):
