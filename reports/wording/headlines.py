@@ -11,7 +11,7 @@ from measurement.records.record import Manifest
 from reports.parts_schema import Against, Change
 from reports.schema import ArmSummary, Comparison, RatioSummary
 from reports.wording.comparison_sentences import case_counts, counts_words, in_order
-from reports.wording.formatting import about, apart, listed, percent, rate, size_text
+from reports.wording.formatting import LARGEST, about, apart, listed, percent, rate, size_text
 from reports.wording.reasons import brief_reason, verdict_word, withheld_words
 from reports.wording.training_sentences import training_clauses
 
@@ -129,8 +129,8 @@ def _alone(result: RatioSummary, names: Mapping[str, str], base: str, comparison
 
 
 def lies_between(result: RatioSummary) -> str:
-    """Where a ratio lies, such as ``between 1.7% slower and 3.0% faster``; empty without an interval."""
-    if result.ci_low is None or result.ci_high is None:
+    """Where a ratio lies, such as ``between 1.7% slower and 3.0% faster``; empty where the interval says nothing."""
+    if result.ci_low is None or result.ci_high is None or not 1 / LARGEST < result.ci_low < result.ci_high < LARGEST:
         return ""
     ends = [f"{about(bound)} {'slower' if bound < 1 else 'faster'}" for bound in (result.ci_low, result.ci_high)]
     return f"between {ends[0]} and {ends[1]}"

@@ -13,7 +13,7 @@ from reports.formats.html import HtmlReport, interval_axis
 from reports.schema import MachineFigures
 from reports.tables.machine_tables import machine_table
 from reports.wording.first_screen import MOST_CAUSE, first_screen
-from reports.wording.headlines import MOST_WORDS
+from reports.wording.headlines import MOST_WORDS, lies_between
 from tests.kit.changed import changed
 from tests.kit.results_factory import Truth, write_results
 from tests.unit.test_study import study_of, write_points
@@ -84,6 +84,14 @@ def test_the_answer_comes_first_and_the_marks_say_what_weakens_it(shown):
     assert shown["failed"][1].next_step == "Fix horovod-mpi and run again: it failed, see 'What failed?'"
     assert re.search("should decide horovod-(gloo|mpi)$", shown["undecided"][1].next_step)
     assert shown["decided"][1].next_step is None
+
+
+def test_a_headline_gives_no_interval_that_says_nothing(shown):
+    """Two launches may have one from a millionth to a million."""
+    comparison, _ = shown["decided"]
+    result = next(one for one in comparison.results if one.role == "candidate")
+    assert lies_between(changed(result, ci_low=1e-6, ci_high=1e6)) == ""
+    assert lies_between(changed(result, ci_low=0.983, ci_high=1.03)) == "between 1.7% slower and 3.0% faster"
 
 
 def test_all_intervals_lie_on_one_axis(shown):
