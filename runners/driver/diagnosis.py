@@ -211,19 +211,21 @@ class Diagnosis:
 
     def _unreported(self) -> ArmFailed:
         """Name the end of launchers whose ranks have told nothing: for a script, by its own exception or last words."""
-        said, words = "the ranks did not report", self.processes.last_words([])
-        if self.may_end:
-            with contextlib.suppress(OSError), self.processes.launchers_log.open(encoding="utf-8", errors="replace") as file:
-                log = file.read(MOST_LOG_CHARACTERS)
-                words = own_lines(log) or words
-                if raised := scripts_exception(log):
-                    said, words = cut(raised.message), list(raised.excerpt)
+        log = self._launchers_log() if self.may_end else ""
+        raised = scripts_exception(log)
+        said = cut(raised.message) if raised else "the ranks did not report"
+        words = (raised.excerpt if raised else own_lines(log)) or self.processes.last_words([])
         message = "; ".join([said, self.processes.fate(), *self._suspects()])
         return self.failed(message, excerpt=[cut(line) for line in words[-LAST_WORDS:]])
 
+    def _launchers_log(self) -> str:
+        with contextlib.suppress(OSError), self.processes.launchers_log.open(encoding="utf-8", errors="replace") as file:
+            return file.read(MOST_LOG_CHARACTERS)
+        return ""
+
     def _suspects(self) -> list[str]:
         if self.may_end:
-            log, command = "\n".join(self.processes.log_tails([]).values()), self.processes.commands[0]
+            log, command = "\n".join([self._launchers_log(), *self.processes.log_tails([]).values()]), self.processes.commands[0]
             hint = lacking_module(log, command.argv, (command.inherited or {}).get("PATH", os.defpath)) or hint_of(log)
             if hint is None and not self.has_reported and set(self.processes.codes) == {0}:
                 hint = (

@@ -48,12 +48,13 @@ class Scene:
         self.supervisors = SupervisorServer(address="127.0.0.1", key="k")
         self.ranks: dict[int, socket.socket] = {}
         self.variables: list[Disturbance] = []
+        self.is_script = False
         self.processes = ArmProcesses([], run_id="test-of-diagnosis", folder=folder, placement=self.placement)
 
     @property
     def diagnosis(self):
         place = {"supervisors": self.supervisors, "processes": self.processes, "placement": self.placement}
-        return Diagnosis(ARM, LAUNCH, **place, run_id="test-of-diagnosis", variables=self.variables)
+        return Diagnosis(ARM, LAUNCH, **place, run_id="test-of-diagnosis", variables=self.variables, may_end=self.is_script)
 
     def launch(self, *scripts):
         """Launchers of this machine; returns when those have ended that end by themselves."""
@@ -203,6 +204,17 @@ def test_a_launcher_that_ended_before_any_rank_reported_is_told_with_its_code_an
     assert failed.failure.message == "the ranks did not report; the launcher ended with code 3"
     assert failed.failure.log_tail == {LAUNCHER_LOG: "-----\nno such module\n[1] lib.so(+0x1)[0x7f]"}
     assert failed.failure.excerpt == ["no such module"]
+
+
+def test_what_a_script_raised_is_told_with_its_remedy_however_much_its_launcher_says_after_it(scene):
+    scene.is_script = True
+    raised = "Traceback (most recent call last):\\n  File \"t.py\", line 1\\nModuleNotFoundError: No module named 'its'\\n"
+    scene.launch(f"printf '%b' \"{raised}\"; seq 100; exit 3".replace('\\"t.py\\"', "t.py"))
+    wait_until(scene.diagnosis.looks_dead)
+    message = scene.diagnosis.of_death({}).failure.message
+    assert message.startswith(
+        "ModuleNotFoundError: No module named 'its'; the launcher ended with code 3; the Python that it runs has no its"
+    )
 
 
 def test_of_several_launchers_each_code_is_told_with_its_host(scene):
