@@ -146,7 +146,6 @@ def gate_reply(*, is_first: bool) -> str:
         sizes=dict.fromkeys(sketches, 180_000),
         samples="SAMPLES",
         gradient_scale=1.0,
-        calls={"forward": 3, "backward": 3, "optimizer.step": 3},
     )
     return messages.GateReply(report=report).model_dump_json()
 
