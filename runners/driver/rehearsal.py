@@ -149,7 +149,8 @@ def trace_arms(
     refused: Mapping[str, LaunchRecord],
 ) -> None:
     """Trace every arm of a plan but those ``refused``; what came of it is in ``folder``. Nothing is left running."""
-    short = plan.measurement.model_copy(update={**SHORT, "mode": "interleaved", "local_every": 0})
+    alone = {"mode": "sequential"}  # writing its timeline takes Horovod a core, on which other arms may be starting
+    short = plan.measurement.model_copy(update={**SHORT, **alone, "local_every": 0})
     telling = {"environment": plan.environment | {"HOROVOD_TIMELINE": "DYNAMIC"} | VARIABLES}
     small = plan.model_copy(update={"measurement": short, "training": None, **telling})
     shutil.rmtree(folder, ignore_errors=True)
