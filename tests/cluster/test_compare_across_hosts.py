@@ -38,8 +38,10 @@ def no_file_left(nothing_left):
 
 
 def spools():
-    """Without keys, which comparisons of other tests have meanwhile."""
-    return {path for path in Path(tempfile.gettempdir()).glob("ringside-*") if not path.name.startswith(PREFIX)}
+    """Without keys and rehearsals, which commands of other tests have meanwhile."""
+    return {
+        path for path in Path(tempfile.gettempdir()).glob("ringside-*") if not path.name.startswith((PREFIX, "ringside-rehearsal-"))
+    }
 
 
 def write_plan(folder, **changes):
