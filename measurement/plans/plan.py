@@ -14,7 +14,7 @@ import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from measurement.errors import quoted, unknown_name
-from measurement.plans.settings import Precision, Section, SpeedSettings, TrainingSettings
+from measurement.plans.settings import ArmRole, Precision, Section, SpeedSettings, TrainingSettings
 
 ARM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 MOST_RANKS, MOST_RANKS_HERE = 1 << 16, 1 << 10
@@ -27,8 +27,6 @@ EVENTS = "tensorboard"
 """The report that is written while arms run."""
 FLOOR = "floor"
 """The name of the no-op backend's arm, which exchanges nothing."""
-ArmRole = Literal["baseline", "control", "candidate", "floor"]
-"""What an arm is for."""
 USUAL_LAUNCHES = 8
 """Launches that are expected of a budget of minutes before any is measured."""
 FIXED_LENGTH = ("launches", "seconds_per_launch", "steps_per_launch", "rounds")

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from pydantic import Field, PrivateAttr
 
-from measurement.plans.settings import EpochRecord
+from measurement.plans.settings import ArmRole, EpochRecord
 from measurement.records.host_use import HostUse
 from measurement.records.record_types import BlockSteps, Phases, Written
 from measurement.records.script_report import ScriptReport
@@ -359,7 +359,7 @@ class LaunchRecord(Written):
     plan_digest: str
     launch: int
     arm: str
-    role: Literal["baseline", "control", "candidate", "floor"]
+    role: ArmRole
     backend: str
     transport: str
     launcher: str

@@ -15,19 +15,9 @@ class Learned(Written):
     """Seconds from its start to the end of the compared steps."""
     ports: tuple[int, ...] = ()
     """That its processes asked for, launchers included, and at which ranks meet."""
-    store_files: tuple[str, ...] = ()
-    """Files at which its ranks meet."""
-    written: tuple[str, ...] = ()
-    """Files that it opened for writing."""
 
     @classmethod
     def of(cls, record: LaunchRecord) -> Learned:
         """Take it from the record of an arm's trial."""
-        reports = record.scripts
-        return cls(
-            ranks=record.world_size,
-            first_steps_s=record.start_s or 0.0,
-            ports=tuple(sorted({port for report in reports for port in report.ports})),
-            store_files=tuple(sorted({file for report in reports for file in report.store_files})),
-            written=tuple(sorted({file for report in reports for file in report.written_files})),
-        )
+        ports = {port for report in record.scripts for port in report.ports}
+        return cls(ranks=record.world_size, first_steps_s=record.start_s or 0.0, ports=tuple(sorted(ports)))
