@@ -11,6 +11,7 @@ from pathlib import Path
 
 from measurement.addresses import listen, with_port
 from runners.hosts.placement import Placement
+from runners.processes.driver_watch import ended_with_driver
 from runners.processes.key_file import shared_key
 from runners.processes.supervisor_server import SupervisorServer
 
@@ -25,21 +26,26 @@ class DriverEndpoint:
     key_file: Path
     """Where the comparison's key lies, on every host."""
     run_id: str
+    """With which the run id of each start begins, before a hyphen."""
     placement: Placement
 
 
 @contextmanager
 def open_endpoint(placement: Placement, *, has_store: bool) -> Iterator[DriverEndpoint]:
-    """Serve the supervisors' connections, and a store if asked; on loopback if all ranks are on this host."""
-    address = placement.driver_address
+    """Serve the supervisors' connections, and a store if asked; on loopback if all ranks are on this host.
+
+    What is started with its run id ends with this process.
+    """
+    address, run_id = placement.driver_address, secrets.token_hex(6)
     with shared_key(placement.everywhere) as key_file, ExitStack() as stack:
+        stack.enter_context(ended_with_driver(run_id, placement.everywhere))
         supervisors = SupervisorServer(address=address, key=key_file.key)
         stack.callback(supervisors.close)
         yield DriverEndpoint(
             store_address=stack.enter_context(_serve_store(address)) if has_store else "",
             supervisors=supervisors,
             key_file=key_file.path,
-            run_id=secrets.token_hex(6),
+            run_id=run_id,
             placement=placement,
         )
 

@@ -50,11 +50,12 @@ def end_run(run_id: str) -> list[int]:
 
 
 def run_processes_left(run_id: str) -> list[psutil.Process]:
-    """Return this user's processes with a run id, without the calling one."""
+    """Return this user's processes with a run id, or of all starts of a comparison, without the calling one."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            if process.pid != os.getpid() and process.environ().get(RUN_ID) == run_id and _is_alive(process):
+            own = process.environ().get(RUN_ID, "")
+            if process.pid != os.getpid() and run_id in (own, own.partition("-")[0]) and _is_alive(process):
                 found.append(process)
     return found
 

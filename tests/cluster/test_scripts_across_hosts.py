@@ -9,8 +9,9 @@ import pytest
 import yaml
 
 from measurement.records.results import ResultsFolder
-from tests.cluster.conftest import inside
-from tests.conftest import REPOSITORY, needs_horovod
+from tests.cluster.conftest import beside, inside
+from tests.cluster.test_compare_across_hosts import driver_of
+from tests.conftest import REPOSITORY, needs_horovod, wait_until
 from tests.kit.comparisons import Compared
 
 pytestmark = needs_horovod
@@ -71,3 +72,18 @@ def test_a_host_that_lacks_the_variables_is_told(nothing_left, tmp_path):
     names = ("--name-a", "a", "--name-b", "b")
     for record in compared_in_lab("ab", *typed, *names, *settings, out=tmp_path / "out", code=1).records.values():
         assert "the environment does not reach its ranks, which have no RINGSIDE_AGENT" in record.error.message
+
+
+@pytest.mark.costly
+def test_a_killed_driver_leaves_no_rank_that_horovodrun_has_started_on_the_other_host(nothing_left, tmp_path):
+    """Its ranks have no supervisor yet, and the ssh that started them has gone. The fixture looks."""
+    script = tmp_path / "waits.py"
+    script.write_text(f"import os, time; open('{tmp_path}/' + os.uname().nodename, 'w').close(); time.sleep(600)")
+    plan = tmp_path / "plan.yaml"
+    arms = {"waits": {"command": f"horovodrun --gloo -np 2 -H host1:1,host2:1 python {script}"}}
+    plan.write_text(yaml.safe_dump({"name": "left", "baseline": "waits", "arms": arms, "measurement": MEASUREMENT}))
+    with beside("host1", "ringside", "compare", plan, "-o", tmp_path / "out") as process:
+        try:
+            wait_until(lambda: (tmp_path / "host1").exists() and (tmp_path / "host2").exists(), seconds=240)
+        finally:
+            driver_of(process).kill()

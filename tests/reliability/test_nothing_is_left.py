@@ -11,10 +11,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+import yaml
 
 from runners.processes import local
 from runners.processes.run_processes import RUN_ID, SHARED_MEMORY, end_run
-from tests.conftest import REPOSITORY, started_processes, wait_until
+from tests.conftest import HAS_HOROVOD, REPOSITORY, started_processes, wait_until
+from tests.kit.commands import environment
 from tests.kit.other_mpi import environment_with, variables_of
 
 pytestmark = pytest.mark.usefixtures("no_processes_left")
@@ -66,6 +68,43 @@ def test_a_killed_mpirun_leaves_neither_shared_memory_nor_a_session(mpi, tmp_pat
         process.wait(20)
     assert not list(tmp_path.glob("ompi.*"))
     assert not [path for path in set(segments()) - before if f".{os.getuid()}." in path.name]
+
+
+WAITS_FOR_DATA = "import os, time; open(str(os.getpid()), 'w').close(); time.sleep(300)"
+SPAWNS = """import multiprocessing, sys
+if __name__ == "__main__":
+    for _ in range(2):
+        multiprocessing.get_context("spawn").Process(target=exec, args=(open("waits.py").read(),)).start()
+"""
+LAUNCHED = {
+    "spawns": ("python spawns.py", 2),
+    "in-a-file": ("bash run.sh", 2),
+    "mpirun": ("mpirun --oversubscribe -np 2 python waits.py", 2),
+    "horovodrun": ("horovodrun --gloo -np 2 -H localhost:2 python waits.py", 2),
+}
+"""Commands whose ranks take no step, and how many there are."""
+
+
+@pytest.mark.costly
+@pytest.mark.timeout(400)
+def test_a_killed_driver_leaves_no_rank_of_a_script_that_has_taken_no_step(tmp_path):
+    (tmp_path / "waits.py").write_text(WAITS_FOR_DATA)
+    (tmp_path / "spawns.py").write_text(SPAWNS)
+    (tmp_path / "run.sh").write_text("torchrun --nproc-per-node 2 waits.py\npython waits.py")
+    has = {"mpirun": local.find_program("mpirun") is not None, "horovodrun": HAS_HOROVOD}
+    wanted = {name: launched for name, launched in LAUNCHED.items() if has.get(name, True)}
+    arms = {name: {"command": command} for name, (command, _) in wanted.items()}
+    content = {"name": "left", "baseline": "spawns", "arms": arms, "measurement": {"rehearsal": "never"}}
+    (tmp_path / "plan.yaml").write_text(yaml.safe_dump(content))
+    own = environment() | {"PYTHONPATH": str(REPOSITORY)}
+    command = [sys.executable, "-m", "runners.cli", "compare", "plan.yaml", "-o", "out"]
+    with subprocess.Popen(command, cwd=tmp_path, env=own, stdout=subprocess.DEVNULL) as driver:
+        try:
+            for name, (_, ranks) in wanted.items():
+                files = f"out/launch-000/{name}/files-0{tmp_path}"
+                wait_until(lambda: sum(one.name.isdecimal() for one in (tmp_path / files).glob("*")) == ranks, seconds=300)  # noqa: B023
+        finally:
+            driver.kill()
 
 
 def segments():

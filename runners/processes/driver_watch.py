@@ -1,0 +1,44 @@
+"""Ends a comparison's processes on all its hosts where the driver has gone, as by SIGKILL, which it cannot do itself.
+
+Ranks that have a supervisor are ended by it. Launchers have none, nor have a script's ranks before their first step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from measurement.errors import LaunchError
+from runners.processes import remote, remote_results
+from runners.processes.local import base_environment
+from runners.processes.run_processes import end_run
+
+TIMEOUT_S = 20.0
+
+
+@contextmanager
+def ended_with_driver(run_id: str, hosts: Sequence[str]) -> Iterator[None]:
+    """A context in which a process of its own waits for this one to go, to end the run here and on other hosts then."""
+    argv = remote.python(__name__, run_id, *hosts)
+    with subprocess.Popen(argv, env=base_environment(), stdin=subprocess.PIPE, start_new_session=True) as watch:
+        try:
+            yield
+        finally:
+            watch.kill()
+
+
+def main(run_id: str, *hosts: str) -> None:
+    """Wait for the end of standard input, which the driver holds open, and end the run."""
+    sys.stdin.read()
+    while end_run(run_id):  # what it started meanwhile, too
+        pass
+    for host in hosts:
+        with contextlib.suppress(LaunchError):
+            remote.ask(host, remote.python(remote_results.__name__, run_id, "--end"), timeout_s=TIMEOUT_S)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
