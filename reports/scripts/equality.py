@@ -99,7 +99,8 @@ def judge_equality(
     steps = [found.first_step for found in candidates.values() if found.first_step is not None]
     worse = {arm for arm, loss in curves.items() if loss.verdict == "worse"}
     repeatable = None if control is None else judged[plan.control_name].start.verdict != "another start"
-    clauses = [_clause(arm, found, plan, arithmetics[arm], batches, repeatable) for arm, found in candidates.items()]
+    seen = [arm for arm in candidates if _launches_of_both(plan.baseline, arm, firsts)]
+    clauses = [_clause(arm, candidates[arm], plan, arithmetics[arm], batches, repeatable) for arm in seen]
     clauses += [batches[arm] for arm in candidates if arm in batches and plan.scripts.same_data]
     return Equality(
         start={arm: found.start for arm, found in judged.items()},
@@ -118,10 +119,13 @@ def judge_equality(
 
 def _worst(baseline: str, arm: str, firsts: Mapping[tuple[int, str], ScriptReport], shared: Arithmetic) -> _Pair | None:
     """The launch in which two arms are farthest apart; None where no launch has both, or each rank has a share only."""
-    launches = [launch for launch, name in firsts if name == arm and (launch, baseline) in firsts]
-    pairs = [_pair(firsts[launch, arm], firsts[launch, baseline], shared) for launch in sorted(launches)]
+    pairs = [_pair(firsts[launch, arm], firsts[launch, baseline], shared) for launch in _launches_of_both(baseline, arm, firsts)]
     known = [pair for pair in pairs if pair is not None and pair.names]
     return max(known, key=lambda one: (one.start.distance, max((step.distance for step in one.steps), default=0.0)), default=None)
+
+
+def _launches_of_both(baseline: str, arm: str, firsts: Mapping[tuple[int, str], ScriptReport]) -> list[int]:
+    return sorted(launch for launch, name in firsts if name == arm and (launch, baseline) in firsts)
 
 
 def _pair(ours: ScriptReport, theirs: ScriptReport, shared: Arithmetic) -> _Pair | None:
@@ -254,7 +258,7 @@ def _clause(arm: str, found: _Judged, plan: Plan, precision: str, batches: Mappi
     """What is said of one candidate, without a full stop."""
     start, parameters = found.start, found.parameters
     if start.verdict == "not compared":
-        return f"Whether {arm} trains as {plan.baseline} is not known: there are no parameters of both to compare"
+        return f"Whether {arm} trains as {plan.baseline} is not known: there are no parameters that both have whole"
     if start.verdict == "another start":
         return _another_start(arm, start, plan, repeatable)
     unmatched = [*start.only_here, *start.missing_here]

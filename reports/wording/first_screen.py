@@ -244,7 +244,7 @@ def _compared(comparison: Comparison) -> str:
     training = comparison.training
     drawn = f"{comparison.drawn_hosts} of " if comparison.drawn_hosts else ""
     ranks = _ranks(comparison.world_size, hosts, comparison.device, drawn=drawn)
-    parts = ["scripts" if comparison.are_scripts else comparison.workload, ranks]
+    parts = ["scripts", *[ranks] * bool(hosts)] if comparison.are_scripts else [comparison.workload, ranks]
     if comparison.cases:
         parts.append(count(len(comparison.cases), "case"))
     elif comparison.local_batch_size:
