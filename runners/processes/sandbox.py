@@ -37,7 +37,13 @@ MARKS = ("pyvenv.cfg", "conda-meta", LOCK_FILE)
 """What a Python environment, or a results folder, has at its top."""
 TRACKERS = ("wandb", "mlflow", "comet_ml", "neptune")
 """Modules of trackers that ``OFFLINE`` is for."""
-OFFLINE = {"WANDB_MODE": "offline", "COMET_START_ONLINE": "0", "COMET_MODE": "OFFLINE", "NEPTUNE_MODE": "offline"}
+OFFLINE = {
+    "WANDB_MODE": "offline",
+    "COMET_START_ONLINE": "0",
+    "COMET_MODE": "OFFLINE",
+    "NEPTUNE_MODE": "offline",
+    "MLFLOW_ALLOW_FILE_STORE": "true",  # without it, MLflow 3.17 refuses the folder that it is given below
+}
 QUIET = ("offline", "disabled", "dryrun", "debug", "read-only", "0")
 """Values of these variables with which a user asks for no more than that."""
 WITHOUT_LOCKS = {"GIT_OPTIONAL_LOCKS": "0"}

@@ -73,6 +73,19 @@ def test_what_a_broken_launch_has_left_is_replaced(tmp_path, users, is_kept):
     assert box.root.exists() == is_kept
 
 
+def test_a_script_may_log_to_mlflow_which_writes_into_the_folder_of_its_start(tmp_path, users, monkeypatch):
+    mlflow = pytest.importorskip("mlflow", reason="pip install 'ringside[mlflow]'")
+    where = {"root": tmp_path / "own", "users": users, "left_out": tmp_path / "out"}
+    box = sandbox.Sandbox(**where, hosts=(), are_offline=True, is_kept=False)
+    box.make()
+    monkeypatch.delenv("MLFLOW_ALLOW_FILE_STORE", raising=False)
+    for name, value in box.variables({}).items():
+        monkeypatch.setenv(name, value)
+    with mlflow.start_run():
+        mlflow.log_metric("loss", 1.0)
+    assert [path.name for path in (box.folder / "mlruns").rglob("loss")] == ["loss"]
+
+
 @pytest.mark.process
 def test_another_host_makes_its_own_unless_it_shares_files_or_has_none_of_the_command(tmp_path, users):
     def on_host(folder):
