@@ -38,7 +38,7 @@ INSTALL_SOURCES := $(filter-out install/__init__.py,$(wildcard install/*.py))
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup compare quick test gpu gpu-bundle check docs picture versions format clean
+.PHONY: help setup compare quick test gpu gpu-bundle check docs frameworks picture versions format clean
 
 help: ## list the commands
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do printf 'make %-11s %s\n' "$$name" "$$text"; done
@@ -83,8 +83,10 @@ docs: $(VENV)/.docs ## build the pages into build/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 	@echo "build/site/index.html"
 
-$(VENV)/.docs: $(STAMP)
-	@$(UV) pip install --python $(BIN)/python --constraint $(CONSTRAINTS) --build-constraint $(CONSTRAINTS) --editable '.[docs]'
+frameworks: $(VENV)/.frameworks ## install the frameworks that a test of scripts trains by
+
+$(VENV)/.docs $(VENV)/.frameworks: $(VENV)/.%: $(STAMP)
+	@$(UV) pip install --python $(BIN)/python --constraint $(CONSTRAINTS) --build-constraint $(CONSTRAINTS) --editable '.[$*]'
 	@touch $@
 
 picture: ## make README's picture of a report (REPORT=results/NAME/report.html; needs chromium)

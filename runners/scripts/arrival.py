@@ -37,6 +37,10 @@ HINTS = (
         re.compile(r"horovod does not find an installed MPI"),
         "horovodrun does not know MPICH 5: start the script by mpiexec, or by horovodrun --gloo",
     ),
+    (
+        re.compile(r"couldn't open the help file(?s:.*)An error occurred in MPI_Init"),
+        "its Open MPI does not find its own files: set OPAL_PREFIX to the folder that holds its share/openmpi",
+    ),
 )
 """What a launcher's log may hold, and what to do."""
 

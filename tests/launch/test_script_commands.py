@@ -487,6 +487,9 @@ def test_what_a_launcher_says_has_a_remedy():
     assert "--binding-args '--bind-to none --map-by slot'" in hint_of(said.format("none"))
     assert hint_of(said.format("nonesuch")) is None
     assert "by mpiexec, or by horovodrun --gloo" in hint_of("Exception: horovod does not find an installed MPI.\n\nChoose")
+    assert "set OPAL_PREFIX" in hint_of(
+        "But I couldn't open the help file:\n    /o/help-mpi.txt\n*** An error occurred in MPI_Init_thread\n"
+    )
     assert hint_of("all is well") is None
 
 

@@ -27,6 +27,8 @@ SAMPLER = {
     "epoch": "epoch",
     "drop_last": "drop_last",
 }
+SHARED_OUT = {"num_replicas": "num_processes", "rank": "process_index"}
+"""What a sampler of batches that shares them out names these, where it has no such attribute."""
 
 
 def read(script: Script) -> dict[str, Any]:
@@ -111,7 +113,9 @@ def of_loader(script: Script) -> dict[str, Any]:
         sampler = getattr(batches, "sampler", batches)
     if sampler is not None:
         found["sampler.class"] = type(sampler).__name__
-        found.update({f"sampler.{name}": plain(getattr(sampler, attribute, None)) for name, attribute in SAMPLER.items()})
+        for name, attribute in SAMPLER.items():
+            other = getattr(sampler, SHARED_OUT.get(attribute, attribute), None)
+            found[f"sampler.{name}"] = plain(getattr(sampler, attribute, other))
     return found
 
 
