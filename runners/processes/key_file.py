@@ -12,7 +12,6 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,8 +27,6 @@ PUT = (
 )
 REMOVE = 'rm -rf -- "$1"'
 TIMEOUT_S = 20.0
-AT_ONCE = 32
-"""Hosts that are reached side by side."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +62,4 @@ def shared_key(hosts: Sequence[str]) -> Iterator[KeyFile]:
 
 
 def _everywhere(hosts: Sequence[str], script: str, key: KeyFile) -> None:
-    def run(host: str) -> None:
-        remote.run(host, ["sh", "-c", script, "sh", str(key.path.parent)], timeout_s=TIMEOUT_S, stdin=key.key.encode())
-
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        list(pool.map(run, hosts))
+    remote.run_on(hosts, ["sh", "-c", script, "sh", str(key.path.parent)], timeout_s=TIMEOUT_S, stdin=key.key.encode())

@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from measurement.environment import steering_environment
@@ -22,6 +23,8 @@ from runners.processes.local import base_environment
 from runners.processes.run_processes import RUN_ID
 
 CONNECT_TIMEOUT_S = 5
+AT_ONCE = 64
+"""Hosts that are reached side by side."""
 NOTICE_LOSS = ("-o", "ServerAliveInterval=8", "-o", "ServerAliveCountMax=2")
 """Ends the connection three intervals, 24 s, after the host stopped answering."""
 UNATTENDED = (
@@ -131,6 +134,12 @@ def run(
         said = last_line(done.stderr.decode(errors="replace")) or f"exit code {done.returncode}"
         raise LaunchError(f"host '{host}': {said}; {try_by_hand(host)}")
     return done.stdout
+
+
+def run_on(hosts: Sequence[str], argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"") -> list[bytes]:
+    """Run a command on hosts side by side; returns what each printed. Raises a ``LaunchError`` where one fails; see ``run``."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return list(pool.map(lambda host: run(host, argv, timeout_s=timeout_s, stdin=stdin), hosts))
 
 
 def _reached(host: str, line: str) -> tuple[list[str], dict[str, str] | None]:

@@ -4,7 +4,8 @@ It is laid out like the file system: ``/home/me/train`` is ``ROOT/home/me/train`
 real one, with small files copied and large ones linked. So are the folders above it, which have links to what lies beside.
 Before a link is written through, the agent puts a copy in its place (``ringside_agent.sandbox``).
 
-As a program, it makes one on another host: ``python -m runners.processes.sandbox ROOT FOLDER LEFT_OUT``.
+As a program, it makes one on another host: ``python -m runners.processes.sandbox ROOT FOLDER LEFT_OUT TOKEN``. With ROOT alone it
+removes that.
 """
 
 from __future__ import annotations
@@ -12,14 +13,15 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import secrets
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from measurement.agent.ringside_agent.sandbox import LOCK
 from measurement.errors import LaunchError
 from measurement.files import LOCK_FILE
 from runners.processes import remote
@@ -48,7 +50,7 @@ QUIET = ("offline", "disabled", "dryrun", "debug", "read-only", "0")
 """Values of these variables with which a user asks for no more than that."""
 WITHOUT_LOCKS = {"GIT_OPTIONAL_LOCKS": "0"}
 """Has ``git status`` leave the index of the user's repository alone."""
-HOSTS_AT_A_TIME = 64
+CANNOT_BE_MADE = "a folder of its own cannot be made for it in '{}': {}; name a results folder where every host may write (-o)"
 TIMEOUT_S = 60.0
 
 
@@ -91,31 +93,28 @@ class Sandbox:
         Raises:
             LaunchError: there is no room, or a host does not answer.
         """
-        self._clear()
+        shutil.rmtree(self.root, ignore_errors=True)
+        token = secrets.token_hex(8)
         try:
             lay_out(self.root, self.users, left_out=self.left_out)
+            (self.root / LOCK).write_text(token, encoding="utf-8")
         except OSError as error:
-            raise LaunchError(f"a folder of its own cannot be made for it in '{self.root}': {error}") from error
-        self._run(remote.python("runners.processes.sandbox", *map(str, (self.root, self.users, self.left_out))))
+            raise LaunchError(CANNOT_BE_MADE.format(self.root, error)) from error
+        self._run(self.root, self.users, self.left_out, token)
 
     def remove(self) -> None:
         """Remove it on all hosts that answer, unless it is to be kept. Twice is harmless."""
-        if not self.is_kept:
-            self._clear()
-
-    def _clear(self) -> None:
-        if self.root.exists():
+        if not self.is_kept and self.root.exists():
             shutil.rmtree(self.root, ignore_errors=True)
             with contextlib.suppress(LaunchError):
-                self._run(["rm", "-rf", "--", str(self.root)])
+                self._run(self.root)
 
-    def _run(self, argv: Sequence[str]) -> None:
-        with ThreadPoolExecutor(HOSTS_AT_A_TIME) as pool:
-            list(pool.map(lambda host: remote.run(host, argv, timeout_s=TIMEOUT_S), self.hosts))
+    def _run(self, *words: object) -> None:
+        remote.run_on(self.hosts, remote.python("runners.processes.sandbox", *map(str, words)), timeout_s=TIMEOUT_S)
 
     def as_users(self, text: str) -> str:
         """A text that names files as the user knows them."""
-        return text.replace(str(self.root), "")
+        return text.replace(str(self.root), "").replace(os.path.relpath(self.root), "")
 
 
 def inside(root: Path, path: Path) -> Path:
@@ -181,11 +180,26 @@ def _entries(folder: str | Path, left_out: Path) -> list[os.DirEntry[str]]:
     return []
 
 
-def main(root: Path, folder: Path, left_out: Path) -> None:
-    """Make one here, unless hosts share it or this one has no such folder of a command."""
-    if not root.exists() and folder.is_dir():
-        lay_out(root, folder, left_out=left_out)
+def main(root: Path, folder: Path | None = None, left_out: Path = Path(), *, token: str = "") -> None:
+    """Make one here, unless hosts share it or this one has no such folder of a command; what lies there of others goes.
+
+    ``token``: is in that which the driver has made. Without ``folder``: remove it, and what is empty without it.
+    """
+    with contextlib.suppress(OSError):
+        if token and (root / LOCK).read_text(encoding="utf-8") == token:
+            return
+    if root.exists():
+        shutil.rmtree(root, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            os.removedirs(root.parent)
+    try:
+        if folder is not None and folder.is_dir():
+            lay_out(root, folder, left_out=left_out)
+    except FileExistsError:  # hosts share it, and this one does not see all of it yet
+        pass
+    except OSError as error:
+        sys.exit(CANNOT_BE_MADE.format(root, error))
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+    main(*map(Path, sys.argv[1:4]), token="".join(sys.argv[4:]))

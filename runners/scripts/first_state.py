@@ -46,8 +46,8 @@ class FirstState:
                 if source is not None:
                     write_whole(self.path, remote.run(source, ["cat", str(self.path)], timeout_s=COPY_TIMEOUT_S))
             content = self.path.read_bytes()
-            for host in self._placement.remote:
-                remote.run(host, ["sh", "-c", PUT, "sh", str(self.path)], timeout_s=COPY_TIMEOUT_S, stdin=content)
+            argv = ["sh", "-c", PUT, "sh", str(self.path)]
+            remote.run_on(self._placement.remote, argv, timeout_s=COPY_TIMEOUT_S, stdin=content)
         except (LaunchError, OSError) as error:
             raise LaunchError(f"its first parameters cannot be brought to the other arms: {error}") from error
 

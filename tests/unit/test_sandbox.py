@@ -88,22 +88,28 @@ def test_a_script_may_log_to_mlflow_which_writes_into_the_folder_of_its_start(tm
 
 @pytest.mark.process
 def test_another_host_makes_its_own_unless_it_shares_files_or_has_none_of_the_command(tmp_path, users):
-    def on_host(folder):
-        words = [sys.executable, "-m", sandbox.__name__, tmp_path / "there", folder, tmp_path / "out"]
-        subprocess.run(words, cwd=REPOSITORY, check=True, timeout=300)
+    root = tmp_path / "results" / "arm" / "files-0"
+    made = sandbox.inside(root, users) / "train.py"
 
-    on_host(tmp_path / "missing")
-    assert not (tmp_path / "there").exists()
-    on_host(users)
-    made = sandbox.inside(tmp_path / "there", users) / "train.py"
-    made.write_text("of a start")
-    on_host(users)
-    assert made.read_text() == "of a start"
+    def on_host(*words):
+        subprocess.run([sys.executable, "-m", sandbox.__name__, root, *words], cwd=REPOSITORY, check=True, timeout=300)
+
+    on_host(tmp_path / "missing", tmp_path / "out", "token")
+    assert not root.exists()
+    for told, begins in ((None, b"1"), ("other", b"1"), ("token", b"of a start")):
+        if told:
+            (root / sandbox.LOCK).write_text(told)
+            made.write_bytes(b"of a start")
+        on_host(users, tmp_path / "out", "token")
+        assert made.read_bytes() == begins, "what an earlier comparison has left there is replaced"
+    on_host()
+    assert not (tmp_path / "results").exists(), "nothing stays, folders neither"
 
 
 WRITES = {
     "open": "open('large.pt', 'w').write('mine')",
     "append": "open('large.pt', 'a').write('mine')\nassert os.path.getsize('large.pt') > 1000",
+    "without locks": "import fcntl\nfcntl.LOCK_EX = 1 << 20\nopen('large.pt', 'a').write('mine')",
     "in place": "f = open('large.pt', 'r+b')\nf.write(b'mine')\nf.close()\nassert os.path.getsize('large.pt') > 1000",
     "bytes": "open(b'pkg/large.pt', 'wb').write(b'mine')",
     "os.open": "os.write(os.open('large.pt', os.O_RDWR), b'mine')",

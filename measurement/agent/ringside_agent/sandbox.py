@@ -7,6 +7,7 @@ links. So an open goes to what is the start's own. What other programs write thr
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import functools
 import os
@@ -127,10 +128,11 @@ class Sandbox:
     def _replace(self, at: str, *, anew: bool) -> None:
         """Put what a link leads to in its place. Other ranks may be about to do the same."""
         with open(self._root + LOCK, "a", encoding="utf-8") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            with contextlib.suppress(OSError):  # some network file systems have no locks
+                fcntl.flock(lock, fcntl.LOCK_EX)
             if not os.path.islink(at):
                 return
-            source, beside = os.path.realpath(at), f"{at}.ringside-{os.getpid()}"
+            source, beside = os.path.realpath(at), f"{at}.ringside-{os.uname().nodename}-{os.getpid()}"
             if os.path.isdir(source):
                 os.mkdir(beside)
                 for name in os.listdir(source):
