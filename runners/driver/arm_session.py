@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,8 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol
 
-from measurement.addresses import is_free
-from measurement.agent.ringside_agent.meeting import Meeting
+from measurement.agent.ringside_agent.meeting import TAKEN, Meeting
 from measurement.agent.ringside_agent.settings import COMPARED_STEPS, Settings
 from measurement.agent.ringside_agent.settings import VARIABLE as AGENT
 from measurement.errors import LaunchError
@@ -23,6 +23,7 @@ from runners.driver.diagnosis import ArmFailed, Diagnosis
 from runners.driver.endpoint import DriverEndpoint
 from runners.hosts.placement import Placement
 from runners.planning.launched_arms import PADDING, ArmStart, LaunchedArm
+from runners.processes import remote
 from runners.processes.remote_results import log_name
 from runners.processes.run_processes import RUN_ID
 from runners.processes.sandbox import Sandbox
@@ -42,6 +43,7 @@ from runners.protocol.messages import (
 OWN = (PADDING, AGENT, RUN_ID)
 """Variables that are Ringside's own, and differ from start to start."""
 EXIT_TIMEOUT_S = 30.0
+NOTES_TIMEOUT_S = 20.0
 SUPERVISOR_TIMEOUT_S = 10.0
 LEAST_WAIT_S = 1.0
 """For the ready ranks of an arm that was waited for after others, whose time to start is over as well."""
@@ -177,6 +179,7 @@ class ArmSession:
         self._channel = ArmChannel(self._supervisors, self._diagnosis, number=self._channel.number if number else 0)
         own = Settings(driver="", key_file=str(endpoint.key_file), arm=setup.name, launch=self._launch, start=number)
         self._meeting, self._store_files = Meeting(own), set[str]()
+        self._remote = placement.remote if setup.may_end else []
         self._frozen = False
         self.starts += 1
 
@@ -184,12 +187,12 @@ class ArmSession:
         """The folder in which the next start of a script works."""
         scripts, folder = self._setup.plan.scripts, self._folder.resolve()
         return Sandbox(
-            root=folder / f"files-{self.starts}",
+            root=folder / f"files-{self.starts + self._moves}",
             users=self._setup.place.folder.resolve(),
             left_out=folder.parents[1],
             hosts=placement.remote,
             are_offline=scripts.trackers == "offline",
-            is_kept=scripts.keep_files,
+            is_kept=scripts.keep_files and not self._is_trial,
         )
 
     def log_of(self, rank: int) -> Path:
@@ -251,19 +254,27 @@ class ArmSession:
         return replies
 
     def _finds_ports_taken(self) -> bool:
-        """Whether somebody else serves at a port that this arm asked for. Then it is started anew, with ports of its own."""
-        unmapped = self._meeting.asked()["unmapped"]
-        if not unmapped:
+        """Whether somebody else serves at a port that this arm asked for. Then it is started anew, with another for that."""
+        taken = self._ports_taken() - self._taken
+        if not taken:
             return False
         self.end()
-        if all(map(is_free, unmapped)):
-            return False
-        self._taken.update(unmapped)
+        self._processes.launchers_log.unlink(missing_ok=True)  # it would tell of the port once more
+        self._taken |= taken
         self._moves, self.starts = self._moves + 1, self.starts - 1
         self._supervisors.restart(self.name, self._launch, self.starts + self._moves)
         self._begin()
         self._start()
         return True
+
+    def _ports_taken(self) -> set[int]:
+        """The ports of this start that somebody else has, on any of its hosts."""
+        read, found = ["sh", "-c", 'cat "$1"; true', "sh", self._meeting.notes], list[bytes]()
+        with contextlib.suppress(LaunchError):  # a host that has gone is told of anyway
+            found = remote.run_on(self._remote, read, timeout_s=NOTES_TIMEOUT_S)
+        with contextlib.suppress(OSError):
+            found.append(Path(self._meeting.notes).read_bytes())
+        return {int(port) for port in re.findall(rf"^{TAKEN} (\d+)$", b"\n".join(found).decode(errors="replace"), re.MULTILINE)}
 
     def exchange(self, command: Command, expected: type[Expected], *, timeout_s: float) -> Exchange[Expected]:
         """Thaw the ranks, give them a command, wait for all replies and freeze them again; see ``ArmChannel.receive``.

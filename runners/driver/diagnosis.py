@@ -174,8 +174,10 @@ class Diagnosis:
         Stack traces of ranks that do not answer go to their logs first.
         """
         if self.may_end and self.world_size is None and not self.has_reported:
-            why = self._never or why_silent(look_at(self.run_id, self.processes.pids))
-            failed = self.failed(f"no rank reported within {timeout_s:g} s: {why}", excerpt=self.processes.last_words([]))
+            raised = scripts_exception(self._launchers_log())
+            why = raised.message if raised else self._never or why_silent(look_at(self.run_id, self.processes.pids))
+            words = raised.excerpt if raised else self.processes.last_words([])
+            failed = self.failed(f"no rank reported within {timeout_s:g} s: {why}", excerpt=words)
             failed.status = "timeout"
             return failed
         with contextlib.suppress(LaunchError):

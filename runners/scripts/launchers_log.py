@@ -14,6 +14,7 @@ BEGINNING = "Traceback (most recent call last)"
 CHAINED = ("The above exception was the direct cause", "During handling of the above exception")
 LAUNCHERS_ERROR = re.compile(
     r"\S*(ChildFailedError|ProcessRaisedException|ProcessExitedException|CalledProcessError|SignalException)\b"
+    r"|RuntimeError: Horovod detected that one or more processes"
 )
 """What a launcher raises where a process of it has failed."""
 LAUNCHERS_LINE = re.compile(r"torch/distributed/(run|elastic/\S+)\.py:\d+\]|Horovod detected that one or more processes")

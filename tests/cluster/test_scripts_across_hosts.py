@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 import shlex
+import shutil
+import subprocess
+import sys
 
 import pytest
 import yaml
 
 from measurement.records.results import ResultsFolder
-from tests.cluster.conftest import beside, inside
+from tests.cluster.conftest import beside, enter, inside
 from tests.cluster.test_compare_across_hosts import driver_of
 from tests.conftest import REPOSITORY, needs_horovod, wait_until
 from tests.kit.comparisons import Compared
@@ -87,3 +90,38 @@ def test_a_killed_driver_leaves_no_rank_that_horovodrun_has_started_on_the_other
             wait_until(lambda: (tmp_path / "host1").exists() and (tmp_path / "host2").exists(), seconds=240)
         finally:
             driver_of(process).kill()
+
+
+@pytest.mark.costly
+def test_each_start_has_its_own_folder_and_meeting_places_on_hosts_that_share_no_files(nothing_left, tmp_path):
+    """A stranger serves on the second host at the port that a rank there wants, and on the first where torchruns would meet."""
+    project, port = tmp_path / "project", 9127
+    project.mkdir()
+    shutil.copy(REPOSITORY / "tests" / "outside" / "scripts" / "meets.py", project)
+    enter("host2", "mount", "-t", "tmpfs", "tmpfs", project)
+    enter("host2", "sh", "-c", f"cp {EITHER.with_name('meets.py')} {project} && touch {project}/own-figures")
+    torchrun = f"PLACE={port} torchrun --nproc-per-node 1"
+    arms = {
+        "serves": {"command": f"{torchrun} meets.py serves_from_the_last host2"},
+        "c10d": {"command": f"{torchrun} --nnodes 2 --rdzv-backend c10d --rdzv-endpoint host1:29400 meets.py train"},
+    }
+    content = {"name": "own", "hosts": "host1:1,host2:1", "baseline": "serves", "arms": arms}
+    content["measurement"] = {**MEASUREMENT, "start_timeout_s": 300}
+    (project / "plan.yaml").write_text(yaml.safe_dump(content | {"allow": ["all"]}))
+    serve = "import socket, sys, time; s = socket.create_server(('', int(sys.argv[1]))); print('up', flush=True); time.sleep(900)"
+    strangers = [
+        beside(host, sys.executable, "-c", serve, one, stdout=subprocess.PIPE) for host, one in (("host1", 29400), ("host2", port))
+    ]
+    try:
+        for one in strangers:
+            assert one.stdout.readline() == b"up\n"
+        done = enter("host1", "env", "-C", project, "ringside", "compare", "plan.yaml", "-o", "results/one", timeout=900)
+        records = Compared(done, ResultsFolder(project / "results" / "one")).records
+        found = {arm: (record.error and record.error.message, record.script_starts) for arm, record in records.items()}
+        assert found == dict.fromkeys(arms, (None, 1)), done.stderr
+        assert enter("host2", "ls", project).stdout.split() == ["meets.py", "own-figures"], "nothing of it stays on another host"
+    finally:
+        for one in strangers:
+            one.kill()
+            one.communicate()
+        enter("host2", "umount", project)

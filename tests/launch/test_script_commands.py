@@ -512,6 +512,8 @@ RuntimeError: Horovod detected that one or more processes exited with non-zero s
         first_traceback(log.replace("[0]<stderr>:", "").replace("[1]<stderr>:", "[1,1]<stderr>:"))[-1] == "ValueError: no such flag"
     )
     assert first_traceback("all is well") == []
+    missing = "[1]<stderr>:python: can't open file 'train.py': [Errno 2] No such file or directory\nTraceback"
+    assert first_traceback(missing + log.rpartition("Traceback")[2]) == [], "a script that is missing on another host"
 
 
 BROKEN = """Traceback (most recent call last):

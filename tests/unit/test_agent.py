@@ -138,7 +138,7 @@ def test_sockets_meet_where_the_start_serves_and_others_are_reached_where_they_a
     print(started["start"](horovods).getsockname()[1] == horovods)
     chosen = serve((here, 0)).getsockname()[1]
     places.note(meeting.UNMAPPED, chosen)  # by whoever serves there next
-    print(places.asked() == {{"ports": [asked], "unmapped": [], "store_files": []}})
+    print(places.asked() == {{"ports": [asked], "store_files": []}})
     """
     done = run(code, path=[AGENT])
     assert done.stdout.splitlines() == ["True"] * 4, done.stdout + done.stderr

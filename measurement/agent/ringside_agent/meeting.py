@@ -14,8 +14,10 @@ from typing import Any, Callable, Iterable
 
 from .settings import Settings
 
-PORT, UNMAPPED, FILE, SYSTEMS = "port", "unmapped", "file", "system"
-"""What is noted: a port that was asked for; one that has no other in its place; a file; a port that the system chose."""
+PORT, UNMAPPED, TAKEN, FILE, SYSTEMS = "port", "unmapped", "taken", "file", "system"
+"""What is noted: a port that was asked for; one that has no other in its place; one that somebody has; a file; the system's."""
+IN_USE = "already in use"
+"""What Python's sockets and torch's stores say of a port that somebody has."""
 CHOOSES_BY_CHANCE = "horovod.runner"
 """Its servers take whichever port is free, and tell it to libraries that are not Python's."""
 MOST_FRAMES = 12
@@ -28,19 +30,19 @@ class Meeting:
         folder, start = os.path.dirname(settings.key_file), f"{settings.launch}-{settings.arm}-{settings.start}"
         self._given = {int(asked): given for asked, given in settings.ports.items()}
         self._spare, self._hosts = settings.spare_ports, settings.hosts
-        self._notes = os.path.join(folder, f"asked-{start}")
+        self.notes = os.path.join(folder, f"asked-{start}")
         self.suffix = f".{folder[-8:]}-{start}"
         """What the names of its files end with."""
 
     def note(self, what: str, value: object) -> None:
         """Note what this process asks for."""
-        with contextlib.suppress(OSError), open(self._notes, "a", encoding="utf-8") as file:
+        with contextlib.suppress(OSError), open(self.notes, "a", encoding="utf-8") as file:
             file.write(f"{what} {value}\n")
 
     def _noted(self) -> dict[str, set[str]]:
         """What all processes of this start on this host have noted."""
         found: dict[str, set[str]] = {PORT: set(), UNMAPPED: set(), FILE: set(), SYSTEMS: set()}
-        with contextlib.suppress(OSError), open(self._notes, encoding="utf-8") as file:
+        with contextlib.suppress(OSError), open(self.notes, encoding="utf-8") as file:
             for what, _, value in (line.rstrip("\n").partition(" ") for line in file):
                 found.setdefault(what, set()).add(value)
         return found
@@ -48,15 +50,11 @@ class Meeting:
     def asked(self) -> dict[str, list[Any]]:
         """What processes of this start on this host have asked for, as the script names it.
 
-        ``ports``, of those ``unmapped``, and ``store_files``.
+        ``ports`` and ``store_files``.
         """
         noted = self._noted()
-        unmapped = noted[UNMAPPED] - noted[SYSTEMS]
-        return {
-            "ports": sorted(map(int, noted[PORT] | unmapped)),
-            "unmapped": sorted(map(int, unmapped)),
-            "store_files": sorted(noted[FILE]),
-        }
+        ports = noted[PORT] | (noted[UNMAPPED] - noted[SYSTEMS])
+        return {"ports": sorted(map(int, ports)), "store_files": sorted(noted[FILE])}
 
     def remove_files(self, named: Iterable[str] = ()) -> None:
         """Remove the files of this start for those that are ``named``, and for those that processes here have asked for."""
@@ -80,7 +78,7 @@ class Meeting:
             if asked and not is_horovods_runner(sys._getframe(1)):
                 self.note(PORT if asked in self._given else UNMAPPED, asked)
                 address = (address[0], self._given.get(asked, asked), *address[2:])
-            bind(one, address)
+            self._serving(asked, bind, one, address)
             if asked == 0:
                 self.note(SYSTEMS, one.getsockname()[1])
 
@@ -95,6 +93,15 @@ class Meeting:
             return connected
 
         kind.bind, kind.connect, kind.connect_ex = bound, connecting(kind.connect), connecting(kind.connect_ex)
+
+    def _serving(self, asked: Any, begin: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+        """Call what serves at a port, and note where somebody has that."""
+        try:
+            begin(*args, **kwargs)
+        except (OSError, RuntimeError) as error:
+            if IN_USE in str(error):
+                self.note(TAKEN, asked)
+            raise
 
     def _is_served(self, socket: Any, family: int, host: str, port: int) -> bool:
         """Whether a process of this start serves at a port of this machine, or a host is another one of the arm."""
@@ -129,7 +136,7 @@ class Meeting:
                 args, kwargs = replaced(args, kwargs, 1, "port", given)
                 if serves:
                     self.note(UNMAPPED if given == asked else PORT, asked)
-            begin(one, *args, **kwargs)
+            self._serving(asked, begin, one, *args, **kwargs)
             if serves and not asked:
                 self.note(SYSTEMS, one.port)
 
