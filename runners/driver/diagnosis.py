@@ -20,7 +20,7 @@ from runners.hosts.placement import Placement
 from runners.processes.sandbox import Sandbox
 from runners.processes.supervisor_server import SupervisorServer
 from runners.protocol.messages import ErrorReply, Reply, mentions_lost_peer
-from runners.scripts.arrival import hint_of, look_at, path_setter, why_never, why_others, why_silent
+from runners.scripts.arrival import SLOW_START, hint_of, look_at, path_setter, why_never, why_others, why_silent
 from runners.scripts.launchers_log import own_lines, scripts_exception
 from runners.scripts.other_pythons import lacking_module
 
@@ -183,8 +183,12 @@ class Diagnosis:
         with contextlib.suppress(LaunchError):
             self.supervisors.tell(self.arm, self.launch, "trace")
             time.sleep(TRACE_S)
-        unlike = "; do its ranks take unlike numbers of steps?" if self.may_end and len(silent) < (self.world_size or 0) else ""
-        failed = self.failed(f"no answer from {self._who(silent)} within {timeout_s:g} s{unlike}", ranks=silent)
+        why = ""
+        if self.may_end and not self.has_reported:
+            why = "; " + SLOW_START
+        elif self.may_end and len(silent) < (self.world_size or 0):
+            why = "; do its ranks take unlike numbers of steps?"
+        failed = self.failed(f"no answer from {self._who(silent)} within {timeout_s:g} s{why}", ranks=silent)
         failed.status = "timeout"
         return failed
 

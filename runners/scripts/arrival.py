@@ -20,6 +20,8 @@ from runners.processes.supervised_arm import SupervisedRank
 LIBRARIES = ("libtorch", "libtorch_cpu", "libtorch_python")
 FRAMEWORKS = {"libtensorflow": "TensorFlow", "/jaxlib/": "JAX", "libmxnet": "MXNet"}
 """What is mapped in a process that has loaded them."""
+SLOW_START = "if its first steps take longer, raise start_timeout_s"
+"""What to do where a script's ranks are there, and have not come to the end of their first steps in time."""
 MAX_SCRIPT_BYTES = 1 << 20
 LAUNCHER_FILES = ("torchrun", "torch.distributed.run", "horovodrun", "mpirun", "run_processes", "multiprocessing")
 HINTS = (
@@ -123,7 +125,7 @@ def why_silent(seen: Sequence[SeenPython]) -> str:
         return "its processes do not import torch; is it the right script, and the right python?"
     if seen:
         return (
-            "torch is there, and no step of a torch.optim optimizer came; if its first steps take longer, raise start_timeout_s; "
+            f"torch is there, and no step of a torch.optim optimizer came; {SLOW_START}; "
             "if something starts it by python -E, -I or -S, which do not read PYTHONPATH, leave that flag out"
         )
     return "no Python of it was seen; is it the right command?"

@@ -242,6 +242,19 @@ def test_silence_is_a_timeout_of_those_that_did_not_answer_with_what_they_wrote_
     assert failed.failure.log_tail == {log_name(1): "File 'model.py', line 3, in forward"}
 
 
+@pytest.mark.parametrize(
+    ("has_reported", "why"),
+    [(False, "if its first steps take longer, raise start_timeout_s"), (True, "do its ranks take unlike numbers of steps?")],
+)
+def test_a_rank_of_a_script_that_is_late_is_told_by_what_it_was_waited_for(scene, has_reported, why):
+    scene.is_script = True
+    scene.connect(0, 1, 2)
+    diagnosis = scene.diagnosis
+    diagnosis.has_reported = has_reported
+    failed = diagnosis.of_silence([0], timeout_s=8)
+    assert failed.failure.message == f"no answer from rank 0 within 8 s; {why}"
+
+
 def test_ranks_on_several_hosts_are_told_with_theirs_and_with_hosts_that_do_not_answer(two_hosts):
     two_hosts.processes.exit_codes = [0]  # what is left has been fetched before
     two_hosts.processes.unreachable["no-such-host.invalid"] = "host 'no-such-host.invalid': no route"
