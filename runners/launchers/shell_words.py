@@ -80,7 +80,8 @@ def _value(text: str, name: str, environment: Mapping[str, str]) -> str:
     name = name.strip("{}")
     if looks_secret(name):
         raise PlanError(
-            f"command {quoted(text)} has ${name}, which looks like a secret, and reports show commands; have the script read it"
+            f"command {quoted(text)} has ${name}, which looks like a secret, and reports show commands; have the script read it, "
+            "or put it into bash -c '...', which is shown as it is typed"
         )
     if name not in environment:
         raise PlanError(f"command {quoted(text)} has ${name}, which is not set; set it, or write its value")

@@ -98,6 +98,8 @@ def test_what_another_environment_has_is_not_looked_for_on_this_path(command, pr
 @pytest.mark.parametrize(
     ("typed", "words"),
     [
+        ("bash -c 'x --key $A_TOKEN'", ["bash", "-c", "x --key $A_TOKEN"]),
+        ("x $TOKENIZER", ["x", "bert"]),
         ("x $DATA ${DATA}s --data=$DATA", ["x", "a", "b", "a", "bs", "--data=a", "b"]),
         ('x "$DATA/y" "\\$DATA" \\$DATA \'$DATA ~ `id`\' a=$', ["x", "a b/y", "$DATA", "$DATA", "$DATA ~ `id`", "a=$"]),
         ("A=~/x ~ ~/y --out=~/z a~ '~'", ["env", "A=/home/u/x", "/home/u", "/home/u/y", "--out=~/z", "a~", "~"]),
@@ -109,6 +111,7 @@ def test_what_another_environment_has_is_not_looked_for_on_this_path(command, pr
 def test_words_are_those_of_the_shell_that_it_was_typed_for(monkeypatch, typed, words):
     monkeypatch.setenv("DATA", "a b")
     monkeypatch.setenv("HOME", "/home/u")
+    monkeypatch.setenv("TOKENIZER", "bert")
     assert list(read_command(typed).words) == words
     shown = ["bash", "-c", f"x() {{ printf '%s\\n' x \"$@\"; }}; {typed}"]
     assert words[0] != "x" or subprocess.check_output(shown, text=True, timeout=60).splitlines() == words
@@ -135,7 +138,10 @@ def test_a_launcher_that_python_has_as_a_module_is_no_program(tmp_path, flags):
         ("torchrun train.py /etc/passw*", "has '/etc/passw*'"),
         ("torchrun train.py {1,2}", "has '{1,2}'"),
         ("torchrun train.py --data $NOWHERE", "has $NOWHERE, which is not set; set it, or write its value"),
-        ("torchrun train.py --key '$A_TOKEN' --key $A_TOKEN", "has $A_TOKEN, which looks like a secret"),
+        (
+            "torchrun train.py --key '$A_TOKEN' --key $A_TOKEN",
+            "has $A_TOKEN, which looks like a secret",
+        ),
     ],
 )
 def test_what_is_no_command_is_refused(command, message):
