@@ -41,11 +41,15 @@ TRACKERS = ("wandb", "mlflow", "comet_ml", "neptune")
 """Modules of trackers that ``OFFLINE`` is for."""
 OFFLINE = {
     "WANDB_MODE": "offline",
-    "COMET_START_ONLINE": "0",
-    "COMET_MODE": "OFFLINE",
     "NEPTUNE_MODE": "offline",
-    "MLFLOW_ALLOW_FILE_STORE": "true",  # without it, MLflow 3.17 refuses the folder that it is given below
+    "COMET_START_ONLINE": "0",
+    "COMET_AUTO_LOG_DISABLE": "1",
+    "COMET_ERROR_TRACKING_ENABLE": "0",
+    "MLFLOW_ALLOW_FILE_STORE": "true",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
 }
+"""Comet's ``Experiment`` has no variable for offline, so it is disabled. MLflow 3 refuses folders unless they are allowed, and a
+database takes it seconds to make, for each start."""
 QUIET = ("offline", "disabled", "dryrun", "debug", "read-only", "0")
 """Values of these variables with which a user asks for no more than that."""
 WITHOUT_LOCKS = {"GIT_OPTIONAL_LOCKS": "0"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 import subprocess
 import sys
@@ -177,6 +178,38 @@ def test_what_is_written_elsewhere_is_told_but_temporary_files_and_caches(tmp_pa
     """
     done = run(code, own, tmp_path)
     assert done.stdout.splitlines() == [str([f"{users}/out", f"{tmp_path}/?"]), "[]"], done.stderr
+
+
+TRACKERS = {
+    "wandb": ("run = wandb.init(project='p'); run.log({'loss': 1}); run.finish()", "wandb/offline-run-*"),
+    "mlflow": ("mlflow.start_run(); mlflow.log_metric('loss', 1); mlflow.end_run()", "mlruns/0/*/metrics/loss"),
+    "comet_ml": ("comet_ml.Experiment().log_metric('loss', 1); comet_ml.start().log_metric('loss', 1)", ""),
+    "neptune": ("run = neptune.init_run(project='w/p'); run['loss'].append(1); run.stop()", ".neptune/offline/*"),
+}
+"""What a script does with each tracker, and what is in its folder then."""
+NO_NETWORK = """import os, sys
+def hear(event, args):
+    if event == "socket.getaddrinfo" or event == "socket.connect" and isinstance(args[1], tuple):
+        print("reached for", args, file=sys.stderr); os._exit(9)
+sys.addaudithook(hear)
+"""
+
+
+@pytest.mark.process
+@pytest.mark.slow
+@pytest.mark.parametrize("tracker", TRACKERS)
+def test_trackers_reach_for_no_server_and_write_into_the_folder_of_the_start(tmp_path, tracker):
+    if importlib.util.find_spec(tracker) is None:
+        pytest.skip(f"{tracker} is not installed")
+    own = sandbox.Sandbox(root=tmp_path / "own", users=tmp_path, left_out=tmp_path, hosts=(), are_offline=True, is_kept=False)
+    own.folder.mkdir(parents=True)
+    told = {"HOME": str(tmp_path), "COMET_API_KEY": "none", "PYTHONPATH": ""} | own.variables({})
+    told = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")} | told
+    code, written = TRACKERS[tracker]
+    command = [sys.executable, "-c", f"{NO_NETWORK}import {tracker}; {code}"]
+    done = subprocess.run(command, cwd=own.folder, env=told, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert not written or list(own.folder.glob(written))
 
 
 def run(code, folder, tmp_path):
