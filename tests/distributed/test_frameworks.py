@@ -1,24 +1,32 @@
-"""Frameworks as they are installed: what is read of their objects."""
+"""Frameworks as they are installed: each starts its ranks as it does for users, and what is said of its training is true."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
+import sys
 from types import SimpleNamespace
 
 import pytest
 from torch.utils.data import BatchSampler, DataLoader
 
 from measurement.agent.ringside_agent.reading import configuration
+from measurement.records.results import ResultsFolder
+from tests.conftest import no_process_stays
+from tests.distributed.test_scripts import SCRIPTS, ringside_in
+from tests.kit.comparisons import Compared
 
-REMEDY = {"deepspeed": "DS_BUILD_OPS=0 .venv/bin/uv pip install --no-build-isolation deepspeed"}
+DDP = "torchrun --nproc-per-node 2 by_framework.py --by ddp"
+ACCELERATE = "accelerate launch --config_file accelerate.yaml by_framework.py"
+MEASURED = {"launches": 1, "control": "false", "block_steps": 4, "start_timeout_s": 600}
 
 
 def needs(name):
     """A package; where CI's machine must have it, the test fails without."""
     if importlib.util.find_spec(name) is None:
         (pytest.fail if name in os.environ.get("RINGSIDE_REQUIRE", "") else pytest.skip)(
-            f"{name} is not installed: {REMEDY.get(name, 'make frameworks')}"
+            f"{name} is not installed: make frameworks"
         )
 
 
@@ -31,3 +39,56 @@ def test_batches_that_accelerate_shares_out_are_read_as_shared_out():
         configuration.of_loader(SimpleNamespace(loader=DataLoader(range(32), batch_sampler=one), accumulation=1)) for one in shards
     ]
     assert [(one["sampler.replicas"], one["sampler.rank"], one["loader.length"]) for one in read] == [(2, 0, 4), (2, 1, 4)]
+
+
+@pytest.mark.costly("frameworks")
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    ("packages", "first", "second", "samples", "differ"),
+    [
+        pytest.param(
+            ["accelerate"],
+            DDP,
+            f"{ACCELERATE} --by accelerate --batch 4 --accumulate 2",
+            8,
+            {"accumulation", "loader.batch_size", "sampler.class"},
+            id="accelerate",
+        ),
+        pytest.param(
+            ["transformers", "accelerate"],
+            "torchrun --nproc-per-node 2 by_framework.py --by trainer",
+            f"{ACCELERATE} --by trainer --batch 4 --accumulate 2",
+            8,
+            {"accumulation", "loader.batch_size"},
+            id="trainer",
+        ),
+        pytest.param(
+            ["lightning"], "python by_lightning.py", "python by_lightning.py --strategy ddp_spawn", 8, set(), id="lightning"
+        ),
+    ],
+)
+def test_a_framework_runs_at_the_first_try_and_what_is_said_of_it_is_true(tmp_path, packages, first, second, samples, differ):
+    """Evaluations and logs lie between steps, and two batches of four are a step of eight."""
+    for name in packages:
+        needs(name)
+    for file in ("by_framework.py", "by_lightning.py", "accelerate.yaml"):
+        shutil.copy(SCRIPTS / file, tmp_path)
+    settings = [word for name, value in MEASURED.items() for word in ("--set", f"measurement.{name}={value}")]
+    typed = ["ab", first, second, "--name-a", "a", "--name-b", "b", "--steps", "12", "--allow", "all", *settings]
+    before = {path.name for path in tmp_path.iterdir()}
+    with no_process_stays(), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        done = ringside_in(
+            tmp_path, *typed, "-o", tmp_path / "out", OPAL_PREFIX=sys.prefix
+        )  # Lightning begins mpi4py, if it is there
+    ran = Compared(done, ResultsFolder(tmp_path / "out"))
+    assert ran.statuses == {"a": "ok", "b": "ok"}, done.stderr + done.stdout
+    assert {path.name for path in tmp_path.iterdir()} - before == {"cache", "out"}
+    for record in ran.records.values():
+        assert (record.world_size, record.sample_unit) == (2, "samples")
+        assert {step.samples for script in record.scripts for step in script.steps} == {samples}
+        assert set(ran.folder.losses(record)["samples"]) == {samples}
+    assert differ <= {one["field"] for one in ran.report["differences"]}
+    assert ran.report["equality"]["start"]["b"]["verdict"].startswith("equal"), done.stdout
+    for false in ("no sampler shares", "reads the same batches", "one batch is global", "the agent failed", "could not be read"):
+        assert false not in done.stdout + done.stderr

@@ -458,3 +458,23 @@ def test_gradients_that_no_step_zeroes_are_seen_before_the_next_backward_pass(ze
         optimizer.step()
         first.after_step(optimizer, ends=True)
     assert first.script.keeps_gradients is kept
+
+
+@pytest.mark.parametrize("by", ["train", "attribute"])
+def test_an_evaluation_ends_where_the_model_trains_again(monkeypatch, by):
+    """Lightning restores the attribute of each module. A part without parameters may train meanwhile."""
+    for name in ("train", "__setattr__"):
+        monkeypatch.setattr(torch.nn.Module, name, getattr(torch.nn.Module, name))
+    assign, recorder = torch.nn.Module.__setattr__, Recorder()
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Dropout())
+    watching.watch_evaluation(torch.nn.Module, recorder)
+    model.eval()
+    model[1].train()
+    assert (recorder.is_evaluating, recorder.left_out) == (True, 0)
+    if by == "train":
+        model.train()
+    for module in model.modules():
+        module.training = True
+    assert not recorder.is_evaluating
+    assert recorder.left_out > 0
+    assert torch.nn.Module.__setattr__ is assign

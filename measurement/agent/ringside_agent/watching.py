@@ -144,25 +144,31 @@ def watch_autocast(torch: Any, first: FirstSteps) -> None:
 
 
 def watch_evaluation(module: Any, recorder: Recorder) -> None:
-    """Leave out the time in which a model is in evaluation mode: from the outermost ``eval()`` to the next ``train()``."""
-    train = module.train
-    state = {"since": 0, "nested": False}
+    """Leave out the time in which a model is in evaluation mode: from ``eval()`` until it trains again.
+
+    Its mode is set by ``train()``, or restored by the attribute of each module.
+    """
+    train, assign = module.train, module.__setattr__
+    since = [0]
+
+    def is_trained(one: Any) -> bool:
+        return any(parameter.requires_grad for parameter in one.parameters())
 
     @functools.wraps(train)
     def switched(self: Any, mode: bool = True) -> Any:
-        if recorder.off or state["nested"] or not any(one.requires_grad for one in self.parameters()):
-            return train(self, mode)
-        state["nested"] = True
-        try:
-            return train(self, mode)
-        finally:
-            state["nested"] = False
-            if recorder.is_evaluating == bool(mode):
-                recorder.is_evaluating = not mode
-                if mode:
-                    recorder.left_out += perf_counter_ns() - max(state["since"], recorder.start)
-                else:
-                    state["since"] = perf_counter_ns()
+        if not (mode or recorder.off or recorder.is_evaluating) and is_trained(self):
+            recorder.is_evaluating, since[0] = True, perf_counter_ns()
+            module.__setattr__ = assigned
+        return train(self, mode)
+
+    @functools.wraps(assign)
+    def assigned(self: Any, name: str, value: Any) -> None:
+        assign(self, name, value)
+        if name == "training" and value and is_trained(self):
+            module.__setattr__ = assign
+            if recorder.is_evaluating:
+                recorder.is_evaluating = False
+                recorder.left_out += perf_counter_ns() - max(since[0], recorder.start)
 
     module.train = switched
 
