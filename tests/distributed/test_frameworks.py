@@ -57,7 +57,7 @@ def test_batches_that_accelerate_shares_out_are_read_as_shared_out():
         pytest.param(
             ["transformers", "accelerate"],
             "torchrun --nproc-per-node 2 by_framework.py --by trainer",
-            f"{ACCELERATE} --by trainer --batch 4 --accumulate 2",
+            f"{ACCELERATE} --by trainer --batch 4 --accumulate 2 --evaluate-every 1000000",
             8,
             {"accumulation", "loader.batch_size"},
             id="trainer",
