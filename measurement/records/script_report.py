@@ -48,7 +48,7 @@ class ScriptReport(Written):
     samples_from: str | None = None
     """Where samples come from: ``loader``, ``samples_per_step``; None: they could not be counted, and iterations are."""
     written_files: list[str] = []
-    """Some of the files outside the folder of its start that it wrote before it was timed."""
+    """Some of the files outside the folder of its start that it wrote."""
     trackers: list[str] = []
     """Modules of experiment trackers that it imported and that are told to stay offline."""
     ports: list[int] = []

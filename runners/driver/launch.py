@@ -314,6 +314,8 @@ class Launch:
         pairs = zip((reply.report for reply in replies), arm.record.ranks, strict=True)
         arm.record.ranks = [merge_reports(new, old) for new, old in pairs]
         arm.record.peak_memory_bytes = [reply.peak_memory_bytes for reply in replies]
+        for script, reply in zip(arm.record.scripts, replies, strict=False):
+            script.written_files = sorted({*script.written_files, *reply.written_files})
         if "block" in arm.can:
             require_together([reply.drift for reply in replies])
 

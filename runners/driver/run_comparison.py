@@ -95,6 +95,8 @@ class ComparisonRun:
         """By name, the rehearsal's records of arms that failed there."""
         self._told = ""
         """The differences between scripts that were shown last."""
+        self._told_files: set[str] = set()
+        """What was said of files that scripts write."""
         self.comparison: Comparison | None = None
         """What came out, once reports are written."""
 
@@ -323,6 +325,8 @@ class ComparisonRun:
             launch.run()
             if launch.failed and self._memory is not None:
                 self._memory.forget()
+            if self._ended_s is None:
+                self._tell_files([record for record in self.folder.records() if record.launch == number])
         finally:
             self._note_trial(launch.notes)
             self.history.starting_s += launch.starting_s
@@ -361,10 +365,17 @@ class ComparisonRun:
         run = f"seed-{seed_of(self.plan, number)}" if self.plan.training else f"launch-{number}"
         return self.folder.events_folder(arm, run)
 
+    def _tell_files(self, records: Sequence[LaunchRecord]) -> None:
+        """Show which files scripts write, unless that was shown before."""
+        notes = [note for note in notes_on_files(records) if note not in self._told_files]
+        self._told_files.update(notes)
+        for note in notes:
+            self.progress.show(shown(note))
+
     def _tell_differences(self, records: Sequence[LaunchRecord]) -> None:
         """Show which files scripts write, what all do differently, and whether they train alike, unless that was shown before."""
-        for note in () if self._told else notes_on_files(records):
-            self.progress.show(shown(note))
+        if not self._told:
+            self._tell_files(records)
         known = {record.arm for record in records}
         failed = [record.arm for record in records if record.status != "ok"]
         if any(arm.name not in known for arm in self.compared.without_control) or not is_comparable(self.plan, failed):

@@ -277,6 +277,8 @@ class FinishedReply(Message):
     peak_memory_bytes: int
     drift: DriftReport | None = None
     """Drift of the model that was measured; None where nothing was trained."""
+    written_files: list[str] = []
+    """As in ``ScriptReport``, up to the end."""
 
 
 class ErrorReply(Message):

@@ -72,13 +72,17 @@ def test_absolute_paths_are_told_before_the_timing_and_can_differ_by_start(proje
     elsewhere = project.parent / "elsewhere"
     (elsewhere / "one").mkdir(parents=True)
     ways = {"one": f"absolute {elsewhere}/one", "each": f"new-folder {elsewhere}/{{arm}}-{{launch}}-{{seed}}"}
+    ways["end"] = f"late {elsewhere}"
     ran = compare(project, ways, keep_files=True, trackers="on")
     assert ran.done.returncode == 0, ran.done.stderr
     told = f"Written outside the folder of the command: {elsewhere}/each-trial-1 (each); {elsewhere}/one/log.txt (one)"
     said, told = ("".join(text.split()) for text in (ran.done.stderr, told))  # lines are broken where they are full
     assert said.index(told) < said.index("measuringblocks")
     assert said.count(told) == 1
-    assert {path.name for path in elsewhere.iterdir()} == {"one", "each-trial-1", "each-0-1", "each-1-2"}
+    late = f"{elsewhere}/late.pt(end)"
+    assert said.index("measuringblocks") < said.index(late) and said.count(late) == 1, "it is told as soon as it is known"
+    assert any(f"{elsewhere}/late.pt (end)" in one for one in ran.report["warnings"])
+    assert {path.name for path in elsewhere.iterdir()} == {"one", "each-trial-1", "each-0-1", "each-1-2", "late.pt"}
     for launch in range(2):
         kept = ran.folder.launch_folder(launch, "each") / "files-0"
         assert (kept / project.relative_to("/") / "train.py").is_file(), "it is kept by arm and launch"

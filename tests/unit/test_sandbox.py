@@ -172,12 +172,13 @@ def test_what_is_written_elsewhere_is_told_but_temporary_files_and_caches(tmp_pa
     kept = [tempfile.NamedTemporaryFile(), tempfile.mkdtemp()]
     open(os.path.join(kept[1], "3"), "w")
     os.makedirs("{tmp_path}/" + os.fsdecode(b"\\xff"))
-    print(sandbox.current.take_written())
+    print(sandbox.written())
     open("{tmp_path}/late", "w")
-    print(sandbox.current.take_written())
+    print(sandbox.written())
     """
     done = run(code, own, tmp_path)
-    assert done.stdout.splitlines() == [str([f"{users}/out", f"{tmp_path}/?"]), "[]"], done.stderr
+    found = [[f"{users}/out", f"{tmp_path}/?"], [f"{users}/out", f"{tmp_path}/late", f"{tmp_path}/?"]]
+    assert done.stdout.splitlines() == [str(one) for one in found], done.stderr
 
 
 TRACKERS = {

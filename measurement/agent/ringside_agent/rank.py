@@ -12,7 +12,7 @@ from collections import deque
 from functools import partial
 from typing import Any, Mapping
 
-from . import blocks, endings
+from . import blocks, endings, sandbox
 from .agent import Agent
 from .channel import join
 from .machine.host import peak_memory_bytes
@@ -106,8 +106,8 @@ class Rank:
     def _finish(self, _: Mapping[str, Any]) -> str:
         script = self.first.script
         report, drift = reports.rank_report(script, self.place), reports.drift(script)
-        peak = peak_memory_bytes(script.device)
-        return json.dumps({"kind": "finished", "report": report, "peak_memory_bytes": peak, "drift": drift})
+        told = {"peak_memory_bytes": peak_memory_bytes(script.device), "drift": drift, "written_files": sandbox.written()}
+        return json.dumps({"kind": "finished", "report": report, **told})
 
     def _tell_last(self, message: Mapping[str, Any]) -> None:
         self.recorder.off = True

@@ -18,6 +18,8 @@ from typing import Any, Sequence
 LOCK = ".ringside-lock"
 MOST_FILES = 20
 """Files elsewhere that are told."""
+MOST_NOTED = 1000
+"""Files elsewhere of which one process keeps the names."""
 UNSHARED = ("/dev/", "/proc/", "/sys/")
 CACHES = ("cache", "/torchinductor_")
 """Parts of paths that say that a file may be found there, or made anew."""
@@ -50,8 +52,7 @@ class Sandbox:
         """``own_files``: how the agent's own begin, which may lie anywhere."""
         self._root = os.path.join(os.path.realpath(root), "")
         self._busy: set[int] = set()
-        self._written: set[str] | None = set()
-        """None: it is not asked for any more."""
+        self._written: set[str] = set()
         hidden = os.path.join(os.path.realpath(os.path.expanduser("~")), ".")
         self._unshared = [*UNSHARED, hidden, *map(os.path.realpath, own_files)]
 
@@ -64,7 +65,7 @@ class Sandbox:
             elif event in EVENTS:
                 for index, what in EVENTS[event]:
                     self._guard(arguments[index], what, is_written=event not in STAYING)
-            elif event in ("tempfile.mkstemp", "tempfile.mkdtemp") and self._written is not None:
+            elif event in ("tempfile.mkstemp", "tempfile.mkdtemp"):
                 self._unshared.append(os.path.realpath(arguments[0]))
         except (TypeError, ValueError, AttributeError):  # it is no path, or the interpreter ends
             pass
@@ -81,13 +82,9 @@ class Sandbox:
 
         setattr(sys.modules[module], name, saved)
 
-    def take_written(self) -> list[str]:
-        """Some of the files and folders outside that this process has written and that are still there, but temporary ones.
-
-        From now on they are not noted.
-        """
-        found = [path for path in sorted(self._written or ()) if os.path.lexists(path)]
-        self._written = None
+    def written(self) -> list[str]:
+        """Some of the files and folders outside that this process has written and that are still there, but temporary ones."""
+        found = [path for path in sorted(self._written) if os.path.lexists(path)]
         tops = [path for path in found if not any(path.startswith(other + os.sep) for other in found)]
         return [path.encode(errors="replace").decode() for path in tops[:MOST_FILES]]  # one need not be UTF-8
 
@@ -100,7 +97,7 @@ class Sandbox:
         try:
             full = name if os.path.isabs(name) else os.path.join(os.getcwd(), name)
             place = self._led_to(full, what, anew=anew)
-            if is_written and self._written is not None and not self._is_unshared(place) and not os.path.isdir(place):
+            if is_written and len(self._written) < MOST_NOTED and not self._is_unshared(place) and not os.path.isdir(place):
                 self._written.add(place)
         finally:
             self._busy.discard(get_ident())
@@ -169,6 +166,11 @@ def take_place(folder: str, link: str) -> None:
 
 current: Sandbox | None = None
 """That of this process; None: it has none."""
+
+
+def written() -> list[str]:
+    """What this process has written elsewhere; nothing where it has no folder of its own."""
+    return current.written() if current else []
 
 
 def enter(root: str, *own_files: str) -> Sandbox:

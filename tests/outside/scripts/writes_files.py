@@ -42,6 +42,8 @@ while True:
         torch.save({"model": model.state_dict(), "step": step}, "checkpoint.pt")
     elif way == "trackers":
         writer.add_scalar("step", step, step)
+    elif way == "late" and step == 10:
+        torch.save(model.state_dict(), f"{target}/late.pt")
     elif way == "absolute" and step < 5:
         with Path(target, "log.txt").open("a") as log:
             log.write(f"{step}\n")

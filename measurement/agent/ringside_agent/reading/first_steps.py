@@ -211,7 +211,7 @@ class FirstSteps:
             "sharded": self.script.is_sharded,
             "without_optimizer": [] if self.script.is_sharded else lost(parameters, trained),
             "samples_from": self.script.samples_from,
-            "written_files": sandbox.current.take_written() if sandbox.current else [],
+            "written_files": sandbox.written(),
             "trackers": [name for name in self._settings.trackers if name in sys.modules],
             "notes": self.script.notes,
         }
