@@ -144,7 +144,8 @@ def differences_table(differences: Sequence[Difference]) -> Group:
     if not differences:
         return Group(shown("The scripts do nothing differently that the agent sees"))
     told = [one for one in differences if one.severity == "mistake"]
-    rest = [one for one in differences if one.severity not in ("mistake", "note")][:MOST_DIFFERENCES]
+    rest = [one for one in differences if one.severity not in ("mistake", "note")]
+    rest = (rest if told or rest else list(differences))[:MOST_DIFFERENCES]
     lines = [shown(f"{'other work: ' if one.withholds else ''}{one.sentence}", style=STYLES["differs"]) for one in told]
     made: list[RichTable | Text] = [shown("What the scripts do differently:", style="bold"), *lines]
     if rest:

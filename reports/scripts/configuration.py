@@ -19,7 +19,10 @@ from measurement.conditions.differences import (
 )
 from measurement.records.record import LaunchRecord
 from reports.scripts.culprits import Culprit, Pair, find_culprits
-from reports.scripts.script_arms import ScriptArm
+from reports.scripts.script_arms import OF_LOADER, ScriptArm
+
+SEEN = "loader.class"
+"""Each loader that was seen has one."""
 
 
 def script_differences(records: Sequence[LaunchRecord], *, allow: Collection[str] = ()) -> list[Difference]:
@@ -85,8 +88,10 @@ def _settings(
 
 
 def _is_idle(name: str, arms: Sequence[ScriptArm]) -> bool:
-    """Whether a setting belongs to something that some arm does not use, which has a line of its own."""
+    """Whether a setting belongs to something that some arm does not use, or was not seen to, which has a line of its own."""
     whole = name.partition(".")[0]
+    if name.startswith(OF_LOADER) and name != SEEN:
+        return not all(SEEN in arm.fields for arm in arms)
     return name in ("autocast.dtype", "scaler.scale") and not all(arm.fields.get(f"{whole}.enabled") for arm in arms)
 
 
@@ -109,7 +114,8 @@ def _sentence(name: str, condition: Condition, values: Mapping[str, Any], *, is_
     if name.startswith("seed.") and is_random:
         return f"{name} is another each time {baseline} is started: it sets no seed"
     variable = name.removeprefix("environment.")
-    said = in_words(condition.label or variable, values, none="none" if variable == name else "not set")
+    none = "not seen on every rank" if name == SEEN else "none" if variable == name else "not set"
+    said = in_words(condition.label or variable, values, none=none)
     if name in ("threads.torch", "environment.OMP_NUM_THREADS") and any(str(value) == "1" for value in values.values()):
         return f"{said} (torchrun sets OMP_NUM_THREADS=1)"
     if name.startswith("seed.") and not any(is_by_rank(value) for value in values.values()):

@@ -8,12 +8,14 @@ from functools import cached_property
 from typing import Any
 
 from measurement.conditions.conditions import Severity
-from measurement.conditions.differences import Difference, shown
+from measurement.conditions.differences import Difference, is_by_rank, shown
 from measurement.judging.distances import ARITHMETICS, Sketches, gradient_factor
 from measurement.judging.ranks import BUFFER, named
 from reports.scripts.equality import arithmetic, first_gradients
 from reports.scripts.script_arms import ScriptArm
 
+WHOLE = ("SequentialSampler", "RandomSampler")
+"""Samplers that draw from all of the data that a loader has."""
 NEAR = 0.02
 """A factor within this share of a number is that number."""
 
@@ -101,11 +103,15 @@ def _not_zeroed(pair: Pair) -> Iterator[Culprit]:
 
 
 def _left_out(arm: ScriptArm) -> list[str]:
-    """Parameters that get a gradient and never move: no optimizer has them, or one has them that no longer are the model's."""
-    without = dict.fromkeys(name for report in arm.reports for name in report.without_optimizer)
+    """Parameters that get a gradient and that no optimizer has."""
+    return list(dict.fromkeys(name for report in arm.reports for name in report.without_optimizer))
+
+
+def _unmoved(arm: ScriptArm) -> list[str]:
+    """Parameters that get a gradient, that an optimizer has, and that no step changes."""
     steps = arm.first.steps
-    if without or not steps or not any(rate for step in steps for rate in step.learning_rates):
-        return list(without)
+    if not steps or not any(rate for step in steps for rate in step.learning_rates):
+        return []
     negligible = Sketches.of(steps[0].gradients).negligible(arm.first.sizes, ARITHMETICS[arithmetic(arm.first.configuration)])
     return [
         name
@@ -125,12 +131,24 @@ def _not_optimized(pair: Pair) -> Iterator[Culprit]:
         sentence = f"no step of {arm.name} changes {named(left[arm.name])}: {why}"
         values = {name: f"without {named(found)}" if found else "all parameters" for name, found in left.items()}
         yield Culprit(field="optimizer.left_out", sentence=sentence, values=values, covers=["optimizer.0.parameters"])
+    stay = pair.each(_unmoved)
+    for arm, _ in pair.apart(lambda arm: bool(stay[arm.name])):
+        sentence = (
+            f"the first {len(arm.first.steps)} steps of {arm.name} leave {named(stay[arm.name])} as before; its optimizer has it"
+        )
+        yield Culprit(
+            field="parameters.unmoved",
+            sentence=sentence,
+            values={name: named(found) or None for name, found in stay.items()},
+            severity="training",
+        )
 
 
 def _global_batch(pair: Pair) -> Iterator[Culprit]:
-    if pair.ours.number("accumulation") != pair.theirs.number("accumulation") and pair.ours.samples == pair.theirs.samples:
-        return  # one of them makes up its step of smaller batches
-    for field in ("loader.batch_size", "rank_local_batch", "samples"):
+    fields: Sequence[str] = ("loader.batch_size", "rank_local_batch", "samples")
+    if pair.ours.number("accumulation") != pair.theirs.number("accumulation"):
+        fields = ("samples",)  # one of them makes up its step of several batches
+    for field in fields:
         ours, theirs = (arm.samples if field == "samples" else arm.number(field) for arm in (pair.ours, pair.theirs))
         if ours and theirs and ours != theirs:
             break
@@ -150,11 +168,12 @@ def _global_batch(pair: Pair) -> Iterator[Culprit]:
 
 
 def _is_sharded_by_sampler(arm: ScriptArm) -> bool | None:
-    """Whether a sampler gives each rank a share of the data; None where no loader was seen."""
-    if arm.ranks < 2 or not any(name.startswith(("sampler.", "loader.")) for name in arm.fields):
+    """Whether a sampler gives each rank a share of the data; None where that is not known, as of a stream or another sampler."""
+    if arm.ranks < 2 or "loader.class" not in arm.fields:
         return None
-    replicas = arm.fields.get("sampler.replicas")
-    return replicas == arm.ranks and arm.fields.get("sampler.rank") is not None and isinstance(arm.fields["sampler.rank"], dict)
+    if arm.fields.get("sampler.replicas") == arm.ranks and is_by_rank(arm.fields.get("sampler.rank")):
+        return True
+    return False if arm.fields.get("sampler.class") in WHOLE else None
 
 
 def _same_data(pair: Pair) -> Iterator[Culprit]:
@@ -170,7 +189,8 @@ def _same_data(pair: Pair) -> Iterator[Culprit]:
         sentence = f"every rank of {arm.name} reads the same batches{why}; those of {other.name} read different ones"
         values = {arm.name: "the same on all ranks", other.name: "different by rank"}
         yield Culprit(field="batches.by_rank", sentence=sentence, values=values, covers=covers, changes_work=changes_work)
-    for other, arm in sampled if not shared and (changes_work or len(lengths) < 2) else []:
+    has_all = len(set(pair.each(lambda arm: arm.number("loader.samples")).values()) - {None}) == 1
+    for other, arm in sampled if not shared and changes_work and has_all else []:
         sentence = f"no sampler shares out the data of {arm.name} among its ranks: each reads all of it; {other.name} has one"
         values = pair.values("sampler.class")
         yield Culprit(field="sampler.class", sentence=sentence, values=values, covers=covers, changes_work=changes_work)
@@ -207,13 +227,20 @@ def _schedule(pair: Pair) -> Iterator[Culprit]:
     rates = pair.each(lambda arm: arm.learning_rates or (own if isinstance(own := given[arm.name], list) else []))
     moving = pair.apart(lambda arm: len(set(rates[arm.name])) > 1 if len(rates[arm.name]) > 1 else None)
     for arm, other in moving or pair.apart(_counts_steps):
-        sentence = f"{arm.name} steps its schedule with every optimizer step, {other.name} does not"
+        taken, kinds = len(arm.first.steps), pair.each(lambda arm: arm.fields.get("schedule.class") or "no schedule")
+        sentence = (
+            f"{arm.name} steps its {kinds[arm.name]} with every optimizer step, {other.name} in none of the first {taken} steps"
+        )
         if moving:
-            sentence = f"the learning rate of {arm.name} changes from step to step, that of {other.name} does not"
-        how = "per epoch" if other.fields.get("schedule.class") else "per epoch, or not at all"
-        covers = ["schedule.", *(name for name in pair.theirs.fields if name.startswith("optimizer.") and name.endswith("lr"))]
-        sentence += f": {other.name} steps its schedule {how}"
+            said = (f"{_span(rates[one.name])} in {one.name} ({kinds[one.name]})" for one in (arm, other))
+            sentence = f"the learning rate of the first {taken} steps: {', '.join(said)}"
+        own = (name for one in (arm, other) for name in one.fields if name.startswith("optimizer.") and name.endswith("lr"))
+        covers = ["schedule.", *own]
         yield Culprit(field="schedule.lr", sentence=sentence, values=rates, covers=covers)
+
+
+def _span(rates: Sequence[float]) -> str:
+    return f"{rates[0]:.4g}" + f" to {rates[-1]:.4g}" * (len(set(rates)) > 1)
 
 
 def _compressed(pair: Pair) -> Iterator[Culprit]:

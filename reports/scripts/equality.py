@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import pandas as pd
 
@@ -31,11 +31,12 @@ from measurement.records.record import LaunchRecord
 from measurement.records.script_report import ScriptReport
 from reports.parts_schema import Equality, GradientEquality, ParameterEquality, StartEquality
 from reports.scripts.losses import compare_losses, loss_unit
-from reports.scripts.script_arms import ScriptArm
+from reports.scripts.script_arms import ScriptArm, matched
 
 SINGLE_TENSOR = 10.0
 """One tensor may be this many times as far off as all together."""
 TIMES_CONTROL = 3.0
+NEAR = ("equal", "equal up to rounding")
 NOT_REPEATABLE = 0.3
 """Where the control is that far off, times ``TIMES_CONTROL``, nothing can be told."""
 
@@ -55,6 +56,8 @@ class _Pair:
     """How many times as large these are, where they are the same up to it."""
     steps: Sequence[Distances]
     """Parameters after each step."""
+    how: str
+    """In which names were matched, as ``matched`` says it."""
 
 
 @dataclass(kw_only=True)
@@ -64,6 +67,7 @@ class _Judged:
     start: StartEquality = field(default_factory=StartEquality)
     gradients: GradientEquality = field(default_factory=GradientEquality)
     parameters: ParameterEquality = field(default_factory=ParameterEquality)
+    how: str = ""
 
     @property
     def first_step(self) -> int | None:
@@ -75,9 +79,16 @@ class _Judged:
     @property
     def is_equal(self) -> bool:
         """Whether all that was compared is equal, and the parameters were."""
-        near = ("equal", "equal up to rounding")
         rest = (self.gradients.verdict, self.parameters.verdict)
-        return self.start.verdict in near and self.parameters.verdict in near and "apart" not in rest
+        return self.start.verdict in NEAR and self.parameters.verdict in NEAR and "apart" not in rest
+
+
+class _Again(NamedTuple):
+    """What the baseline's command did when it was started once more, as the control."""
+
+    starts_apart: bool
+    why: str
+    remedy: str
 
 
 def judge_equality(
@@ -93,14 +104,20 @@ def judge_equality(
     pairs = {arm: _worst(plan.baseline, arm, firsts, ARITHMETICS[arithmetics[arm]]) for arm in others}
     control = pairs.get(plan.control_name) if plan.measurement.control else None
     judged = {arm: _judge(pair, arithmetics[arm], None if arm == plan.control_name else control) for arm, pair in pairs.items()}
-    curves = compare_losses(plan, losses or {})
+    arms = {one.arm: ScriptArm.of(one) for one in reversed(records) if one.scripts}
+    curves = compare_losses(plan, losses or {}, scales={arm: _loss_scale(judged[arm], plan.baseline, arm, arms) for arm in others})
     batches = {arm: said for arm in others if (said := _batches(plan.baseline, arm, records)) is not None}
     candidates = {arm: found for arm, found in judged.items() if plan.role(arm) == "candidate"}
     steps = [found.first_step for found in candidates.values() if found.first_step is not None]
     worse = {arm for arm, loss in curves.items() if loss.verdict == "worse"}
-    repeatable = None if control is None else judged[plan.control_name].start.verdict != "another start"
+    seeds = [arms[name].fields.get("seed.torch") for name in (plan.baseline, plan.control_name) if name in arms]
+    again = _Again(
+        starts_apart=control is not None and judged[plan.control_name].start.verdict == "another start",
+        why="its batches are others" if "other batches" in batches.get(plan.control_name, "") else "it is not repeatable",
+        remedy="set a seed" if seeds[0:1] != seeds[1:] and seeds[1:] else "",
+    )
     seen = [arm for arm in candidates if _launches_of_both(plan.baseline, arm, firsts)]
-    clauses = [_clause(arm, candidates[arm], plan, arithmetics[arm], batches, repeatable) for arm in seen]
+    clauses = [_clause(arm, candidates[arm], plan, arithmetics[arm], batches, again) for arm in seen]
     clauses += [batches[arm] for arm in candidates if arm in batches and plan.scripts.same_data]
     return Equality(
         start={arm: found.start for arm, found in judged.items()},
@@ -117,6 +134,17 @@ def judge_equality(
     )
 
 
+def _loss_scale(found: _Judged, baseline: str, arm: str, arms: Mapping[str, ScriptArm]) -> float | None:
+    """Times how much the mean loss of an arm's passes is comparable with the baseline's; None where that is not known.
+
+    Where a step has another number of passes, gradients tell: if they agree, so does what the passes' losses sum up to.
+    """
+    passes, wanted = (arms[name].number("accumulation") if name in arms else None for name in (arm, baseline))
+    if not passes or not wanted or passes == wanted:
+        return 1.0
+    return passes / wanted if found.gradients.verdict in NEAR else None
+
+
 def _worst(baseline: str, arm: str, firsts: Mapping[tuple[int, str], ScriptReport], shared: Arithmetic) -> _Pair | None:
     """The launch in which two arms are farthest apart; None where no launch has both, or each rank has a share only."""
     pairs = [_pair(firsts[launch, arm], firsts[launch, baseline], shared) for launch in _launches_of_both(baseline, arm, firsts)]
@@ -131,6 +159,7 @@ def _launches_of_both(baseline: str, arm: str, firsts: Mapping[tuple[int, str], 
 def _pair(ours: ScriptReport, theirs: ScriptReport, shared: Arithmetic) -> _Pair | None:
     if ours.sharded or theirs.sharded:
         return None
+    ours, how = matched(ours, theirs)
     names = [name for name in common_names(ours.started, theirs.started) if ours.sizes.get(name) == theirs.sizes.get(name)]
     mine, its = first_gradients(ours, theirs)
     return _Pair(
@@ -141,12 +170,13 @@ def _pair(ours: ScriptReport, theirs: ScriptReport, shared: Arithmetic) -> _Pair
         gradients=[gradients_apart(mine, its, theirs.sizes, shared)] if mine.norm or its.norm else [],
         factor=gradient_factor(mine, its),
         steps=_steps(ours, theirs, names, negligible=its.negligible(theirs.sizes, shared)),
+        how=how,
     )
 
 
 def first_gradients(ours: ScriptReport, theirs: ScriptReport) -> tuple[Sketches, Sketches]:
     """Those of the first step that both have; none where one of the two took no step."""
-    mine, its = (report.steps[0].gradients if report.steps else {} for report in (ours, theirs))
+    mine, its = (report.steps[0].gradients if report.steps else {} for report in (matched(ours, theirs)[0], theirs))
     names = common_names(mine, its)
     return Sketches.of(mine, names), Sketches.of(its, names)
 
@@ -208,7 +238,7 @@ def _judge(pair: _Pair | None, precision: str, control: _Pair | None) -> _Judged
         only_here=pair.only_here,
         missing_here=pair.missing_here,
     )
-    judged, allowed = _Judged(start=start), ARITHMETICS[precision]
+    judged, allowed = _Judged(start=start, how=pair.how), ARITHMETICS[precision]
     if pair.gradients and not beyond:
         told, apart = _held(pair.gradients, allowed.recomputed, control.gradients if control else [])
         distance, factor = pair.gradients[0].distance, pair.factor if apart else None
@@ -240,7 +270,10 @@ def _near(distance: float) -> Literal["equal", "equal up to rounding"]:
 
 def _batches(baseline: str, arm: str, records: Sequence[LaunchRecord]) -> str | None:
     """What the digests of the first batches say, of the first launch that has them; None where there are none."""
-    known = {(one.launch, one.arm): ScriptArm.of(one).batches for one in records if one.scripts}
+    arms = [(one, ScriptArm.of(one)) for one in records if one.scripts and one.arm in (arm, baseline)]
+    if len({own.fields.get("accumulation") for _, own in arms}) > 1:
+        return None  # a digest is that of all batches of a step
+    known = {(one.launch, one.arm): own.batches for one, own in arms}
     whole = {place: digests for place, digests in known.items() if all(None not in ranks for ranks in digests)}
     launches = sorted(launch for launch, name in whole if name == arm and whole[launch, arm] and whole.get((launch, baseline)))
     if not launches:
@@ -254,40 +287,42 @@ def _batches(baseline: str, arm: str, records: Sequence[LaunchRecord]) -> str | 
     return f"{arm} reads other batches than {baseline}, from step {first} on"
 
 
-def _clause(arm: str, found: _Judged, plan: Plan, precision: str, batches: Mapping[str, str], repeatable: bool | None) -> str:
+def _clause(arm: str, found: _Judged, plan: Plan, precision: str, batches: Mapping[str, str], again: _Again) -> str:
     """What is said of one candidate, without a full stop."""
     start, parameters = found.start, found.parameters
     if start.verdict == "not compared":
         return f"Whether {arm} trains as {plan.baseline} is not known: there are no parameters that both have whole"
     if start.verdict == "another start":
-        return _another_start(arm, start, plan, repeatable)
+        return _another_start(arm, found, plan, again)
     unmatched = [*start.only_here, *start.missing_here]
-    besides = f"; without a counterpart: {named(unmatched)}" if unmatched else ""
+    besides = found.how + (f"; without a counterpart: {named(unmatched)}" if unmatched else "")
     if "apart" in (found.gradients.verdict, parameters.verdict):
         data = "; their batches differ, too" if "other batches" in batches.get(arm, "") else ""
         return f"{arm} starts equal to {plan.baseline}{_apart_words(found)}{data}{besides}"
     if parameters.verdict == "not compared":
-        return f"{arm} starts equal to {plan.baseline}{_not_compared(plan, parameters)}{besides}"
+        return f"{arm} starts equal to {plan.baseline}{_not_compared(plan, parameters, again)}{besides}"
     rounding = "" if parameters.verdict == "equal" else f" up to {precision} rounding"
     steps = "step" if len(parameters.distances) == 1 else f"{len(parameters.distances)} steps"
     return f"{arm} trains as {plan.baseline}: equal start, and equal{rounding} over the first {steps}{besides}"
 
 
-def _another_start(arm: str, start: StartEquality, plan: Plan, repeatable: bool | None) -> str:
+def _another_start(arm: str, found: _Judged, plan: Plan, again: _Again) -> str:
+    start = found.start
     which = "" if start.distance is not None and start.distance > NOT_REPEATABLE else f" ({named(start.names)})"
-    if repeatable is False:
+    if again.starts_apart:
+        remedy = ", or ".join(filter(None, (again.remedy, "use --same-start")))
         return (
             f"{arm} has another start than {plan.baseline}, but so has {plan.baseline} each time: "
-            "it is not repeatable; set a seed, or use --same-start"
+            f"it is not repeatable; {remedy}{found.how}"
         )
-    remedy = "" if plan.scripts.same_start else "; --same-start compares what follows"
+    remedy = found.how or ("" if plan.scripts.same_start else "; --same-start compares what follows")
     return f"{arm} has another start than {plan.baseline}{which}{remedy}"
 
 
-def _not_compared(plan: Plan, parameters: ParameterEquality) -> str:
+def _not_compared(plan: Plan, parameters: ParameterEquality, again: _Again) -> str:
     if not parameters.distances:
         return ", but its parameters after the first steps are not known"
-    return f", but {plan.baseline} itself steps otherwise each time: it is not repeatable; set a seed"
+    return f", but {plan.baseline} itself steps otherwise each time: {'; '.join(filter(None, again[1:]))}"
 
 
 def _apart_words(found: _Judged) -> str:

@@ -1,8 +1,8 @@
 """The losses of scripts: a curve for each arm, and whether an arm's is no worse than the baseline's by a margin.
 
-A loss is the scalar that ``backward()`` was called on: the mean over ranks, against the samples of all ranks since the script's
-start. Where a script was started anew in a launch, its first start counts. Of each launch the means over the later half of what
-both arms reached are held against each other, since arms of a launch share a seed where they take one.
+A loss is the scalar that ``backward()`` was called on: the mean over ranks and passes, against the samples of all ranks since the
+script's start. Where a script was started anew in a launch, its first start counts. Of each launch the means over the later half of
+what both arms reached are held against each other, since arms of a launch share a seed where they take one.
 """
 
 from __future__ import annotations
@@ -24,6 +24,10 @@ ONE_SIDED = 0.90
 """Confidence of the two-sided interval whose bounds hold at 95% each."""
 EQUAL = 5e-5
 """A share that would be written as 0.00%."""
+UNLIKE = (
+    "The losses of {} and {} are not compared: a step has another number of backward passes, "
+    "and whether each one's loss is a part of it is not known"
+)
 POINTS = 100
 """Places at which a curve is drawn."""
 Curve = tuple[Array, Array]
@@ -44,10 +48,19 @@ def curve_of(table: pd.DataFrame, unit: Literal["samples", "steps"]) -> Curve:
     return reached.to_numpy(dtype=np.float64)[known], by_step["loss"].to_numpy(dtype=np.float64)[known]
 
 
-def compare_losses(plan: Plan, losses: Mapping[tuple[int, str], pd.DataFrame]) -> dict[str, LossEquality]:
-    """Every arm's loss, the baseline's first; empty where none was seen. ``losses``: by launch and arm."""
-    unit = loss_unit(losses)
-    curves = {place: curve for place, table in losses.items() if len((curve := curve_of(table, unit))[0])}
+def compare_losses(
+    plan: Plan, losses: Mapping[tuple[int, str], pd.DataFrame], *, scales: Mapping[str, float | None] | None = None
+) -> dict[str, LossEquality]:
+    """Every arm's loss, the baseline's first; empty where none was seen.
+
+    Args:
+        plan: of the arms.
+        losses: by launch and arm.
+        scales: by arm, times how much its losses are comparable with the baseline's, where that is not 1; None: that is not known.
+    """
+    unit, scales = loss_unit(losses), scales or {}
+    known = {place: curve for place, table in losses.items() if len((curve := curve_of(table, unit))[0])}
+    curves = {place: (x, y * (scales.get(place[1]) or 1.0)) for place, (x, y) in known.items()}
     by_arm = {
         arm: {launch: curve for (launch, name), curve in sorted(curves.items(), key=lambda entry: entry[0]) if name == arm}
         for arm in plan.compared_arms()
@@ -57,7 +70,8 @@ def compare_losses(plan: Plan, losses: Mapping[tuple[int, str], pd.DataFrame]) -
     found = {plan.baseline: _drawn(theirs, end)} if theirs else {}
     for arm, ours in by_arm.items():
         if arm != plan.baseline and ours:
-            found[arm] = _drawn(ours, end).model_copy(update=_compared(arm, plan, ours, theirs))
+            told = _compared(arm, plan, ours, theirs) if scales.get(arm, 1.0) else {"sentence": UNLIKE.format(arm, plan.baseline)}
+            found[arm] = _drawn(ours, end).model_copy(update=told)
     return found
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from measurement.conditions.differences import Difference, is_by_rank, joined
-from measurement.judging.ranks import RankAgreement, agreement
+from measurement.judging.ranks import BUFFER, RankAgreement, agreement
 from measurement.records.record import LaunchRecord
 from measurement.records.script_report import ScriptReport
 
@@ -39,9 +39,11 @@ class ScriptArm:
 
     @cached_property
     def fields(self) -> dict[str, Any]:
-        """Every setting: one value where all ranks have it, else ``{"by_rank": [...]}``."""
+        """Every setting: one value where all ranks have it, else ``{"by_rank": [...]}``; of loaders where all ranks' were seen."""
         names = dict.fromkeys(name for report in self.reports for name in report.configuration)
-        return {name: joined([report.configuration.get(name) for report in self.reports]) for name in names}
+        unseen = OF_LOADER if any("loader.class" not in report.configuration for report in self.reports) else ()
+        kept = (name for name in names if not name.startswith(unseen))
+        return {name: joined([report.configuration.get(name) for report in self.reports]) for name in kept}
 
     @cached_property
     def agreement(self) -> RankAgreement | None:
@@ -96,6 +98,50 @@ class ScriptArm:
         return "float16" if "fp16" in said.lower() else said
 
 
+def matched(ours: ScriptReport, theirs: ScriptReport) -> tuple[ScriptReport, str]:
+    """A report with the names that the other has for its tensors, and how they were matched, with a comma before it.
+
+    Frameworks put a prefix before the names of a model. Where that does not explain most, sizes and order must all be the same.
+    """
+    mine, its = ([name for name in one.started if not name.startswith(BUFFER)] for one in (ours, theirs))
+    if not mine or not its:
+        return ours, ""
+    common = {
+        (own, other): len(set(_renamed(mine, own, other).values()) & set(its))
+        for own in _prefixes(mine[0])
+        for other in _prefixes(its[0])
+    }
+    most = max(common, key=lambda pair: common[pair])  # that without prefixes, where none is better
+    if 2 * common[most] > min(len(mine), len(its)):
+        names, without = _renamed(ours.started, *most), " and ".join(repr(one) for one in most if one)
+        how = f", names matched without {without}" if without else ""
+    elif [ours.sizes.get(name) for name in mine] == [theirs.sizes.get(name) for name in its]:
+        names, how = dict(zip(mine, its, strict=True)), ", tensors matched by size and order"
+    else:
+        return ours, ""
+
+    def under(tensors: Mapping[str, Any]) -> dict[str, Any]:
+        return {names.get(name, name): value for name, value in tensors.items()}
+
+    steps = [
+        step.model_copy(update={"gradients": under(step.gradients), "parameters": under(step.parameters)}) for step in ours.steps
+    ]
+    return ours.model_copy(update={"started": under(ours.started), "sizes": under(ours.sizes), "steps": steps}), how
+
+
+def _prefixes(name: str) -> list[str]:
+    parts = name.split(".")[:-1]
+    return ["".join(f"{part}." for part in parts[:count]) for count in range(len(parts) + 1)]
+
+
+def _renamed(names: Iterable[str], own: str, other: str) -> dict[str, str]:
+    """Names that begin with ``own``, with ``other`` in its place."""
+    heads = {head: f"{BUFFER * head.startswith(BUFFER)}{other}" for head in (own, f"{BUFFER}{own}")}
+    return {name: new + name.removeprefix(head) for head, new in heads.items() for name in names if name.startswith(head)}
+
+
+OF_LOADER = ("loader.", "sampler.", "rank_local_batch", "epoch.steps")
+"""How settings begin that are read of a loader."""
 ITERATIONS = "iterations"
 MOST_FILES = 10
 """Files of an arm that the note on them names."""

@@ -19,7 +19,7 @@ import torch
 
 from measurement.agent.ringside_agent import after_import, blocks, place, settings, watching
 from measurement.agent.ringside_agent.machine import host
-from measurement.agent.ringside_agent.reading import batches, models, sketches, values
+from measurement.agent.ringside_agent.reading import batches, configuration, models, reports, sketches, values
 from measurement.agent.ringside_agent.reading.first_steps import FirstSteps
 from measurement.agent.ringside_agent.recorder import FOREIGN_STEPS, WITHOUT_BACKWARD, Recorder
 from measurement.conditions.conditions import CONDITIONS
@@ -209,16 +209,103 @@ def test_digests_tell_values_shapes_and_types_apart():
     assert batches.digest_of([one]) == batches.digest_of({"x": one.clone()})
 
 
-def test_batches_that_backward_passes_followed_are_digested_whenever_they_were_drawn():
-    yielded, at_once, in_turn = (batches.Yielded() for _ in range(3))
-    for passes, value in ((3, 1.0), (3, 2.0), (4, 3.0)):  # the first was only looked at, the last is for the next step
-        yielded.keep(None, torch.full((2,), value), passes)
-    assert yielded.take(4) == batches.digest_of(torch.full((2,), 2.0))
-    assert yielded.take(4) is None
-    for number in range(3):
-        at_once.keep(None, torch.full((2,), float(number)), 0)
-        in_turn.keep(None, torch.full((2,), float(number)), number)
-    assert at_once.take(3) == in_turn.take(3) is not None
+@pytest.mark.parametrize(
+    ("drawn", "passes", "used"),
+    [
+        ("0 1 2", [1, 1, 1], "0 1 2"),
+        ("01 2 3", [1, 1, 1], "0 1 2"),  # one batch ahead
+        ("01 23 45", [2, 2, 2], "01 23 45"),
+        ("012 34 5", [2, 2, 2], "01 23 45"),  # both
+        ("a0 1 2", [1, 1, 1], "0 1 2"),  # only looked at, by an iterator of its own
+        ("abcd0 1 abcd2", [1, 1, 1], "0 1 2"),  # an evaluation with gradients
+    ],
+)
+def test_batches_that_a_step_used_are_digested_whenever_they_were_drawn(drawn, passes, used):
+    training, other, yielded = Iterator(), Iterator(), batches.Yielded()
+    for step in drawn.split():
+        for name in step:
+            yielded.keep(training if name.isdigit() else other, torch.tensor([ord(name)]))
+        yielded.steps.append([])
+    wanted = [batches.together([batches.digest_of(torch.tensor([ord(name)])) for name in step]) for step in used.split()]
+    assert yielded.used(passes, reads_ahead=False) == wanted
+    assert yielded.loader == training._ringside.settings
+
+
+class Iterator:
+    """A loader's, as the agent has marked it."""
+
+    def __init__(self):
+        self._ringside = batches.Source()
+        self._ringside.settings = {"loader.length": id(self)}
+
+
+def test_a_loader_that_is_written_into_its_loop_is_read(seen):
+    for _ in torch.utils.data.DataLoader(torch.zeros(6, 2), batch_size=3):
+        seen.script.yielded.steps.append([])
+    assert seen.script.yielded.used([1, 1], reads_ahead=False)[0] is not None
+    found = configuration.of_data(seen.script)
+    assert (found["loader.batch_size"], found["loader.length"], found["sampler.class"]) == (3, 2, "SequentialSampler")
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """What is seen of loaders and GradScaler while a test runs."""
+    loading, scaler = torch.utils.data.dataloader, torch.amp.GradScaler
+    for owner, name in ((loading._BaseDataLoaderIter, "__init__"), (loading._BaseDataLoaderIter, "__next__")):
+        monkeypatch.setattr(owner, name, getattr(owner, name))
+    monkeypatch.setattr(loading.DataLoader, "__iter__", loading.DataLoader.__iter__)
+    for name in ("scale", "step"):
+        monkeypatch.setattr(scaler, name, getattr(scaler, name))
+    recorder = Recorder()
+    first = FirstSteps(settings.decode(told()), recorder)
+    recorder.on_batch, recorder.on_loader, recorder.failed = first.on_batch, first.on_loader, Steps.fail
+    recorder.unread = first.script.unread
+    watching.watch_loaders(loading, recorder)
+    watching.watch_scaler(torch, recorder)
+    return first
+
+
+def test_a_scaler_that_is_off_and_a_fused_optimizer_are_no_failure_of_the_agent(seen):
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.AdamW([weight], lr=0.1, fused=True)
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    scaler.scale((weight**2).sum()).backward()
+    scaler.step(optimizer)
+    assert seen.script.notes == []
+
+
+def test_what_cannot_be_read_of_a_script_is_left_out_and_noted_once():
+    script = FirstSteps(settings.decode(told()), Recorder()).script
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+    optimizer.param_groups[0]["unreadable"] = torch.empty(1, device="meta")
+    script.stepped.append(lambda: optimizer)
+    for _ in range(2):
+        found = reports.rank_report(script, place.World())
+        assert (found["optimizer"], found["model"]["parameters"]) == ({}, 2)
+        assert reports.drift(script) == {"hyperparameters": {}, "parameters": {}}
+    assert [note.partition(":")[0] for note in script.notes] == [
+        "the agent could not read all of the first steps (optimizer report)",
+        "the agent could not read all of the first steps (drift)",
+    ]
+
+
+def test_what_a_script_waits_for_the_exchange_before_it_clips_is_no_forward_pass():
+    """As Horovod's page has it; with Horovod itself: ``test_ways``."""
+
+    class Exchanging(torch.optim.SGD):
+        backward_passes_per_step = 1
+
+        def synchronize(self):
+            return "exchanged"
+
+    recorder = Recorder()
+    optimizer = Exchanging([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+    FirstSteps(settings.decode(told()), recorder).before_step(optimizer, is_nested=False)
+    assert optimizer.synchronize() == "exchanged"
+    waited = recorder.backward
+    recorder.depth = 1  # in step(), whose wait the hooks count
+    optimizer.synchronize()
+    assert recorder.backward == waited > 0
 
 
 def test_a_complex_parameter_is_compared_between_ranks_in_both_of_its_parts():
@@ -256,6 +343,8 @@ def test_models_are_found_by_their_tops():
     found = models.find_roots()
     assert [any(one is root for root in found) for one in (inner, outer, other)] == [False, True, True]
     assert models.trained_first([other, outer], {id(one) for one in inner.parameters()}) == [outer, other]
+    lends = torch.nn.Sequential(inner)
+    assert models.trained_first([lends, outer, other], {id(one) for one in inner.parameters()}, called=outer) == [outer, other]
     assert [prefix for prefix, _ in models.prefixes([outer, other, torch.nn.Linear(1, 1)])] == ["", "Linear.", "Linear#2."]
 
 

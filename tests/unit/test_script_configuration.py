@@ -12,8 +12,9 @@ from measurement.conditions.differences import unlike_work
 from measurement.judging.ranks import ranks_apart
 from reports.formats.terminal import differences_table
 from reports.scripts.configuration import script_differences
+from reports.scripts.script_arms import OF_LOADER
 from reports.wording.reasons import work_note
-from tests.kit.script_factory import HOROVOD, Script, one_launch, script_plan
+from tests.kit.script_factory import CONFIGURATION, HOROVOD, Script, one_launch, script_plan
 
 SOUND = Script()
 NO_SAMPLER = {
@@ -83,12 +84,17 @@ MISTAKES = {
     "schedule stepped per epoch": (
         Script(rate_at=lambda step: 1 - step / 10, configuration={"schedule.class": "LambdaLR"}),
         Script(configuration={"schedule.class": "LambdaLR"}),
-        ("schedule.lr", "learning rate of old changes from step to step", "new steps its schedule per epoch"),
+        ("schedule.lr", "of the first 5 steps: 0.1 to 0.06 in old (LambdaLR), 0.1 in new (LambdaLR)"),
+    ),
+    "a warm-up beside a constant rate": (
+        SOUND,
+        Script(rate_at=lambda step: (step + 1) / 10, configuration={"schedule.class": "LambdaLR", "schedule.steps": 5}),
+        ("schedule.lr", "of the first 5 steps: 0.01 to 0.05 in new (LambdaLR), 0.1 in old (no schedule)"),
     ),
     "schedule stepped per epoch, constant so far": (
         Script(configuration={"schedule.class": "StepLR", "schedule.steps": 5}),
         Script(configuration={"schedule.class": "StepLR", "schedule.steps": 0}),
-        ("schedule.lr", "old steps its schedule with every optimizer step", "new steps its schedule per epoch"),
+        ("schedule.lr", "old steps its StepLR with every optimizer step, new in none of the first 5 steps"),
     ),
     "optimizer made before the model moved": (
         SOUND,
@@ -99,11 +105,6 @@ MISTAKES = {
         Script(configuration={"optimizer.keeps_gradients": False}),
         Script(configuration={"optimizer.keeps_gradients": True}),
         ("optimizer.keeps_gradients", "new never zeroes its gradients", "zero_grad()"),
-    ),
-    "a parameter that never moves": (
-        SOUND,
-        Script(never_moved=["fc.bias"]),
-        ("optimizer.left_out", "no step of new changes fc.bias"),
     ),
 }
 
@@ -117,7 +118,56 @@ def test_a_parameter_that_gets_rounding_alone_for_a_gradient_may_stay_as_it_is()
     for record in records:
         for report in record.scripts:
             report.steps[0].gradients["fc.bias"] = [1e-9 * value for value in report.steps[0].gradients["fc.bias"]]
-    assert "optimizer.left_out" not in [one.field for one in script_differences(records)]
+    assert "parameters.unmoved" not in [one.field for one in script_differences(records)]
+
+
+def test_a_parameter_that_stays_as_it_was_though_its_optimizer_has_it_accuses_nobody():
+    """As where updates round away: bfloat16 at a small rate."""
+    (found,) = differences(SOUND, Script(never_moved=["fc.bias"]))
+    assert (found.field, found.severity) == ("parameters.unmoved", "training")
+    assert found.sentence == "the first 5 steps of new leave fc.bias as before; its optimizer has it"
+
+
+STREAM = {
+    "sampler.class": "_InfiniteConstantSampler",
+    "sampler.replicas": None,
+    "sampler.rank": None,
+    "loader.length": None,
+    "epoch.steps": None,
+    "loader.samples": None,
+}
+UNSEEN = {name: None for name in CONFIGURATION if name.startswith(OF_LOADER)} | {"sampler.rank": None}
+
+
+@pytest.mark.parametrize(
+    "shares",
+    [
+        STREAM,
+        STREAM | {"loader.length": 188, "loader.samples": 6000},
+        NO_SAMPLER | {"sampler.class": "SamplerOfOnesOwn"},
+        NO_SAMPLER | {"loader.samples": 12000},
+        UNSEEN,
+    ],
+    ids=["stream", "stream with a length", "sampler of one's own", "a share of a larger set", "no loader seen"],
+)
+def test_data_that_may_share_themselves_out_are_not_said_to_be_read_whole_by_each_rank(shares):
+    for old, new in ((SOUND, Script(configuration=shares)), (Script(configuration=shares), SOUND)):
+        assert "mistake" not in {one.severity for one in differences(old, new)}
+
+
+def test_a_loader_that_was_not_seen_is_said_once_and_has_no_settings():
+    (found,) = differences(SOUND, Script(configuration=UNSEEN))
+    assert found.sentence == "loader.class: DataLoader in old, not seen on every rank in new"
+    records = one_launch(script_plan(), {"old": SOUND, "new": SOUND})
+    for name in [name for name in records[-1].scripts[1].configuration if name.startswith(OF_LOADER)]:
+        del records[-1].scripts[1].configuration[name]
+    assert [one.sentence for one in script_differences(records)] == [found.sentence], "where one rank reads for all"
+
+
+def test_a_large_batch_in_parts_is_no_global_batch_where_samples_are_not_known():
+    parts = {"loader.batch_size": 16, "rank_local_batch": 16, "accumulation": 4}
+    found = differences(SOUND, Script(configuration=parts, samples=None, samples_from=None))
+    assert {one.severity for one in found} == {"work"}
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
@@ -225,6 +275,14 @@ def test_ranks_of_one_arm_agree_or_are_said_to_be_apart_with_the_step():
     assert ranks_apart(records[-1]) == "the ranks of new start alike and are apart from step 3 on: fc.bias"
 
 
+def test_where_nothing_but_notes_differs_the_preview_shows_them():
+    found = differences(SOUND, Script(configuration=HOROVOD))
+    console = Console(width=120, file=io.StringIO(), force_terminal=False)
+    console.print(differences_table(found))
+    assert {one.severity for one in found} == {"note"}
+    assert all(one.field in console.file.getvalue() for one in found)
+
+
 def test_the_preview_fits_on_80_columns_and_in_15_rows():
     settings = {f"environment.VARIABLE_{number}": "x" * 200 for number in range(30)}
     found = differences(SOUND, Script(configuration=settings, learning_rate=0.2))
@@ -245,4 +303,4 @@ def test_a_rate_that_is_not_known_is_not_said_to_stay():
     for step in (step for record in records if record.arm == "new" for report in record.scripts for step in report.steps):
         step.learning_rates = []
     found = next(one for one in script_differences(records) if one.field == "schedule.lr")
-    assert found.sentence.startswith("old steps its schedule with every optimizer step, new does not")
+    assert found.sentence.startswith("old steps its StepLR with every optimizer step, new in none of the first 5 steps")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from measurement.judging.distances import ARITHMETICS, FLOAT32, Sketches, gradients_apart
+from reports.scripts.configuration import script_differences
 from reports.scripts.equality import arithmetic, judge_equality
 from tests.kit.results_factory import Truth
 from tests.kit.script_factory import HOROVOD, Script, one_launch, script_plan, script_records
@@ -43,8 +44,10 @@ def test_another_start_is_told_and_nothing_else_is_claimed():
 
 
 def test_a_script_that_starts_otherwise_each_time_is_not_repeatable():
-    found = judged(SOUND, Script(start_seed=2), control=Script(start_seed=3))
+    found = judged(SOUND, Script(start_seed=2), control=Script(start_seed=3, seeds=[5, 5]))
     assert "it is not repeatable; set a seed, or use --same-start" in found.sentence
+    found = judged(SOUND, Script(start_seed=2), control=Script(start_seed=3))
+    assert "it is not repeatable; use --same-start" in found.sentence, "its seed is the same"
 
 
 def test_a_learning_rate_twice_as_high_is_apart_from_the_first_step_on_with_its_size():
@@ -94,6 +97,37 @@ def test_names_without_a_counterpart_are_told():
     assert "without a counterpart: head.bias, fc.bias" in found.sentence
 
 
+def under_other_names(rename):
+    """Two equal scripts, one of which has other names for its tensors."""
+    records = one_launch(script_plan(), {"old": SOUND, "new": SOUND})
+    for report in records[-1].scripts:
+        for tensors in (report.started, report.sizes, *(own for step in report.steps for own in (step.parameters, step.gradients))):
+            for name in list(tensors):
+                tensors[rename(name)] = tensors.pop(name)
+    return records
+
+
+@pytest.mark.parametrize(
+    ("rename", "how"),
+    [
+        (lambda name: f"buffer:model.{name[7:]}" if "buffer:" in name else f"model.{name}", "names matched without 'model.'"),
+        (lambda name: name.replace("conv.", "before.").replace("fc.", "after."), "tensors matched by size and order"),
+    ],
+    ids=["a module around it", "other names"],
+)
+def test_tensors_are_matched_under_other_names_and_it_is_said_how(rename, how):
+    records = under_other_names(rename)
+    found = judge_equality(script_plan(), records)
+    assert found.sentence == f"new trains as old: equal start, and equal over the first 5 steps, {how}"
+    assert (found.gradients["new"].verdict, found.unequal) == ("equal", [])
+    assert "gradients.scale" not in {one.field for one in script_differences(records)}
+
+
+def test_batches_of_a_step_that_is_cut_otherwise_are_not_compared():
+    found = judged(SOUND, Script(configuration={"accumulation": 2}, data_seed=1))
+    assert "new" not in found.batches
+
+
 def test_tolerances_are_three_times_what_the_control_shows():
     found = judged(SOUND, Script(rounding=0.02, noise_seed=1), control=Script(rounding=0.02, noise_seed=2))
     assert found.parameters["new"].verdict == "equal up to rounding"
@@ -102,9 +136,13 @@ def test_tolerances_are_three_times_what_the_control_shows():
 
 
 def test_where_the_control_steps_otherwise_nothing_is_claimed():
-    found = judged(SOUND, Script(learning_rate=0.2), control=Script(data_seed=5))
+    found = judged(SOUND, Script(learning_rate=0.2), control=Script(learning_rate=0.02, seeds=[5, 5]))
     assert (found.parameters["new"].verdict, found.unequal) == ("not compared", ["new"])
     assert "old itself steps otherwise each time: it is not repeatable; set a seed" in found.sentence
+    found = judged(SOUND, Script(learning_rate=0.2), control=Script(data_seed=5))
+    assert found.sentence.endswith("old itself steps otherwise each time: its batches are others"), (
+        "as where data changed beneath it"
+    )
     found = judged(SOUND, Script(gradient_factor=2.0), control=Script(learning_rate=0.02))
     assert found.sentence == "new starts equal to old, but gradients of the first step are apart by a factor of 2"
 

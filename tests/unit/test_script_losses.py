@@ -7,8 +7,9 @@ import pandas as pd
 import pytest
 
 from measurement.records.record import LOSS_COLUMNS
+from reports.scripts.equality import judge_equality
 from reports.scripts.losses import compare_losses, curve_of, loss_difference, loss_unit, loss_verdict
-from tests.kit.script_factory import script_plan
+from tests.kit.script_factory import Script, one_launch, script_plan
 
 STEPS = 40
 
@@ -54,6 +55,16 @@ def test_the_same_loss_is_no_worse_and_a_higher_one_is_worse():
     assert same.sentence.startswith("The loss of new is no worse than old's by a margin of 2%: 0.")
     assert worse.sentence.startswith("The loss of new is worse than old's by more than 2%: 10.")
     assert same.sentence.endswith("5 launches)")
+
+
+@pytest.mark.parametrize(("gradient_factor", "verdict"), [(1.0, "no worse"), (2.0, None)])
+def test_losses_of_a_step_in_parts_are_compared_where_gradients_show_that_they_sum_up_to_it(gradient_factor, verdict):
+    plan = script_plan(launches=5)
+    tables = {(launch, arm): table(factor) for launch in range(5) for arm, factor in (("old", 1.0), ("new", 0.5))}
+    new = Script(configuration={"accumulation": 2}, gradient_factor=gradient_factor)
+    found = judge_equality(plan, one_launch(plan, {"old": Script(), "new": new}), losses=tables).loss["new"]
+    assert found.verdict == verdict
+    assert ("equal over the later half" if verdict else "are not compared: a step has another number of") in found.sentence
 
 
 def test_a_difference_near_the_margin_is_not_decided():

@@ -35,7 +35,8 @@ class Rank:
         self.agent: Agent | None = None
         self.first = FirstSteps(settings, recorder)
         self._forwards_s: deque[float] = deque(maxlen=256)
-        recorder.on_batch = self.first.on_batch
+        recorder.on_batch, recorder.on_loader = self.first.on_batch, self.first.on_loader
+        recorder.unread = self.first.script.unread
         recorder.before_backward = self._before_backward
         recorder.before_step, recorder.after_step, recorder.failed = self._before_step, self._after_step, self.fail
 
@@ -48,15 +49,15 @@ class Rank:
     def _before_step(self, optimizer: Any, is_nested: bool) -> None:
         if self.agent is None:
             self._claim()
-        self.first.noted(self.first.before_step, optimizer, is_nested)
+        self.first.script.noted(self.first.before_step, optimizer, is_nested)
 
     def _before_backward(self) -> None:
-        self.first.noted(self.first.before_backward)
+        self.first.script.noted(self.first.before_backward)
 
     def _after_step(self, optimizer: Any) -> None:
         if self.agent is None:
             self._claim()
-        self.first.noted(self.first.after_step, optimizer, self.recorder.will_end(optimizer))
+        self.first.script.noted(self.first.after_step, optimizer, self.recorder.will_end(optimizer))
 
     def _claim(self) -> None:
         """Become a rank: start the supervisor, connect, and count the steps that are compared."""
@@ -73,7 +74,7 @@ class Rank:
     def _end_first(self) -> None:
         """The compared steps are over: go on as the driver says."""
         recorder = self.recorder
-        recorder.before_step = recorder.after_step = recorder.before_backward = recorder.on_batch = None
+        recorder.before_step = recorder.after_step = recorder.before_backward = recorder.on_batch = recorder.on_loader = None
         self.first.stop_autocast()
         self._obey()
 
@@ -87,9 +88,9 @@ class Rank:
             endings.end_script(self.agent.leave)
 
     def _start(self, _: Mapping[str, Any]) -> str:
-        report = reports.rank_report(self.first.script, self.place)
         asked = Meeting(self.settings).asked()
         script = {**self.first.report(self.place.rank), "ports": asked["ports"], "store_files": asked["store_files"]}
+        report = reports.rank_report(self.first.script, self.place)
         return json.dumps({"kind": "started", "can": ["block"], "report": report, "script": script})
 
     def _block(self, command: dict[str, Any]) -> None:

@@ -23,6 +23,16 @@ WITHOUT_BACKWARD = 3
 """So many first steps without a backward pass are no training: Horovod's broadcast_optimizer_state takes one."""
 
 
+def used_of(drawn: int, passes: int, reads_ahead: bool) -> slice:
+    """Which of the batches that were drawn and not used yet a step uses: one for each backward pass, whenever it was drawn.
+
+    Where more are left than a loop reads ahead, an evaluation drew them, or somebody only looked: the latest count.
+    """
+    count = min(max(1, drawn - READ_AHEAD) if reads_ahead else drawn, passes)
+    first = drawn - count if drawn - count > READ_AHEAD else 0
+    return slice(first, first + count)
+
+
 class Recorder:
     """What is counted since the last iteration ended, and the rows of those that are kept."""
 
@@ -39,6 +49,10 @@ class Recorder:
         self.after_step: Callable[[Any], None] | None = None
         self.on_batch: Callable[[Any, Any], None] | None = None
         """Called with a loader's iterator and what it yielded; until the blocks begin."""
+        self.on_loader: Callable[[Any, Any], None] | None = None
+        """Called with a loader and its iterator, which begins; until the blocks begin."""
+        self.unread: Callable[[BaseException], None] = lambda _: None
+        """Called with why something could not be read that is then left out."""
         self.scaler: Any = None
         """The GradScaler that was used last."""
         self.failed: Callable[[BaseException], None]
@@ -47,6 +61,7 @@ class Recorder:
             self.post_hook,
             self.note_backward,
             self.used,
+            used_of,
             self.end_iteration,
             self.ends_iteration,
         ]
@@ -152,14 +167,8 @@ class Recorder:
         return True
 
     def used(self) -> slice:
-        """Which of ``drawn`` the iteration that ends has used: one for each backward pass, whenever it was drawn.
-
-        Where more are left than a loop reads ahead, an evaluation drew them, or somebody only looked: the latest count.
-        """
-        most = len(self.drawn)
-        count = min(max(1, most - READ_AHEAD) if self.reads_ahead else most, self.backwards - self.used_backwards)
-        first = most - count if most - count > READ_AHEAD else 0
-        return slice(first, first + count)
+        """Which of ``drawn`` the iteration that ends has used."""
+        return used_of(len(self.drawn), self.backwards - self.used_backwards, self.reads_ahead)
 
     def samples(self) -> int:
         """Samples of the iteration that ends; where its loader yielded nothing for it, a batch is used again."""

@@ -9,7 +9,6 @@ import functools
 import importlib
 import os
 import sys
-import weakref
 from time import perf_counter_ns
 from typing import Any
 
@@ -64,8 +63,8 @@ def watch_backward(autograd: Any, recorder: Recorder) -> None:
             recorder.in_backward = False
         try:
             recorder.note_backward(args[0] if args else kwargs.get("tensors"))
-        except Exception as error:  # noqa: BLE001 - the agent's edge
-            recorder.failed(error)
+        except Exception as error:  # noqa: BLE001 - the pass is counted, and its loss left out
+            recorder.unread(error)
         return result
 
     autograd.backward = backward
@@ -118,11 +117,11 @@ def _watch_scaler(owner: Any, recorder: Recorder) -> None:
         try:
             if recorder.fired == before and recorder.backwards:
                 recorder.skip(optimizer)
-            elif getattr(optimizer, "_step_supports_amp_scaling", False):
+            elif self.is_enabled() and getattr(optimizer, "_step_supports_amp_scaling", False):
                 found = self._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
                 recorder.overflows += [(len(recorder.rows) - 1, one) for one in found.values()]
-        except Exception as error:  # noqa: BLE001 - the agent's edge
-            recorder.failed(error)
+        except Exception as error:  # noqa: BLE001 - whether a step overflowed is left out
+            recorder.unread(error)
         return result
 
     owner.scale, owner.step = scaled, stepped
@@ -182,7 +181,8 @@ def watch_loaders(module: Any, recorder: Recorder) -> None:
     @functools.wraps(begin)
     def __init__(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
         begin(self, loader, *args, **kwargs)
-        self._ringside_loader = weakref.ref(loader)
+        if recorder.on_loader is not None:
+            recorder.on_loader(loader, self)
         owner: Any = next(one for one in type(self).__mro__ if "__next__" in vars(one))
         if not hasattr(vars(owner)["__next__"], "_ringside"):
             owner.__next__ = timed_next(vars(owner)["__next__"], recorder)
@@ -194,10 +194,13 @@ def watch_loaders(module: Any, recorder: Recorder) -> None:
     def __iter__(self: Any) -> Any:
         began = perf_counter_ns()
         try:
-            return iterate(self)
+            iterator = iterate(self)
         finally:
             if not recorder.is_evaluating and sys.modules["torch"].is_grad_enabled():
                 recorder.wait += perf_counter_ns() - began
+        if recorder.on_loader is not None:
+            recorder.on_loader(self, iterator)  # whose workers may stay from epoch to epoch
+        return iterator
 
     module.DataLoader.__iter__ = __iter__
 
@@ -209,16 +212,22 @@ def timed_next(original: Any, recorder: Recorder) -> Any:
     @functools.wraps(original)
     def __next__(self: Any) -> Any:
         began = perf_counter_ns()
-        batch = original(self)
+        try:
+            batch = original(self)
+        except StopIteration:
+            if recorder.on_batch is not None:
+                batches.source_of(self).is_over = True
+            raise
         if not recorder.off and is_training():
             if not recorder.is_evaluating:
                 recorder.wait += perf_counter_ns() - began
             try:
                 recorder.drawn.append(batches.size_of(batch))
-                if recorder.on_batch is not None:
-                    recorder.on_batch(self, batch)
             except Exception as error:  # noqa: BLE001 - the agent's edge
-                recorder.failed(error)
+                recorder.drawn.append(0)
+                (recorder.failed if recorder.on_batch is None else recorder.unread)(error)
+            if recorder.on_batch is not None:
+                recorder.on_batch(self, batch)
         return batch
 
     recorder.hot.append(__next__)

@@ -6,7 +6,9 @@ import ctypes
 import hashlib
 import sys
 from collections.abc import Mapping
-from typing import Any, Callable, Iterator
+from typing import Any, Iterator, Sequence
+
+from ..recorder import used_of
 
 DEEPEST = 6
 """Levels of tuples, lists and dicts in which tensors are looked for."""
@@ -60,32 +62,59 @@ def bytes_of(tensor: Any) -> bytes:
         return b"?"
 
 
-class Yielded:
-    """What loaders have yielded since the last step; of the first steps only."""
+class Source:
+    """An iterator of a loader, without a reference to either: a script may have written its loader into its loop."""
 
     def __init__(self) -> None:
-        self.loader: Callable[[], Any] = lambda: None
-        """Returns the loader whose batches a backward pass followed; None where there was none, or it has gone."""
-        self._batches: list[tuple[int, str | None, Any]] = []
+        self.settings: dict[str, Any] = {}
+        """The loader's, when the iterator began."""
+        self.is_over = False
+        """Whether it came to its end: of one that was left before, what is left over was only looked at."""
 
-    def keep(self, iterator: Any, batch: Any, backwards: int) -> None:
-        """Note a batch, and how many backward passes came before it."""
-        self._batches.append((backwards, digest_of(batch), getattr(iterator, "_ringside_loader", None)))
 
-    def take(self, backwards: int) -> str | None:
-        """The digest of the batches that backward passes followed, and forget all; None where there is none.
+UNKNOWN = Source()
+"""Stands for that of a batch whose loader was not seen to begin."""
 
-        Of several that were drawn before as many passes all count, else the last one.
-        """
-        begins = sorted({before for before, _, _ in self._batches})
-        used = []
-        for begin, end in zip(begins, [*begins[1:], backwards]):
-            drawn = [one for one in self._batches if one[0] == begin]
-            used += drawn if len(drawn) == end - begin else drawn[-1:] if end > begin else []
-        self._batches = []
-        if used and used[-1][2] is not None:
-            self.loader = used[-1][2]
-        found = [digest for _, digest, _ in used if digest]
-        if not found:
-            return None
-        return found[0] if len(found) == 1 else hashlib.blake2b("".join(found).encode(), digest_size=8).hexdigest()
+
+def source_of(iterator: Any) -> Source:
+    """What is known of a loader's iterator."""
+    found: Source = getattr(iterator, "_ringside", UNKNOWN)
+    return found
+
+
+class Yielded:
+    """What loaders have yielded in the first steps."""
+
+    def __init__(self) -> None:
+        self.loader: dict[str, Any] = {}
+        """Settings of the loader whose batches steps used; empty where there was none."""
+        self.steps: list[list[tuple[Source, str | None]]] = [[]]
+        """Batches by the step before whose end they were drawn, with their digests; the last step goes on."""
+
+    def keep(self, iterator: Any, batch: Any) -> None:
+        """Note a batch."""
+        source = source_of(iterator)
+        self.steps[-1].append((source, None))  # it was drawn, whether it can be read or not
+        self.steps[-1][-1] = (source, digest_of(batch))
+
+    def used(self, passes: Sequence[int], *, reads_ahead: bool) -> list[str | None]:
+        """The digest of the batches that each step used in so many backward passes; None where it drew none."""
+        left: list[tuple[Source, str | None]] = []
+        found = []
+        for drawn, count in zip(self.steps, passes):
+            left += drawn
+            if len(left) > count:
+                left = [one for one in left if one[0].is_over or one[0] is left[-1][0]]
+            own = used_of(len(left), count, reads_ahead)
+            self.loader = next((source.settings for source, _ in left[own] if source.settings), self.loader)
+            found.append(together([digest for _, digest in left[own]]))
+            del left[: own.stop]
+        return found
+
+
+def together(digests: Sequence[str | None]) -> str | None:
+    """One digest of several; None where there is none, or one is not known."""
+    known = [digest for digest in digests if digest]
+    if not known or len(known) < len(digests):
+        return None
+    return known[0] if len(known) == 1 else hashlib.blake2b("".join(known).encode(), digest_size=8).hexdigest()

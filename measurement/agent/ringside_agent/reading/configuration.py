@@ -36,13 +36,8 @@ def read(script: Script) -> dict[str, Any]:
     found: dict[str, Any] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of flags that it will rename
-        for part in (of_optimizers, of_schedule, of_model, of_precision, of_loader, of_torch, of_library, of_environment):
-            try:
-                found.update({name: value for name, value in part(script).items() if value is not None})
-            except Exception as error:  # noqa: BLE001 - a setting that a version of torch does not have must not end a script
-                script.notes.append(
-                    f"some settings could not be read ({part.__name__}): {type(error).__name__}: {str(error)[:200]}"
-                )
+        for part in (of_optimizers, of_schedule, of_model, of_precision, of_data, of_torch, of_library, of_environment):
+            found.update({name: value for name, value in (script.noted(part, script) or {}).items() if value is not None})
     return found
 
 
@@ -94,11 +89,14 @@ def of_precision(script: Script) -> dict[str, Any]:
     return {**found, "scaler.enabled": True, "scaler.scale": plain(scaler.get_scale())}
 
 
-def of_loader(script: Script) -> dict[str, Any]:
-    """The loader that yields the batches of the training, and its sampler."""
-    loader = script.loader
-    if loader is None:
-        return {}
+def of_data(script: Script) -> dict[str, Any]:
+    """The loader that yielded the batches of the training."""
+    found, length = script.yielded.loader, script.yielded.loader.get("loader.length")
+    return {**found, "epoch.steps": length // script.accumulation} if length else found
+
+
+def of_loader(loader: Any) -> dict[str, Any]:
+    """A loader and its sampler, as they are when an iterator begins."""
     found = {f"loader.{name}": plain(getattr(loader, attribute, None)) for name, attribute in LOADER.items()}
     batches = getattr(loader, "batch_sampler", None)
     found["loader.batch_size"] = found["loader.batch_size"] or plain(getattr(batches, "batch_size", None))
@@ -106,8 +104,6 @@ def of_loader(script: Script) -> dict[str, Any]:
     found["loader.class"] = type(loader).__name__
     found["loader.length"] = _length(loader)
     found["loader.samples"] = _length(getattr(loader, "dataset", None))
-    if found["loader.length"]:
-        found["epoch.steps"] = found["loader.length"] // script.accumulation
     sampler = getattr(loader, "sampler", None)
     if sampler is None or (batches is not None and type(batches).__name__ != "BatchSampler"):
         sampler = getattr(batches, "sampler", batches)

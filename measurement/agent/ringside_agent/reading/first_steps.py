@@ -6,14 +6,13 @@ import os
 import sys
 import time
 import weakref
-from typing import Any, Callable, Sequence
+from typing import Any, Sequence
 
 from .. import sandbox
 from ..place import find_world
 from ..recorder import READ_AHEAD, Recorder
-from ..reporting import message_of, uncompiled
 from ..settings import Settings
-from . import configuration, libraries, models
+from . import batches, configuration, libraries, models
 from .script import Script
 from .sketches import sketch
 from .values import values_of
@@ -39,18 +38,9 @@ class FirstSteps:
         self._graded: set[int] = set()
         self._steps: list[dict[str, Any]] = []
         self._backwards = self._accumulated = self._seen = self._taken = 0
-        self._drawn = [0]
-        """Batches that loaders yielded, by step."""
         self._prepared = False
+        self._called: Any = None
         self.stop_forward = self.stop_autocast = nothing
-
-    def noted(self, act: Callable[..., None], *arguments: Any) -> None:
-        """Read something. What cannot be read is noted, and the script is measured all the same."""
-        try:
-            uncompiled(act)(*arguments)
-        except Exception as error:  # noqa: BLE001 - whatever a script's own objects do when they are looked at
-            name = act.__name__.replace("_", " ").strip()
-            self.script.notes.append(f"the agent could not read all of the first steps ({name}): {message_of(error)}")
 
     def before_forward(self, module: Any) -> bool:
         """Called before every forward pass of a module, until the first that trains; returns whether it was this one."""
@@ -59,19 +49,24 @@ class FirstSteps:
             return False
         if torch.utils.data.get_worker_info() is not None:
             return False
-        self.noted(self._read_start, module)
+        self.script.noted(self._read_start, module)
         return True
 
     def _read_start(self, module: Any) -> None:
-        self.script.roots = models.trained_first(models.find_roots(), {id(one) for one in module.parameters()})
+        self._called = module
+        self.script.roots = models.trained_first(models.find_roots(), {id(one) for one in module.parameters()}, called=module)
         self.script.is_sharded = models.is_sharded(self.script.roots)
         share_start(self._settings, self.script)
         self._started = self._sketched(models.state_of(self.script.roots))
 
     def on_batch(self, iterator: Any, batch: Any) -> None:
         """A loader has yielded this."""
-        self._drawn[-1] += 1
-        self.noted(self.script.yielded.keep, iterator, batch, self._recorder.backwards)
+        self.script.noted(self.script.yielded.keep, iterator, batch)
+
+    def on_loader(self, loader: Any, iterator: Any) -> None:
+        """An iterator of a loader begins."""
+        iterator._ringside = batches.Source()
+        iterator._ringside.settings = self.script.noted(configuration.of_loader, loader) or {}
 
     def before_step(self, optimizer: Any, is_nested: bool) -> None:
         """An optimizer is about to step. Horovod's has not waited for its gradients yet, unless ``is_nested``."""
@@ -102,6 +97,8 @@ class FirstSteps:
         """Note an optimizer that steps for the first time; with the first of all, look at the models."""
         if not any(one is optimizer for one in self.script.optimizers):
             self.script.stepped.append(weakref.ref(optimizer))
+            if libraries.is_horovods(optimizer):
+                libraries.watch_exchange(type(optimizer), self._recorder)
         if self._prepared:
             return
         self._prepared = True
@@ -110,7 +107,7 @@ class FirstSteps:
         self.script.device = trained[0].device if trained else None
         known = {id(one) for one in trained}
         had = [id(root) for root in self.script.roots]
-        self.script.roots = models.trained_first(models.find_roots(), known)
+        self.script.roots = models.trained_first(models.find_roots(), known, called=self._called)
         self.script.is_sharded = models.is_sharded(self.script.roots)
         if self.script.is_sharded:
             self.script.notes.append("each rank has a share of the parameters, so they are not compared")
@@ -138,7 +135,7 @@ class FirstSteps:
             try:
                 found[name] = sketch(tensor)
                 self._sizes[name] = tensor.numel()
-            except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:
+            except Exception as error:  # noqa: BLE001 - tensors of a class of their own raise what they like
                 note = f"'{name}' could not be compared: {type(error).__name__}: {str(error)[:100]}"
                 if note not in self.script.notes:
                     self.script.notes.append(note)
@@ -166,55 +163,61 @@ class FirstSteps:
         learning_rates = [float(rate) for rate in rates if rate is not None]
         self.script.rates += learning_rates[:1]
         samples = self.script.samples_of(recorder.samples())
-        self._drawn.append(0)
+        self.script.yielded.steps.append([])
         gradients, self._gradients = self._gradients, {}
         return {
             "loss": sum(losses) / len(losses) if losses else None,
             "backward_passes": passes,
             "learning_rates": learning_rates,
             "samples": samples if self.script.samples_from else None,
-            "batch": self.script.yielded.take(recorder.backwards),
             "gradients": gradients,
             "parameters": self._sketched(dict(self.script.named_parameters())),
         }
 
     def _match(self) -> None:
         """Say which batches a step uses, from how many are drawn for its backward passes; the first step may draw more ahead."""
-        passes = [step["backward_passes"] for step in self._steps]
-        first, *drawn = self._drawn[: len(passes)]
+        yielded, passes = self.script.yielded, [step["backward_passes"] for step in self._steps]
+        first, *drawn = map(len, yielded.steps[: len(passes)])
+        used: list[str | None] | None = None
         surplus = sum(drawn) - sum(passes[1:]) if drawn else first - passes[0] - READ_AHEAD
         if surplus > 0 and self._settings.samples_per_step is None:
             self.script.is_countable = False
             self._steps = [{**step, "samples": None} for step in self._steps]
+            used = [batches.together([digest for _, digest in step]) for step in yielded.steps]
             self.script.notes.append(
                 f"{first + sum(drawn)} batches are drawn for {sum(passes)} backward passes, so it is not known how many a step uses"
             )
         elif drawn and passes[1] > drawn[0] < first <= passes[0]:  # several passes for a batch, and the next one was there
             self._recorder.reads_ahead = True
             self._steps[0]["samples"] = self._steps[1]["samples"]
+        followed = yielded.used(passes, reads_ahead=self._recorder.reads_ahead)
+        for step, digest in zip(self._steps, used or followed):
+            step["batch"] = digest
 
     def report(self, rank: int) -> dict[str, Any]:
         """What ``ScriptReport`` wants, after the compared steps."""
-        self.noted(self._match)
-        trained = {id(one) for _, one in self.script.named_parameters()}
-        self.script.roots = [root for root in self.script.roots if any(id(one) in trained for one in root.parameters())]
-        state = models.state_of(self.script.roots)
-        buffers = {name: one for name, one in state.items() if name.startswith(models.BUFFER)}
-        parameters = {name: one for name, one in state.items() if name not in buffers}
-        return {
+        self.script.noted(self._match)
+        found = {
             "rank": rank,
             "configuration": configuration.read(self.script),
             "started": self._started,
             "sizes": self._sizes,
             "steps": self._steps,
-            "buffers": self._sketched(buffers),
             "sharded": self.script.is_sharded,
-            "without_optimizer": [] if self.script.is_sharded else lost(parameters, trained),
             "samples_from": self.script.samples_from,
             "written_files": sandbox.written(),
             "trackers": [name for name in self._settings.trackers if name in sys.modules],
-            "notes": self.script.notes,
         }
+        return {**found, **(self.script.noted(self._read_end) or {}), "notes": self.script.notes}
+
+    def _read_end(self) -> dict[str, Any]:
+        trained = {id(one) for _, one in self.script.named_parameters()}
+        self.script.roots = [root for root in self.script.roots if any(id(one) in trained for one in root.parameters())]
+        state = models.state_of(self.script.roots)
+        buffers = {name: one for name, one in state.items() if name.startswith(models.BUFFER)}
+        parameters = {name: one for name, one in state.items() if name not in buffers}
+        without = [] if self.script.is_sharded else lost(parameters, trained)
+        return {"buffers": self._sketched(buffers), "without_optimizer": without}
 
 
 def lost(parameters: dict[str, Any], trained: set[int]) -> Sequence[str]:

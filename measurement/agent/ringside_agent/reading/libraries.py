@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import sys
+from time import perf_counter_ns
 from typing import Any
 
+from ..recorder import Recorder
+from ..reporting import never_compile
 from .script import Script
 from .values import plain
 
@@ -33,6 +37,23 @@ def library_of(script: Script) -> str:
 def is_horovods(optimizer: Any) -> bool:
     """Whether ``DistributedOptimizer`` made it."""
     return hasattr(optimizer, "_allreduce_delay") or hasattr(optimizer, "backward_passes_per_step")
+
+
+def watch_exchange(kind: Any, recorder: Recorder) -> None:
+    """Have what a script waits in ``synchronize()``, before it clips and steps, be the exchange's, as in ``step()``."""
+    original = kind.synchronize
+
+    @functools.wraps(original)
+    def synchronize(self: Any) -> Any:
+        began = perf_counter_ns()
+        try:
+            return original(self)
+        finally:
+            if not recorder.off and not recorder.depth:
+                recorder.backward += perf_counter_ns() - began
+
+    never_compile(synchronize)
+    kind.synchronize = synchronize
 
 
 def wrappers(roots: list[Any]) -> list[Any]:

@@ -68,9 +68,19 @@ def find_roots() -> list[Any]:
     return [one for one in modules if id(one) not in inside and next(one.parameters(), None) is not None]
 
 
-def trained_first(roots: Iterable[Any], trained: set[int]) -> list[Any]:
-    """Roots by how many of the optimizers' parameters they have, most first."""
-    return sorted(roots, key=lambda root: -sum(1 for one in root.parameters() if id(one) in trained))
+def trained_first(roots: Iterable[Any], trained: set[int], *, called: Any = None) -> list[Any]:
+    """Roots by how many of the optimizers' parameters they have, most first; of as many, the one that was called.
+
+    One whose parameters all lie in others before it is left out: it has lent its layers.
+    """
+    seen: set[int] = set()
+    found = []
+    for root in sorted(roots, key=lambda root: (-sum(id(one) in trained for one in root.parameters()), root is not called)):
+        own = {id(one) for one in root.parameters()}
+        if not own <= seen:
+            found.append(root)
+        seen |= own
+    return found
 
 
 def is_sharded(roots: Iterable[Any]) -> bool:

@@ -18,17 +18,16 @@ DRIFT_PARAMETERS = 100
 def rank_report(script: Script, place: World) -> dict[str, Any]:
     """This rank, its host, its optimizer, its library and its model."""
     torch: Any = sys.modules["torch"]
-    loader = script.loader
-    batch = getattr(loader, "batch_size", None) or getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
+    batch = script.yielded.loader.get("loader.batch_size")
     return {
         **host.rank_facts(place),
         "device": str(script.device or "cpu"),
         "seed": torch.initial_seed(),
         "local_batch_size": batch if isinstance(batch, int) else 0,
         "micro_steps": max(1, script.accumulation),
-        "optimizer": optimizer_report(script.optimizers),
-        "backend": libraries.describe(script),
-        "model": script.model_report(),
+        "optimizer": script.noted(optimizer_report, script.optimizers) or {},
+        "backend": script.noted(libraries.describe, script) or {},
+        "model": script.noted(script.model_report) or {},
         "environment": host.steering(script.settings),
     }
 
@@ -43,6 +42,10 @@ def optimizer_report(optimizers: list[Any]) -> dict[str, Any]:
 
 def drift(script: Script) -> dict[str, Any]:
     """The numbers in the optimizers' groups, and a few elements of the parameters: alike on all ranks."""
+    return script.noted(_drift, script) or {"hyperparameters": {}, "parameters": {}}
+
+
+def _drift(script: Script) -> dict[str, Any]:
     groups = [group for one in script.optimizers for group in one.param_groups]
     named = [] if script.is_sharded else [(name, one) for name, one in script.named_parameters() if one.numel()]
     some = named[:: max(1, len(named) // DRIFT_PARAMETERS)]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterator
+from typing import Any, Callable, Iterator
 
 from ..recorder import Recorder
+from ..reporting import message_of, uncompiled
 from ..settings import Settings
 from . import batches, models
 
@@ -37,10 +38,18 @@ class Script:
         """Those that have stepped, in the order in which they first did, and still live."""
         return [one for one in (known() for known in self.stepped) if one is not None]
 
-    @property
-    def loader(self) -> Any:
-        """The loader that yielded the training's batches; None where there was none, or it has gone."""
-        return self.yielded.loader()
+    def noted(self, act: Callable[..., Any], *arguments: Any) -> Any:
+        """Read something. What cannot be read is left out and noted, and the script is measured all the same."""
+        try:
+            return uncompiled(act)(*arguments)
+        except Exception as error:  # noqa: BLE001 - whatever a script's own objects do when they are looked at
+            self.unread(error, act.__name__.replace("_", " ").strip())
+            return None
+
+    def unread(self, error: BaseException, name: str = "steps") -> None:
+        """Note what could not be read, once."""
+        note = f"the agent could not read all of the first steps ({name}): {message_of(error)}"
+        self.notes += [] if note in self.notes else [note]
 
     @property
     def scaler(self) -> Any:

@@ -1,0 +1,103 @@
+"""Real scripts that write one training in many ways: what is said of each beside the plain one is true, or is not said."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+
+import pytest
+
+from reports.scripts.configuration import script_differences
+from reports.scripts.equality import judge_equality
+from tests.conftest import needs_horovod, no_process_stays
+from tests.kit.script_factory import Script, one_launch, script_plan
+from tests.kit.scripts import ScriptDriver
+
+pytestmark = pytest.mark.costly("ways")
+
+COMMANDS = {
+    "alone": [sys.executable, "ways.py"],
+    "ddp": ["torchrun", "--nproc-per-node", "2", "ways.py"],
+    "horovod": ["horovodrun", "--gloo", "-np", "2", "-H", "localhost:2", "python", "ways.py"],
+}
+
+
+@pytest.fixture(scope="module")
+def taken(tmp_path_factory):
+    """What the ranks of a way report of their first steps, and of a block of four; each is started once."""
+
+    @functools.cache
+    def take(way, library="alone"):
+        folder = tmp_path_factory.mktemp(way)
+        own = [way] if library == "alone" else [way, library]
+        with no_process_stays(), contextlib.closing(ScriptDriver(folder, ranks=1 if library == "alone" else 2)) as arm:
+            arm.start(*COMMANDS[library], *own)
+            started, block = arm.receive(), arm.block(4)
+            arm.finish()
+        return [reply.script for reply in started], [reply.steps for reply in block]
+
+    return take
+
+
+def beside(old, new):
+    """What is said of two scripts: the differences by field, and whether they train alike."""
+    plan = script_plan()
+    scripts = {"old": old[0], "old-control": old[0], "new": new[0]}
+    records = [one.model_copy(update={"scripts": scripts[one.arm]}) for one in one_launch(plan, dict.fromkeys(scripts, Script()))]
+    return {one.field: one for one in script_differences(records)}, judge_equality(plan, records)
+
+
+@pytest.mark.parametrize(
+    ("ways", "fields"),
+    [
+        (("plain", "ahead"), set()),
+        (("plain", "looks_first"), set()),
+        (("plain", "in_the_loop"), set()),
+        (("adamw", "scaler_off"), {"optimizer.0.0.fused"}),
+        (("plain", "module"), {"model.class"}),
+        (("plain", "renamed"), {"model.class"}),
+    ],
+    ids="-".join,
+)
+def test_the_same_training_is_found_the_same_however_it_is_written(taken, ways, fields):
+    differences, equality = beside(*map(taken, ways))
+    assert differences.keys() == fields
+    assert equality.sentence.startswith("new trains as old: equal start, and equal")
+    assert equality.batches["new"] == "new reads the same batches as old"
+
+
+@pytest.mark.parametrize("way", ["passes", "all_first"])
+def test_a_step_in_parts_counts_all_its_batches_and_says_nothing_of_other_ones(taken, way):
+    differences, equality = beside(taken("plain"), taken(way))
+    assert [one.samples for one in taken(way)[0][0].steps] == taken(way)[1][0].samples[:1] * 5 == [16] * 5
+    assert {one.severity for one in differences.values()} == {"work"}
+    assert "new" not in equality.batches and equality.unequal == []
+
+
+def test_unlike_work_of_a_loader_in_the_loop_is_seen(taken):
+    found = beside(taken("plain"), taken("in_the_loop_of_small_batches"))[0]
+    assert found["loader.batch_size"].withholds
+
+
+def test_updates_that_round_away_and_a_warm_up_accuse_nobody(taken):
+    unmoved = beside(taken("small_rate"), taken("rounds_away"))[0]
+    assert "optimizer.left_out" not in unmoved and unmoved["parameters.unmoved"].severity == "training"
+    warm_up = beside(taken("plain"), taken("warm_up"))[0]
+    said = "the learning rate of the first 5 steps: 0.0005 to 0.0025 in new (LambdaLR), 0.05 in old (no schedule)"
+    assert warm_up["schedule.lr"].sentence == said
+
+
+@pytest.mark.parametrize("way", ["stream", "broadcast"])
+def test_data_that_no_sampler_shares_out_are_not_said_to_be_read_whole_by_each_rank(taken, way):
+    differences, _ = beside(taken("plain", "ddp"), taken(way, "ddp"))
+    assert "mistake" not in {one.severity for one in differences.values()}
+    if way == "broadcast":
+        assert differences["loader.class"].sentence == "loader.class: DataLoader in old, not seen on every rank in new"
+
+
+@needs_horovod
+def test_clipping_as_horovods_page_has_it_trains_as_clipping_under_ddp(taken):
+    differences, equality = beside(taken("clips", "horovod"), taken("clips", "ddp"))
+    assert {one.severity for one in differences.values()} == {"note"}
+    assert equality.unequal == []
