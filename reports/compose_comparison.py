@@ -30,6 +30,7 @@ from reports.projection.what_if import Links, what_if
 from reports.schema import ArmSummary, Comparison, RatioSummary
 from reports.scripts.configuration import script_differences
 from reports.scripts.equality import judge_equality
+from reports.scripts.lines import line_causes
 from reports.scripts.script_arms import ITERATIONS, sample_unit, samples_of_a_step, script_notes
 from reports.statistics.budget import error_share
 from reports.traces.causes import DDP, HOROVOD, is_like, with_causes, with_named
@@ -195,6 +196,11 @@ def _cautions(
 def _with_causes(arm: ArmSummary, evidence: Evidence, steps: Sequence[TracedStep]) -> ArmSummary:
     ranks = next((record.ranks for record in evidence.records if record.arm == arm.name and record.ranks), [])
     size = int(ranks[0].model.get("buffer_bytes", 0)) if ranks else 0
+    if evidence.plan.are_scripts:
+        step_s = sum(one.value for one in arm.step_phases_s.values())
+        return arm.model_copy(
+            update={"causes": line_causes((one for one in evidence.records if one.arm == arm.name), step_s=step_s)}
+        )
     terms = evidence.terms.by_launch.get(arm.name)
     return with_causes(arm, terms, steps, buffer_bytes=size, confidence=evidence.confidence)
 

@@ -106,14 +106,15 @@ class NamedCause(Stored):
     """Something specific that takes time within a term, see ``reports.traces.causes``."""
 
     name: str
-    term: Term
+    term: Term | Phase
+    """A phase, where the arms are scripts."""
     per_step_s: Estimate
     num_bytes: int | None = None
     """Bytes of a step."""
     count: float | None = None
     """How many in a step."""
-    setting: str
-    """What changes it."""
+    setting: str | None
+    """What changes it; null of a script's line."""
 
 
 class TracedArm(Stored):

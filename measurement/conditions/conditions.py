@@ -171,6 +171,10 @@ CONDITIONS = (
             "sampler.": "",
             "seed.": "",
             "scaler.": "",
+            "model.norms": "classes of normalisation layers",
+            "model.frozen_norms": "normalisation layers in evaluation mode",
+            "model.dropout": "rates of dropout",
+            "step.clipping": "gradients are clipped by",
             "model.training": "model in training mode, with dropout and batch statistics",
             "model.": "",
             "loader.": "",
@@ -178,6 +182,18 @@ CONDITIONS = (
         },
     ),
     *_rows("script", "speed", {"threads.torch": "threads of a rank", "threads.": ""}),
+    *_rows(
+        "script",
+        "speed",
+        {
+            "step.exchanging_passes": "backward passes of a step that exchange gradients",
+            "step.checkpointed": "activation checkpoints in a step",
+            "step.": "",
+            "model.compiled": "torch.compile",
+            "model.channels_last": "weights in channels_last",
+            "loader.persistent_workers": "loader workers that stay for the next epoch (persistent_workers)",
+        },
+    ),
     *_rows("script", "speed", {"version.torch": "", "version.": ""}, follows=PYTHON),
     *_rows(
         "script",
@@ -185,6 +201,7 @@ CONDITIONS = (
         dict.fromkeys(
             (
                 *("environment.", "loader.workers", "loader.prefetch", "loader.pin_memory", "loader.class"),
+                *("loader.multiprocessing_context", "loader.in_order", "loader.timeout"),
                 *("cudnn.", "affinity.", "device", "gpu", "transport"),
             ),
             "",

@@ -28,6 +28,21 @@ class ComparedStep(Written):
     """After the step."""
 
 
+class LineUse(Written):
+    """One line of the functions that lead to ``step()``, in a compared step."""
+
+    place: str
+    """``train.py:48``."""
+    text: str
+    """The line itself."""
+    seconds: float
+    """That it takes in a step, with all that it calls: median of some steps."""
+    phases: list[str] = []
+    """Phases of the step that it holds: ``data_wait``, ``forward``, ``backward``, ``optimizer``."""
+    collectives: dict[str, float] = {}
+    """How many it calls in a step, besides those of gradients: ``all_reduce of 4 B``."""
+
+
 class ScriptReport(Written):
     """One rank of a script."""
 
@@ -49,6 +64,8 @@ class ScriptReport(Written):
     """Where samples come from: ``loader``, ``samples_per_step``; None: they could not be counted, and iterations are."""
     written_files: list[str] = []
     """Some of the files outside the folder of its start that it wrote."""
+    lines: list[LineUse] = []
+    """That take time in a step, or call collectives."""
     trackers: list[str] = []
     """Modules of experiment trackers that it imported and that are told to stay offline."""
     ports: list[int] = []

@@ -19,6 +19,7 @@ from measurement.conditions.differences import (
 )
 from measurement.records.record import LaunchRecord
 from reports.scripts.culprits import Culprit, Pair, find_culprits
+from reports.scripts.lines import line_differences
 from reports.scripts.script_arms import OF_LOADER, ScriptArm
 
 SEEN = "loader.class"
@@ -46,7 +47,7 @@ def script_differences(records: Sequence[LaunchRecord], *, allow: Collection[str
         cause = next((field for start, field in covered.items() if row.field.startswith(start)), row.field)
         allows = is_allowed({row.field, cause}, allow, changes_work=row.changes_work)
         found.append(row.model_copy(update={"allowed": row.allowed or allows}))
-    return by_severity([*found, *of_ranks])
+    return by_severity([*found, *line_differences(arms), *of_ranks])
 
 
 def _mistakes(culprits: Sequence[Culprit]) -> dict[str, Difference]:
@@ -92,6 +93,8 @@ def _is_idle(name: str, arms: Sequence[ScriptArm]) -> bool:
     whole = name.partition(".")[0]
     if name.startswith(OF_LOADER) and name != SEEN:
         return not all(SEEN in arm.fields for arm in arms)
+    if whole == "step" and any(arm.fields.get(name) is None for arm in arms):
+        return True  # it was not seen, which is not "none"
     return name in ("autocast.dtype", "scaler.scale") and not all(arm.fields.get(f"{whole}.enabled") for arm in arms)
 
 

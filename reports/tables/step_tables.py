@@ -11,7 +11,7 @@ from reports.schema import ArmSummary, Comparison, Phase, WhatIf, WhatIfArm
 from reports.tables.arm_tables import ARM
 from reports.tables.figures import TERM, arm_rows
 from reports.tables.table import Column, Table, figure_column, number, table
-from reports.wording.causes import TERM_NAMES
+from reports.wording.causes import NAMES
 from reports.wording.formatting import NONE, bounds_text, milliseconds, rate, rate_interval, ratio, with_interval
 
 MOST_COLLECTIVES = 3
@@ -99,9 +99,9 @@ CAUSES = (
     Column("arm", "arm"),
     Column("cause", "cause", lambda cause: cause.name if cause.count is None else f"{cause.name} ({cause.count:.0f} a step)"),
     number("ms per step", "cause.per_step_s", _milliseconds),
-    Column("within", "cause.term", TERM_NAMES.__getitem__),
+    Column("within", "cause.term", NAMES.__getitem__),
     number("bytes", "cause.num_bytes", _bytes),
-    Column("changed by", "cause.setting", wraps=True),
+    Column("changed by", "cause.setting", wraps=True, optional=True),
 )
 
 

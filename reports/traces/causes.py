@@ -227,7 +227,9 @@ def with_named(result: RatioSummary, arms: Mapping[str, ArmSummary]) -> RatioSum
     if named is None or apart[named] < EXPLAINS * abs(because.difference_s):
         return result
     found = next(one for one in more.causes if one.name == named)
-    told = {"named": named, "named_s": min(apart[named], abs(because.difference_s)), "remedy": f"{found.setting} in {more.name}"}
+    told = {"named": named, "named_s": min(apart[named], abs(because.difference_s))}
+    if found.setting is not None:
+        told["remedy"] = f"{found.setting} in {more.name}"
     if named in own:
         told["gain_s"] = abs(sum(one.value for one in result.term_differences_s.values()))
     return result.model_copy(update={"because": DominantCause.model_validate(because.model_dump() | told)})

@@ -55,7 +55,8 @@ def _named(cause: DominantCause) -> str:
     if cause.named is None:
         return ""
     if cause.gain_s is None:
-        return f"; {milliseconds(cause.named_s)} ms of that is {cause.named} ({cause.remedy} changes it)"
+        remedy = f" ({cause.remedy} changes it)" if cause.remedy else ""
+        return f"; {milliseconds(cause.named_s)} ms of that is {cause.named}{remedy}"
     return f"; all of that is {cause.named}, and {cause.remedy} gains {milliseconds(cause.gain_s)} ms a step"
 
 

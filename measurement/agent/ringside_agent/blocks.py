@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-import sys
 from collections import deque
 from dataclasses import dataclass
 from time import perf_counter_ns
@@ -12,7 +11,7 @@ from typing import Any, Callable, Sequence
 from .machine import core_use
 from .reading import reports
 from .reading.script import Script
-from .reading.values import losses_of, means
+from .reading.values import losses_of, means, synchronize
 from .recorder import Recorder, Row
 from .reporting import uncompiled
 
@@ -87,14 +86,6 @@ class Block:
             "page_faults": faults,
         }
         self._then({"kind": "block", "steps": own, "drift": reports.drift(self.script)})
-
-
-def synchronize(device: Any) -> None:
-    """Wait for what a device has to do; nothing on a CPU."""
-    torch: Any = sys.modules["torch"]
-    wait = getattr(getattr(torch, device.type, None), "synchronize", None) if device is not None and device.type != "cpu" else None
-    if wait is not None:
-        wait()
 
 
 def phases_of(row: Row) -> list[float]:

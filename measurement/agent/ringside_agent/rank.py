@@ -117,6 +117,7 @@ class Rank:
 
     def fail(self, error: BaseException) -> None:
         """Something went wrong in the agent: tell the driver, and let the script go on without it."""
+        self.first.lines.end()
         message = f"the agent failed: {message_of(error)}"
         say(message)
         self._tell_last(error_reply(Described(message, agent_lines(error))))

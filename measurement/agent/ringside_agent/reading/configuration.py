@@ -18,6 +18,10 @@ LOADER = {
     "pin_memory": "pin_memory",
     "drop_last": "drop_last",
     "prefetch": "prefetch_factor",
+    "persistent_workers": "persistent_workers",
+    "multiprocessing_context": "multiprocessing_context",
+    "in_order": "in_order",
+    "timeout": "timeout",
 }
 SAMPLER = {
     "replicas": "num_replicas",
@@ -69,7 +73,14 @@ def of_model(script: Script) -> dict[str, Any]:
         return {}
     parameters = [one for root in script.roots for _, one in models.named(root, "_parameters")]
     buffers = [one for root in script.roots for _, one in models.named(root, "_buffers")]
+    modules = [module for root in script.roots for module in root.modules()]
+    norms = [one for one in modules if "Norm" in type(one).__name__]
     return {
+        "model.norms": sorted({type(one).__name__ for one in norms}),
+        "model.frozen_norms": sum(1 for one in norms if not one.training and script.roots[0].training),
+        "model.dropout": sorted({one.p for one in modules if "Dropout" in type(one).__name__ and hasattr(one, "p")}),
+        "model.compiled": any(hasattr(one, "_orig_mod") or getattr(one, "_compiled_call_impl", None) for one in modules),
+        "model.channels_last": any(is_channels_last(one) for one in parameters),
         "model.class": type(models.unwrapped(script.roots[0])).__name__,
         "model.training": bool(script.roots[0].training),
         "model.parameters": sum(one.numel() for one in parameters),
@@ -161,6 +172,12 @@ def of_environment(script: Script) -> dict[str, Any]:
         found[f"version.{name}"] = host.version(name)
     found["version.python"] = host.fingerprint()["python"]
     return found
+
+
+def is_channels_last(parameter: Any) -> bool:
+    """Whether it has the memory format that ``channels_last`` gives; a kernel of one channel or one pixel has both."""
+    torch: Any = sys.modules["torch"]
+    return parameter.dim() == 4 and not parameter.is_contiguous() and parameter.is_contiguous(memory_format=torch.channels_last)
 
 
 def _length(sized: Any) -> int | None:

@@ -11,8 +11,9 @@ from typing import Any, Sequence
 from .. import sandbox
 from ..place import find_world
 from ..recorder import READ_AHEAD, Recorder
-from ..settings import Settings
+from ..settings import COMPARED_STEPS, Settings
 from . import batches, configuration, libraries, models
+from .lines import TRACED_STEPS, Lines
 from .script import Script
 from .sketches import sketch
 from .values import values_of
@@ -38,9 +39,12 @@ class FirstSteps:
         self._graded: set[int] = set()
         self._steps: list[dict[str, Any]] = []
         self._backwards = self._accumulated = self._seen = self._taken = 0
+        self._exchanging = 0
+        """Backward passes that exchange gradients, since the forward pass before them was not in DDP's ``no_sync``."""
         self._prepared = False
         self._called: Any = None
         self.stop_forward = self.stop_autocast = nothing
+        self.lines = Lines(recorder)
 
     def before_forward(self, module: Any) -> bool:
         """Called before every forward pass of a module, until the first that trains; returns whether it was this one."""
@@ -61,6 +65,7 @@ class FirstSteps:
 
     def on_batch(self, iterator: Any, batch: Any) -> None:
         """A loader has yielded this."""
+        self.lines.mark("data_wait")
         self.script.noted(self.script.yielded.keep, iterator, batch)
 
     def on_loader(self, loader: Any, iterator: Any) -> None:
@@ -70,12 +75,16 @@ class FirstSteps:
 
     def before_step(self, optimizer: Any, is_nested: bool) -> None:
         """An optimizer is about to step. Horovod's has not waited for its gradients yet, unless ``is_nested``."""
+        self.lines.mark("optimizer")
         self._prepare(optimizer, is_unchanged=True)
         if is_nested or not libraries.is_horovods(optimizer):
             self._read_gradients(optimizer)
 
     def before_backward(self) -> None:
         """A backward pass is about to begin. Several optimizers may well leave each other's gradients."""
+        self.lines.mark("backward")
+        wrappers = libraries.wrappers(self.script.roots)
+        self._exchanging += any(getattr(one, "require_forward_param_sync", True) for one in wrappers)
         if self._steps and self._recorder.backwards == self._seen and len(self.script.optimizers) == 1:
             left = (one.grad for _, one in self.script.named_parameters() if one.grad is not None and not one.grad.is_sparse)
             self.script.keeps_gradients = bool(self.script.keeps_gradients) or any(bool(grad.any()) for grad in left)
@@ -92,6 +101,10 @@ class FirstSteps:
             self.script.accumulation = max(1, self._accumulated // self._taken)
             self._accumulated = self._taken = 0
             self._steps.append(self._compared())
+            self.lines.end_step()
+            if len(self._steps) == COMPARED_STEPS - TRACED_STEPS:
+                late = lambda: any(getattr(one, "_handles", None) for one in self.script.optimizers)  # noqa: E731 - Horovod's
+                self.lines.begin(self.script.device, exchanges_late=late)
 
     def _prepare(self, optimizer: Any, *, is_unchanged: bool) -> None:
         """Note an optimizer that steps for the first time; with the first of all, look at the models."""
@@ -194,18 +207,27 @@ class FirstSteps:
         for step, digest in zip(self._steps, used or followed):
             step["batch"] = digest
 
+    def _uses(self) -> dict[str, Any]:
+        """Settings that the compared steps have shown."""
+        passes: float = self._exchanging
+        for optimizer in filter(libraries.is_horovods, self.script.optimizers[:1]):
+            passes = sum(step["backward_passes"] for step in self._steps) / getattr(optimizer, "backward_passes_per_step", 1)
+        found = round(passes / max(1, len(self._steps)))
+        return {**self.lines.uses, **({"step.exchanging_passes": found} if found else {})}
+
     def report(self, rank: int) -> dict[str, Any]:
         """What ``ScriptReport`` wants, after the compared steps."""
         self.script.noted(self._match)
         found = {
             "rank": rank,
-            "configuration": configuration.read(self.script),
+            "configuration": {**configuration.read(self.script), **self._uses()},
             "started": self._started,
             "sizes": self._sizes,
             "steps": self._steps,
             "sharded": self.script.is_sharded,
             "samples_from": self.script.samples_from,
             "written_files": sandbox.written(),
+            "lines": self.lines.report(),
             "trackers": [name for name in self._settings.trackers if name in sys.modules],
         }
         return {**found, **(self.script.noted(self._read_end) or {}), "notes": self.script.notes}

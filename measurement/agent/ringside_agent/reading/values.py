@@ -92,3 +92,11 @@ def means(rows: Sequence[tuple[int, ...]], losses: Sequence[float]) -> list[floa
         found.append(sum(own) / len(own) if own else math.nan)
         begin += row[6]
     return found
+
+
+def synchronize(device: Any) -> None:
+    """Wait for what a device has to do; nothing on a CPU."""
+    torch: Any = sys.modules["torch"]
+    wait = getattr(getattr(torch, device.type, None), "synchronize", None) if device is not None and device.type != "cpu" else None
+    if wait is not None:
+        wait()

@@ -1,0 +1,216 @@
+"""Where a step's time goes by line of the loop: of the functions that lead to ``step()``, in the last of the compared steps.
+
+These functions alone are traced, the script's or a framework's. A line has the time of all that it calls, and a device is waited
+for where the next line begins, so work on a GPU counts for the line that asked for it. torch's, Horovod's and Python's own
+functions are no lines of a loop.
+"""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import os
+import sys
+import sysconfig
+from collections import Counter
+from time import perf_counter_ns
+from types import CodeType, FrameType
+from typing import Any, Callable, NamedTuple
+
+from ..recorder import Recorder
+from ..users_lines import Place
+from .batches import tensors_in
+from .values import synchronize
+
+TRACED_STEPS = 3
+FEWEST_SHARE = 0.01
+"""Lines that take less of the traced time are left out, unless they call a collective."""
+MOST_LINES = 20
+LONGEST_TEXT = 100
+CLIPPING = {"clip_grad_norm_": "max_norm", "clip_grad_value_": "clip_value"}
+"""Functions of ``torch.nn.utils``, and the argument that says to what they clip."""
+COLLECTIVES = {
+    "torch.distributed": (
+        *("all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "broadcast", "broadcast_object_list"),
+        *("reduce", "reduce_scatter", "reduce_scatter_tensor", "gather", "gather_object", "scatter", "all_to_all"),
+        *("all_to_all_single", "barrier"),
+    ),
+    "horovod.torch": (
+        *("allreduce", "allreduce_", "allreduce_async", "allreduce_async_", "grouped_allreduce", "grouped_allreduce_", "allgather"),
+        *("allgather_object", "broadcast", "broadcast_", "broadcast_object", "alltoall", "reducescatter", "barrier"),
+    ),
+}
+
+
+class Line(NamedTuple):
+    """One line of a traced function."""
+
+    file: str
+    number: int
+
+
+class Lines:
+    """The time of each line in some steps, which phases of the step it holds, and the collectives that it calls."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._loops: set[CodeType] = set()
+        self._frames: list[FrameType] = []
+        self._named: dict[CodeType, str] = {}
+        self._clips: dict[CodeType, str] = {}
+        self._checkpoints: CodeType | None = None
+        self._checkpointed = 0
+        self._exchanges_late: Callable[[], bool] = lambda: False
+        self.uses: dict[str, Any] = {}
+        """Settings that the traced steps have shown: how gradients are clipped, and how many parts are checkpointed."""
+        self._forward: CodeType | None = None
+        self._device: Any = None
+        self._ns: Counter[Line] = Counter()
+        """What the step that runs has taken so far."""
+        self._steps: list[Counter[Line]] = []
+        self._phases: dict[Line, set[str]] = {}
+        self._calls: dict[Line, Counter[str]] = {}
+        self._at: Line | None = None
+        self._since = 0
+
+    def begin(self, device: Any, *, exchanges_late: Callable[[], bool] = lambda: False) -> None:
+        """Trace from here on; nothing where somebody else does, such as a debugger. Called in the hook of an optimizer's step.
+
+        ``exchanges_late``: whether gradients are still on their way, asked where the script clips them.
+        """
+        torch: Any = sys.modules["torch"]
+        if sys.gettrace() is not None:
+            return
+        self._device, self._exchanges_late = device, exchanges_late
+        self._clips = {code_of(getattr(torch.nn.utils, name)): name for name in CLIPPING}
+        checkpoint = sys.modules.get("torch.utils.checkpoint")
+        self._checkpoints = code_of(checkpoint.checkpoint) if checkpoint is not None else None
+        self._forward = code_of(torch.nn.Module.__call__)
+        for name, functions in COLLECTIVES.items():
+            module = sys.modules.get(name)
+            for one in functions:
+                if hasattr(module, one):
+                    self._named[code_of(getattr(module, one))] = one
+        others = tuple(
+            os.path.dirname(sys.modules[name].__file__ or "") + os.sep for name in ("torch", "horovod") if name in sys.modules
+        )
+        frame: Any = sys._getframe(1)
+        while frame is not None:
+            if is_of_a_loop(frame.f_code.co_filename, others):
+                self._frames.append(frame)
+                frame.f_trace = self._in_loop
+            frame = frame.f_back
+        self._loops = {one.f_code for one in self._frames}
+        if self._frames:
+            self.uses = {"step.clipping": "none", "step.checkpointed": 0}
+            self._go_on_at(self._frames[0])
+            sys.settrace(self._anywhere)
+
+    def end_step(self) -> None:
+        """A step has ended, in its optimizer's hook."""
+        if self._frames:
+            self._go_on_at(self._frames[0])
+            self._steps.append(self._ns)
+            self._ns = Counter()
+            self.uses["step.checkpointed"], self._checkpointed = self._checkpointed, 0
+            if len(self._steps) == TRACED_STEPS:
+                self.end()
+
+    def end(self) -> None:
+        """Trace no longer."""
+        if sys.gettrace() == self._anywhere:
+            sys.settrace(None)
+        self._at = None
+        for frame in self._frames:
+            frame.f_trace = None
+        self._frames = []
+
+    def mark(self, phase: str) -> None:
+        """The line that runs holds this phase of the step, which is timed by itself."""
+        if self._at is not None:
+            self._phases.setdefault(self._at, set()).add(phase)
+
+    def report(self) -> list[dict[str, Any]]:
+        """As ``LineUse`` has it, in the order of the lines."""
+        lines = {one for step in self._steps for one in step}
+        usual_ns = Counter({one: sorted(step[one] for step in self._steps)[len(self._steps) // 2] for one in lines})
+        whole = sum(usual_ns.values())
+        kept = [one for one, ns in usual_ns.most_common() if ns >= FEWEST_SHARE * whole or one in self._calls]
+        return [
+            {
+                "place": str(Place(one.file, one.number)),
+                "text": linecache.getline(one.file, one.number).strip()[:LONGEST_TEXT],
+                "seconds": usual_ns[one] / 1e9,
+                "phases": sorted(self._phases.get(one, ())),
+                "collectives": {name: count / len(self._steps) for name, count in self._calls.get(one, {}).items()},
+            }
+            for one in sorted(kept[:MOST_LINES])
+        ]
+
+    def _go_on_at(self, frame: FrameType | None) -> None:
+        """From now on, time is that of this frame's line."""
+        if self._at is not None:
+            synchronize(self._device)
+            self._ns[self._at] += perf_counter_ns() - self._since
+        self._at = Line(frame.f_code.co_filename, frame.f_lineno) if frame is not None else None
+        self._since = perf_counter_ns()
+
+    def _anywhere(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
+        """As Python calls it for each function that is entered."""
+        code = frame.f_code
+        if code in self._loops:
+            self._go_on_at(frame)
+            return self._in_loop
+        if code is self._forward:
+            self.mark("forward")
+        elif code is self._checkpoints:
+            self._checkpointed += 1
+        elif code in self._clips:
+            self._note_clipping(frame)
+        elif code in self._named and not self._recorder.in_backward and not self._recorder.depth:
+            self._note_collective(frame)
+        return None
+
+    def _in_loop(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
+        """As Python calls it for each line of a traced function, and where that returns."""
+        if event == "line":
+            self._go_on_at(frame)
+        elif event == "return":
+            back = frame.f_back
+            while back is not None and back.f_code not in self._loops:
+                back = back.f_back
+            self._go_on_at(back)
+        return self._in_loop
+
+    def _note_clipping(self, frame: FrameType) -> None:
+        """Say to what gradients are clipped, and whether that comes before their exchange."""
+        name = self._clips[frame.f_code]
+        late = ", before they are exchanged" if self._exchanges_late() else ""
+        self.uses["step.clipping"] = f"{name} {frame.f_locals.get(CLIPPING[name])}{late}"
+
+    def _note_collective(self, frame: FrameType) -> None:
+        """Count a collective that the script calls; those which it calls itself are none of the script's."""
+        caller = frame.f_back
+        while caller is not None and caller.f_code not in self._loops:
+            if caller.f_code in self._named:
+                return
+            caller = caller.f_back
+        if self._at is not None:
+            given = frame.f_locals
+            size = sum(one.numel() * one.element_size() for one in tensors_in([given.get("tensor"), given.get("tensors")]))
+            said = f"{self._named[frame.f_code]}{' of ' + str(size) + ' B' if size else ''}"
+            self._calls.setdefault(self._at, Counter())[said] += 1
+
+
+def code_of(function: Any) -> CodeType:
+    """The code that runs, below decorators."""
+    code: CodeType = inspect.unwrap(function).__code__
+    return code
+
+
+def is_of_a_loop(file: str, others: tuple[str, ...]) -> bool:
+    """Whether a function of this file may be a loop: it is in none of the folders ``others``, and neither Python's nor ours."""
+    python = sysconfig.get_path("stdlib") + os.sep
+    is_pythons = file.startswith(("<", python)) and not ("site-packages" in file or "dist-packages" in file)
+    own = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+    return not is_pythons and not file.startswith((own, *others))

@@ -1,0 +1,149 @@
+"""Where a script's step goes by line: what the agent sees of a loop, and what a report says of two scripts."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import pytest
+import torch
+from torch import distributed
+from torch.utils.checkpoint import checkpoint
+
+from measurement.agent.ringside_agent.reading.lines import Lines
+from measurement.agent.ringside_agent.recorder import Recorder
+from measurement.records.script_report import LineUse, ScriptReport
+from reports.scripts.lines import line_differences, other_lines
+from reports.scripts.script_arms import ScriptArm
+from tests.kit.commands import run_python
+
+ONE_RANK = """
+import torch.distributed, tests.unit.test_script_lines as case
+torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+print([line["collectives"] for line in case.report_of(case.averages) if line["collectives"]])
+"""
+
+
+@pytest.fixture(autouse=True)
+def untraced():
+    """Another test in this process may have left first steps that were never ended."""
+    sys.settrace(None)
+
+
+def rests(loss):
+    time.sleep(0.02)
+
+
+def averages(loss):
+    total = loss.detach().clone()
+    distributed.all_reduce(total)
+    distributed.all_gather_object([None], 1)
+
+
+def clips(loss):
+    torch.nn.utils.clip_grad_norm_([torch.ones(2, requires_grad=True)], 0.5)
+
+
+def checkpoints(loss):
+    checkpoint(torch.relu, torch.ones(2, requires_grad=True), use_reentrant=False)
+
+
+def report_of(besides):
+    """What is reported of three traced steps of a loop that calls this in each."""
+    return traced(besides).report()
+
+
+def traced(besides, **told):
+    """The agent's hooks are called where torch has them."""
+    lines, model = Lines(Recorder()), torch.nn.Linear(64, 64)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer.register_step_post_hook(lambda *_: lines.end_step())
+    for step in range(4):
+        loss = model(torch.ones(8, 64)).sum()
+        loss.backward()
+        optimizer.step()
+        if step == 0:
+            lines.begin(None, **told)
+        besides(loss)
+    return lines
+
+
+def test_lines_have_their_time_and_the_phase_that_they_hold():
+    found = {line["text"]: line for line in report_of(rests)}
+    assert found["besides(loss)"]["phases"] == [] and found["besides(loss)"]["seconds"] > 0
+    assert found["besides(loss)"]["place"].startswith("tests/unit/test_script_lines.py:")
+    assert all(line["phases"] == ["forward"] for text, line in found.items() if "model(" in text)
+    assert sys.gettrace() is None
+
+
+def test_clipping_is_read_and_whether_gradients_are_still_on_their_way():
+    assert traced(clips).uses["step.clipping"] == "clip_grad_norm_ 0.5"
+    late = traced(clips, exchanges_late=lambda: True).uses["step.clipping"]
+    assert late == "clip_grad_norm_ 0.5, before they are exchanged"
+    assert traced(rests).uses == {"step.clipping": "none", "step.checkpointed": 0}
+
+
+def test_activation_checkpoints_are_counted():
+    assert traced(checkpoints).uses["step.checkpointed"] == 1
+
+
+@pytest.mark.process
+def test_collectives_count_where_the_loop_calls_them_and_once():
+    """``all_gather_object`` calls ``all_gather`` twice, which is none of the script's."""
+    assert run_python(ONE_RANK).stdout.strip() == "[{'all_reduce of 4 B': 1.0, 'all_gather_object': 1.0}]"
+
+
+def test_nobody_elses_trace_is_taken_away():
+    def own(*_):
+        return None
+
+    sys.settrace(own)
+    try:
+        assert report_of(rests) == []
+        assert sys.gettrace() is own
+    finally:
+        sys.settrace(None)
+
+
+def arm(name, *lines, ranks=1):
+    return ScriptArm(name=name, reports=[ScriptReport(rank=rank, lines=list(lines)) for rank in range(ranks)])
+
+
+def line(number, text, seconds, *, phases=(), collectives=None):
+    return LineUse(place=f"train.py:{number}", text=text, seconds=seconds, phases=list(phases), collectives=collectives or {})
+
+
+FORWARD = line(1, "out = model(x)", 0.02, phases=["forward"])
+LOGS = line(3, "writer.add_scalar('loss', loss)", 0.005)
+
+
+def test_a_line_that_one_script_has_alone_is_named_where_it_takes_time():
+    (found,) = line_differences([arm("old", FORWARD), arm("new", FORWARD, LOGS)])
+    assert (found.severity, found.changes_work) == ("speed", False)
+    assert found.sentence == "5.00 ms of each step of new is train.py:3: writer.add_scalar('loss', loss)"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        pytest.param([FORWARD, LOGS], [FORWARD, LOGS.model_copy(update={"place": "port.py:9"})], id="the same line elsewhere"),
+        pytest.param([FORWARD, LOGS], [FORWARD, line(4, "log(loss)", 0.005)], id="another that takes as long"),
+        pytest.param([FORWARD], [FORWARD, line(4, "count += 1", 0.0001)], id="one that takes next to nothing"),
+        pytest.param([], [FORWARD, LOGS], id="a script whose lines were not seen"),
+    ],
+)
+def test_nothing_is_said_of(old, new):
+    assert line_differences([arm("old", *old), arm("new", *new)]) == []
+
+
+def test_unlike_numbers_of_collectives_are_named_with_place_and_time():
+    reduces = line(7, "mean = reduced(loss)", 0.001, collectives={"all_reduce of 4 B": 2.0})
+    (found,) = line_differences([arm("old", FORWARD), arm("new", FORWARD, reduces)])
+    assert found.values["new"] == "2 all_reduce of 4 B at train.py:7, taking 1.00 ms"
+    assert found.values["old"] is None
+
+
+def test_a_collective_takes_what_the_rank_takes_that_comes_last():
+    lines = [line(7, "mean = reduced(loss)", seconds, collectives={"barrier": 1.0}) for seconds in (0.009, 0.002)]
+    own = ScriptArm(name="new", reports=[ScriptReport(rank=rank, lines=[one]) for rank, one in enumerate(lines)])
+    assert [one.seconds for one in other_lines(own)] == [0.002]
