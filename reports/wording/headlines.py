@@ -55,7 +55,7 @@ def _clauses(comparison: Comparison) -> list[str]:
     if not timed:
         alike = {arm.status for arm in bad}
         if len(bad) == len(arms):
-            return [f"No comparison: all arms are {bad[0].status if len(alike) == 1 else 'failed or wrong'}"]
+            return [f"No comparison: all arms {BAD[bad[0].status] if len(alike) == 1 else 'failed or are wrong'}"]
         said = [f"{arm.name} {BAD[arm.status]}" for arm in bad] or [
             f"nothing was timed that {comparison.baseline} could be compared with"
         ]

@@ -104,7 +104,7 @@ class Rounds:
             self._find_size(case, arms)
         began, restarted_s = time.monotonic(), _restarting_s(arms)
         size = self._sizes.get(None)
-        what = f"{size.steps} steps" if size else f"{len(self._cases)} cases"
+        what = f"{size.steps} step{'s' * (size.steps > 1)}" if size else f"{len(self._cases)} cases"
         self.progress.say(f"measuring blocks of {what}")
         for number, blocks in enumerate(self._rounds(arms)):
             for kind, case, arm in blocks:

@@ -528,6 +528,21 @@ def test_what_an_evaluation_waits_for_its_loader_is_no_wait_of_a_training():
     assert recorder.wait > 0 and recorder.drawn == [4]
 
 
+def test_batches_that_are_drawn_in_evaluation_mode_are_no_samples_of_a_step():
+    """The Trainer draws them with gradients enabled. A model that is always in this mode is trained all the same."""
+    for is_trained_so in (False, True):
+        recorder = Recorder()
+        first, take = FirstSteps(settings.decode(told()), recorder), watching.timed_next(lambda _: torch.zeros(4), recorder)
+        model = torch.nn.Linear(2, 1).train(not is_trained_so)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model(torch.ones(1, 2)).sum().backward()
+        first.before_step(optimizer, is_nested=False)
+        model.eval()
+        recorder.on_batch = None
+        take(None)
+        assert recorder.drawn == ([4] if is_trained_so else [])
+
+
 @pytest.mark.parametrize(("zeroes_every", "kept"), [(1, False), (3, True)])
 def test_gradients_that_no_step_zeroes_are_seen_before_the_next_backward_pass(zeroes_every, kept):
     """With two backward passes a step, of which the second finds the first one's, as accumulation wants."""

@@ -78,7 +78,7 @@ def test_without_any_timing_there_is_still_a_page(tmp_path):
     folder.manifest_path.unlink()
     comparison = write_reports(folder)
     assert (charts(comparison), comparison.block_table["arm"]) == ({}, [])
-    assert "No comparison: all arms are failed" in (folder.root / "report.html").read_text()
+    assert "No comparison: all arms failed" in (folder.root / "report.html").read_text()
 
 
 @pytest.mark.slow

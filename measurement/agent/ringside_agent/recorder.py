@@ -55,6 +55,8 @@ class Recorder:
         """Called with why something could not be read that is then left out."""
         self.scaler: Any = None
         """The GradScaler that was used last."""
+        self.model: Any = None
+        """The trained model; None: not known yet, or it is trained in evaluation mode."""
         self.failed: Callable[[BaseException], None]
         self.hot: list[Any] = [
             self.pre_hook,

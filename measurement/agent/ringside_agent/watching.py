@@ -206,8 +206,11 @@ def watch_loaders(module: Any, recorder: Recorder) -> None:
 
 
 def timed_next(original: Any, recorder: Recorder) -> Any:
-    """A loader iterator's ``__next__`` that is timed. Those of an evaluation, without gradients, are not, nor are its batches."""
-    is_training = sys.modules["torch"].is_grad_enabled
+    """A loader iterator's ``__next__`` that is timed. Those of an evaluation are not, nor are its batches.
+
+    It is one where gradients are off, or the trained model is in evaluation mode.
+    """
+    has_gradients = sys.modules["torch"].is_grad_enabled
 
     @functools.wraps(original)
     def __next__(self: Any) -> Any:
@@ -218,7 +221,7 @@ def timed_next(original: Any, recorder: Recorder) -> Any:
             if recorder.on_batch is not None:
                 batches.source_of(self).is_over = True
             raise
-        if not recorder.off and is_training():
+        if not recorder.off and has_gradients() and (recorder.model is None or recorder.model.training):
             if not recorder.is_evaluating:
                 recorder.wait += perf_counter_ns() - began
             try:

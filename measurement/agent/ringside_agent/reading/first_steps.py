@@ -124,6 +124,7 @@ class FirstSteps:
         self.script.is_sharded = models.is_sharded(self.script.roots)
         if self.script.is_sharded:
             self.script.notes.append("each rank has a share of the parameters, so they are not compared")
+        self._recorder.model = next((one for one in map(models.unwrapped, self.script.roots[:1]) if one.training), None)
         changed = [id(root) for root in self.script.roots][: len(had)] != had
         if is_unchanged or not self._started or changed:
             self._look_again(is_unchanged=is_unchanged)
