@@ -6,7 +6,6 @@ import importlib.util
 import os
 import shutil
 import sys
-from types import SimpleNamespace
 
 import pytest
 from torch.utils.data import BatchSampler, DataLoader
@@ -35,9 +34,7 @@ def test_batches_that_accelerate_shares_out_are_read_as_shared_out():
     from accelerate.data_loader import BatchSamplerShard
 
     shards = [BatchSamplerShard(BatchSampler(range(32), 4, drop_last=False), 2, rank) for rank in range(2)]
-    read = [
-        configuration.of_loader(SimpleNamespace(loader=DataLoader(range(32), batch_sampler=one), accumulation=1)) for one in shards
-    ]
+    read = [configuration.of_loader(DataLoader(range(32), batch_sampler=one)) for one in shards]
     assert [(one["sampler.replicas"], one["sampler.rank"], one["loader.length"]) for one in read] == [(2, 0, 4), (2, 1, 4)]
 
 
