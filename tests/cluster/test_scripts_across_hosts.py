@@ -84,12 +84,13 @@ def test_a_killed_driver_leaves_no_rank_that_horovodrun_has_started_on_the_other
     script.write_text(f"import os, time; open('{tmp_path}/' + os.uname().nodename, 'w').close(); time.sleep(600)")
     plan = tmp_path / "plan.yaml"
     arms = {"waits": {"command": f"horovodrun --gloo -np 2 -H host1:1,host2:1 python {script}"}}
-    plan.write_text(yaml.safe_dump({"name": "left", "baseline": "waits", "arms": arms, "measurement": MEASUREMENT}))
+    measurement = {**MEASUREMENT, "control": True}
+    plan.write_text(yaml.safe_dump({"name": "left", "baseline": "waits", "arms": arms, "measurement": measurement}))
+    up = [tmp_path / "host1", tmp_path / "host2"]
     with beside("host1", "ringside", "compare", plan, "-o", tmp_path / "out") as process:
-        try:
-            wait_until(lambda: (tmp_path / "host1").exists() and (tmp_path / "host2").exists(), seconds=240)
-        finally:
-            driver_of(process).kill()
+        wait_until(lambda: process.poll() is not None or all(one.exists() for one in up), seconds=240)
+        assert process.poll() is None
+        driver_of(process).kill()
 
 
 @pytest.mark.costly
