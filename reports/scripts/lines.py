@@ -15,6 +15,8 @@ from reports.wording.formatting import milliseconds
 
 WORTH = 0.05
 """Lines are told of that take this share of a step or more."""
+TIMED = ("step.line.", "step.collectives")
+"""How fields begin whose differences have milliseconds: they are others in each launch."""
 MOST_LINES = 3
 """That differences name of one arm."""
 

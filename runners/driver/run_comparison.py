@@ -32,6 +32,7 @@ from reports.launch_budget import choose_length
 from reports.schema import Comparison
 from reports.scripts.configuration import script_differences
 from reports.scripts.equality import judge_equality
+from reports.scripts.lines import TIMED
 from reports.scripts.script_arms import notes_on_files
 from reports.statistics.budget import next_analysis
 from runners.driver.arm_session import ArmSession
@@ -381,7 +382,7 @@ class ComparisonRun:
         if any(arm.name not in known for arm in self.compared.without_control) or not is_comparable(self.plan, failed):
             return
         differences = script_differences(records, allow=self.plan.allow)
-        told = repr([(one.field, one.sentence) for one in differences])
+        told = repr([(one.field, one.sentence) for one in differences if not one.field.startswith(TIMED)])
         if told != self._told and any(record.scripts for record in records):
             self._told = told
             self.progress.show(differences_table(differences))
