@@ -194,13 +194,12 @@ def _cautions(
 
 
 def _with_causes(arm: ArmSummary, evidence: Evidence, steps: Sequence[TracedStep]) -> ArmSummary:
-    ranks = next((record.ranks for record in evidence.records if record.arm == arm.name and record.ranks), [])
-    size = int(ranks[0].model.get("buffer_bytes", 0)) if ranks else 0
+    records = [record for record in evidence.records if record.arm == arm.name]
     if evidence.plan.are_scripts:
         step_s = sum(one.value for one in arm.step_phases_s.values())
-        return arm.model_copy(
-            update={"causes": line_causes((one for one in evidence.records if one.arm == arm.name), step_s=step_s)}
-        )
+        return arm.model_copy(update={"causes": line_causes(records, step_s=step_s)})
+    ranks = next((record.ranks for record in records if record.ranks), [])
+    size = int(ranks[0].model.get("buffer_bytes", 0)) if ranks else 0
     terms = evidence.terms.by_launch.get(arm.name)
     return with_causes(arm, terms, steps, buffer_bytes=size, confidence=evidence.confidence)
 

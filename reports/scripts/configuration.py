@@ -20,10 +20,7 @@ from measurement.conditions.differences import (
 from measurement.records.record import LaunchRecord
 from reports.scripts.culprits import Culprit, Pair, find_culprits
 from reports.scripts.lines import line_differences
-from reports.scripts.script_arms import OF_LOADER, ScriptArm
-
-SEEN = "loader.class"
-"""Each loader that was seen has one."""
+from reports.scripts.script_arms import OF_LOADER, SEEN, ScriptArm
 
 
 def script_differences(records: Sequence[LaunchRecord], *, allow: Collection[str] = ()) -> list[Difference]:

@@ -12,7 +12,7 @@ from measurement.conditions.differences import Difference, is_by_rank, shown
 from measurement.judging.distances import ARITHMETICS, Sketches, gradient_factor
 from measurement.judging.ranks import BUFFER, named
 from reports.scripts.equality import arithmetic, first_gradients
-from reports.scripts.script_arms import ScriptArm
+from reports.scripts.script_arms import SEEN, ScriptArm, matched
 
 WHOLE = ("SequentialSampler", "RandomSampler")
 """Samplers that draw from all of the data that a loader has."""
@@ -58,7 +58,7 @@ class Pair:
     @cached_property
     def gradient_factor(self) -> float | None:
         """How many times as large the candidate's first gradients are, where they are the same up to this factor."""
-        mine, its = first_gradients(self.ours.first, self.theirs.first)
+        mine, its = first_gradients(matched(self.ours.first, self.theirs.first)[0], self.theirs.first)
         return gradient_factor(mine, its) if mine.names else None
 
 
@@ -169,7 +169,7 @@ def _global_batch(pair: Pair) -> Iterator[Culprit]:
 
 def _is_sharded_by_sampler(arm: ScriptArm) -> bool | None:
     """Whether a sampler gives each rank a share of the data; None where that is not known, as of a stream or another sampler."""
-    if arm.ranks < 2 or "loader.class" not in arm.fields:
+    if arm.ranks < 2 or SEEN not in arm.fields:
         return None
     if arm.fields.get("sampler.replicas") == arm.ranks and is_by_rank(arm.fields.get("sampler.rank")):
         return True

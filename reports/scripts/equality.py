@@ -175,8 +175,8 @@ def _pair(ours: ScriptReport, theirs: ScriptReport, shared: Arithmetic) -> _Pair
 
 
 def first_gradients(ours: ScriptReport, theirs: ScriptReport) -> tuple[Sketches, Sketches]:
-    """Those of the first step that both have; none where one of the two took no step."""
-    mine, its = (report.steps[0].gradients if report.steps else {} for report in (matched(ours, theirs)[0], theirs))
+    """Those of the first step that both have, of reports with alike names (``matched``); none where one took no step."""
+    mine, its = (report.steps[0].gradients if report.steps else {} for report in (ours, theirs))
     names = common_names(mine, its)
     return Sketches.of(mine, names), Sketches.of(its, names)
 

@@ -51,10 +51,11 @@ def line_differences(arms: Sequence[ScriptArm]) -> list[Difference]:
     gradients, where arms call unlike numbers of them in a step.
     """
     known = [arm for arm in arms if arm.first.lines]
-    called = {arm.name: _listed(arm) for arm in known if sum(_collectives(arm).values())}
     found = [difference for arm in known[1:] for difference in _own_lines(arm, known[0])]
-    if len({sum(_collectives(arm).values()) for arm in known}) > 1:
-        label, values = "collectives of a step besides those of gradients", {arm.name: called.get(arm.name) for arm in known}
+    called = {arm.name: _collectives(arm) for arm in known}
+    if len({one.total() for one in called.values()}) > 1:
+        label = "collectives of a step besides those of gradients"
+        values = {arm.name: _listed(called[arm.name], arm) if called[arm.name] else None for arm in known}
         found.append(Difference(field="step.collectives", values=values, severity="speed", sentence=in_words(label, values)))
     return found
 
@@ -76,10 +77,10 @@ def _collectives(arm: ScriptArm) -> Counter[str]:
     found: Counter[str] = Counter()
     for line in arm.first.lines:
         found.update({f"{name} at {line.place}": round(count) for name, count in line.collectives.items()})
-    return found
+    return +found
 
 
-def _listed(arm: ScriptArm) -> str:
+def _listed(called: Counter[str], arm: ScriptArm) -> str:
     """Such as ``2 all_reduce of 4 B at train.py:48, taking 3.1 ms``."""
     seconds = sum(line.seconds for line in other_lines(arm) if line.collectives)
-    return f"{', '.join(f'{count} {name}' for name, count in _collectives(arm).items())}, taking {milliseconds(seconds)} ms"
+    return f"{', '.join(f'{count} {name}' for name, count in called.items())}, taking {milliseconds(seconds)} ms"

@@ -41,7 +41,7 @@ class ScriptArm:
     def fields(self) -> dict[str, Any]:
         """Every setting: one value where all ranks have it, else ``{"by_rank": [...]}``; of loaders where all ranks' were seen."""
         names = dict.fromkeys(name for report in self.reports for name in report.configuration)
-        unseen = OF_LOADER if any("loader.class" not in report.configuration for report in self.reports) else ()
+        unseen = OF_LOADER if any(SEEN not in report.configuration for report in self.reports) else ()
         kept = (name for name in names if not name.startswith(unseen))
         return {name: joined([report.configuration.get(name) for report in self.reports]) for name in kept}
 
@@ -140,6 +140,8 @@ def _renamed(names: Iterable[str], own: str, other: str) -> dict[str, str]:
     return {name: new + name.removeprefix(head) for head, new in heads.items() for name in names if name.startswith(head)}
 
 
+SEEN = "loader.class"
+"""Each loader that was seen has one."""
 OF_LOADER = ("loader.", "sampler.", "rank_local_batch", "epoch.steps")
 """How settings begin that are read of a loader."""
 ITERATIONS = "iterations"

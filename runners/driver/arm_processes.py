@@ -6,7 +6,6 @@ import contextlib
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from subprocess import Popen
 
@@ -134,8 +133,7 @@ class ArmProcesses:
     def _fetch(self, *, end: bool) -> dict[str, bytes]:
         """The files of all hosts that answer, all asked at once."""
         hosts = [host for host in self._placement.remote if host not in self.unreachable]
-        with ThreadPoolExecutor(max_workers=64) as pool:
-            archives = list(pool.map(lambda host: self._fetch_from(host, end=end), hosts))
+        archives = remote.on_each(hosts, lambda host: self._fetch_from(host, end=end))
         if len(self._placement.here) > 1 or end:
             archives.append(remote_results.pack(self._run_id, end=end))
         return {name: content for archive in archives for name, content in remote_results.unpack(archive).items()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol
 
-from measurement.agent.ringside_agent.meeting import TAKEN, Meeting
+from measurement.agent.ringside_agent.meeting import TAKEN, Meeting, read_notes
 from measurement.agent.ringside_agent.settings import COMPARED_STEPS, Settings
 from measurement.agent.ringside_agent.settings import VARIABLE as AGENT
 from measurement.errors import LaunchError
@@ -274,7 +273,7 @@ class ArmSession:
             found = remote.run_on(self._remote, read, timeout_s=NOTES_TIMEOUT_S)
         with contextlib.suppress(OSError):
             found.append(Path(self._meeting.notes).read_bytes())
-        return {int(port) for port in re.findall(rf"^{TAKEN} (\d+)$", b"\n".join(found).decode(errors="replace"), re.MULTILINE)}
+        return {int(port) for port in read_notes(b"\n".join(found).decode(errors="replace"))[TAKEN] if port.isdigit()}
 
     def exchange(self, command: Command, expected: type[Expected], *, timeout_s: float) -> Exchange[Expected]:
         """Thaw the ranks, give them a command, wait for all replies and freeze them again; see ``ArmChannel.receive``.

@@ -19,6 +19,7 @@ from measurement.plans.plan import Plan
 from measurement.plans.settings import EpochRecord, TrainingSettings
 from measurement.records.record import BlockKind, BlockRecord, ranks_of
 from reports.statistics.budget import FEWEST_ROUNDS, Cost, pilot
+from reports.wording.formatting import count
 from runners.driver.arm_session import ArmLaunch, Exchange
 from runners.driver.diagnosis import ArmFailed
 from runners.driver.gates import require_together
@@ -104,7 +105,7 @@ class Rounds:
             self._find_size(case, arms)
         began, restarted_s = time.monotonic(), _restarting_s(arms)
         size = self._sizes.get(None)
-        what = f"{size.steps} step{'s' * (size.steps > 1)}" if size else f"{len(self._cases)} cases"
+        what = count(size.steps, "step") if size else count(len(self._cases), "case")
         self.progress.say(f"measuring blocks of {what}")
         for number, blocks in enumerate(self._rounds(arms)):
             for kind, case, arm in blocks:

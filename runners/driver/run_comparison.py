@@ -327,7 +327,7 @@ class ComparisonRun:
             if launch.failed and self._memory is not None:
                 self._memory.forget()
             if self._ended_s is None:
-                self._tell_files([record for record in self.folder.records() if record.launch == number])
+                self._tell_files([arm.record for arm in launch.arms])
         finally:
             self._note_trial(launch.notes)
             self.history.starting_s += launch.starting_s

@@ -35,9 +35,13 @@ def main(run_id: str, *hosts: str) -> None:
     sys.stdin.read()
     while end_run(run_id):  # what it started meanwhile, too
         pass
-    for host in hosts:
-        with contextlib.suppress(LaunchError):
-            remote.ask(host, remote.python(remote_results.__name__, run_id, "--end"), timeout_s=TIMEOUT_S)
+    remote.on_each(hosts, lambda host: end_on(host, run_id))
+
+
+def end_on(host: str, run_id: str) -> None:
+    """End the run on another host, if that answers."""
+    with contextlib.suppress(LaunchError):
+        remote.ask(host, remote.python(remote_results.__name__, run_id, "--end"), timeout_s=TIMEOUT_S)
 
 
 if __name__ == "__main__":

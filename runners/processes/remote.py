@@ -9,9 +9,10 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 from measurement.environment import steering_environment
 from measurement.errors import LaunchError, printable, quoted
@@ -22,6 +23,7 @@ from runners.processes.answers import MARK, new_mark, taken
 from runners.processes.local import base_environment
 from runners.processes.run_processes import RUN_ID
 
+T = TypeVar("T")
 CONNECT_TIMEOUT_S = 5
 AT_ONCE = 64
 """Hosts that are reached side by side."""
@@ -138,8 +140,13 @@ def run(
 
 def run_on(hosts: Sequence[str], argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"") -> list[bytes]:
     """Run a command on hosts side by side; returns what each printed. Raises a ``LaunchError`` where one fails; see ``run``."""
+    return on_each(hosts, lambda host: run(host, argv, timeout_s=timeout_s, stdin=stdin))
+
+
+def on_each(hosts: Sequence[str], act: Callable[[str], T]) -> list[T]:
+    """Call a function with each host, side by side. What one raises passes through once all have ended."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return list(pool.map(lambda host: run(host, argv, timeout_s=timeout_s, stdin=stdin), hosts))
+        return list(pool.map(act, hosts))
 
 
 def _reached(host: str, line: str) -> tuple[list[str], dict[str, str] | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -53,9 +54,10 @@ def report_of(besides):
     return traced(besides).report()
 
 
-def traced(besides, **told):
-    """The agent's hooks are called where torch has them."""
-    lines, model = Lines(Recorder()), torch.nn.Linear(64, 64)
+def traced(besides, *optimizers):
+    """The agent's hooks are called where torch has them. ``optimizers``: that the script is known to have."""
+    lines = Lines(Recorder(), SimpleNamespace(device=None, optimizers=optimizers))
+    model = torch.nn.Linear(64, 64)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     optimizer.register_step_post_hook(lambda *_: lines.end_step())
     for step in range(4):
@@ -63,7 +65,7 @@ def traced(besides, **told):
         loss.backward()
         optimizer.step()
         if step == 0:
-            lines.begin(None, **told)
+            lines.begin()
         besides(loss)
     return lines
 
@@ -78,7 +80,7 @@ def test_lines_have_their_time_and_the_phase_that_they_hold():
 
 def test_clipping_is_read_and_whether_gradients_are_still_on_their_way():
     assert traced(clips).uses["step.clipping"] == "clip_grad_norm_ 0.5"
-    late = traced(clips, exchanges_late=lambda: True).uses["step.clipping"]
+    late = traced(clips, SimpleNamespace(_handles={"weight": 1})).uses["step.clipping"]
     assert late == "clip_grad_norm_ 0.5, before they are exchanged"
     assert traced(rests).uses == {"step.clipping": "none", "step.checkpointed": 0}
 

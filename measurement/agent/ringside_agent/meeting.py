@@ -41,11 +41,9 @@ class Meeting:
 
     def _noted(self) -> dict[str, set[str]]:
         """What all processes of this start on this host have noted."""
-        found: dict[str, set[str]] = {PORT: set(), UNMAPPED: set(), FILE: set(), SYSTEMS: set()}
         with contextlib.suppress(OSError), open(self.notes, encoding="utf-8") as file:
-            for what, _, value in (line.rstrip("\n").partition(" ") for line in file):
-                found.setdefault(what, set()).add(value)
-        return found
+            return read_notes(file.read())
+        return read_notes("")
 
     def asked(self) -> dict[str, list[Any]]:
         """What processes of this start on this host have asked for, as the script names it.
@@ -158,6 +156,14 @@ class Meeting:
 def replaced(args: Any, kwargs: Any, place: int, name: str, value: object) -> tuple[Any, Any]:
     """The arguments of a call, one of them replaced, by its name or its place."""
     return (args, {**kwargs, name: value}) if name in kwargs else ((*args[:place], value, *args[place + 1 :]), kwargs)
+
+
+def read_notes(text: str) -> dict[str, set[str]]:
+    """The values that the lines of a file of notes have, by what they are."""
+    found: dict[str, set[str]] = {what: set() for what in (PORT, UNMAPPED, TAKEN, FILE, SYSTEMS)}
+    for what, _, value in (line.partition(" ") for line in text.split("\n")):
+        found.setdefault(what, set()).add(value)
+    return found
 
 
 def is_horovods_runner(frame: Any) -> bool:

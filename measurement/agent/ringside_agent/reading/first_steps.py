@@ -44,7 +44,7 @@ class FirstSteps:
         self._prepared = False
         self._called: Any = None
         self.stop_forward = self.stop_autocast = nothing
-        self.lines = Lines(recorder)
+        self.lines = Lines(recorder, self.script)
 
     def before_forward(self, module: Any) -> bool:
         """Called before every forward pass of a module, until the first that trains; returns whether it was this one."""
@@ -103,8 +103,7 @@ class FirstSteps:
             self._steps.append(self._compared())
             self.lines.end_step()
             if len(self._steps) == COMPARED_STEPS - TRACED_STEPS:
-                late = lambda: any(getattr(one, "_handles", None) for one in self.script.optimizers)  # noqa: E731 - Horovod's
-                self.lines.begin(self.script.device, exchanges_late=late)
+                self.lines.begin()
 
     def _prepare(self, optimizer: Any, *, is_unchanged: bool) -> None:
         """Note an optimizer that steps for the first time; with the first of all, look at the models."""
@@ -211,8 +210,9 @@ class FirstSteps:
     def _uses(self) -> dict[str, Any]:
         """Settings that the compared steps have shown."""
         passes: float = self._exchanging
-        for optimizer in filter(libraries.is_horovods, self.script.optimizers[:1]):
-            passes = sum(step["backward_passes"] for step in self._steps) / getattr(optimizer, "backward_passes_per_step", 1)
+        first = next(iter(self.script.optimizers), None)
+        if libraries.is_horovods(first):
+            passes = sum(step["backward_passes"] for step in self._steps) / getattr(first, "backward_passes_per_step", 1)
         found = round(passes / max(1, len(self._steps)))
         return {**self.lines.uses, **({"step.exchanging_passes": found} if found else {})}
 

@@ -20,6 +20,7 @@ from typing import Any, Callable, NamedTuple
 from ..recorder import Recorder
 from ..users_lines import Place
 from .batches import tensors_in
+from .script import Script
 from .values import synchronize
 
 TRACED_STEPS = 3
@@ -52,19 +53,16 @@ class Line(NamedTuple):
 class Lines:
     """The time of each line in some steps, which phases of the step it holds, and the collectives that it calls."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
+    def __init__(self, recorder: Recorder, script: Script) -> None:
+        self._recorder, self._script = recorder, script
         self._loops: set[CodeType] = set()
         self._frames: list[FrameType] = []
-        self._named: dict[CodeType, str] = {}
-        self._clips: dict[CodeType, str] = {}
-        self._checkpoints: CodeType | None = None
+        self._collectives: set[CodeType] = set()
+        self._noting: dict[CodeType, Callable[[FrameType], None]] = {}
+        """What is done where a function is entered, by its code."""
         self._checkpointed = 0
-        self._exchanges_late: Callable[[], bool] = lambda: False
         self.uses: dict[str, Any] = {}
         """Settings that the traced steps have shown: how gradients are clipped, and how many parts are checkpointed."""
-        self._forward: CodeType | None = None
-        self._device: Any = None
         self._ns: Counter[Line] = Counter()
         """What the step that runs has taken so far."""
         self._steps: list[Counter[Line]] = []
@@ -73,24 +71,19 @@ class Lines:
         self._at: Line | None = None
         self._since = 0
 
-    def begin(self, device: Any, *, exchanges_late: Callable[[], bool] = lambda: False) -> None:
-        """Trace from here on; nothing where somebody else does, such as a debugger. Called in the hook of an optimizer's step.
-
-        ``exchanges_late``: whether gradients are still on their way, asked where the script clips them.
-        """
+    def begin(self) -> None:
+        """Trace from here on; nothing where somebody else does, such as a debugger. Called in the hook of an optimizer's step."""
         torch: Any = sys.modules["torch"]
         if sys.gettrace() is not None:
             return
-        self._device, self._exchanges_late = device, exchanges_late
-        self._clips = {code_of(getattr(torch.nn.utils, name)): name for name in CLIPPING}
-        checkpoint = sys.modules.get("torch.utils.checkpoint")
-        self._checkpoints = code_of(checkpoint.checkpoint) if checkpoint is not None else None
-        self._forward = code_of(torch.nn.Module.__call__)
         for name, functions in COLLECTIVES.items():
             module = sys.modules.get(name)
-            for one in functions:
-                if hasattr(module, one):
-                    self._named[code_of(getattr(module, one))] = one
+            self._collectives |= {code_of(getattr(module, one)) for one in functions if hasattr(module, one)}
+        self._noting = dict.fromkeys(self._collectives, self._note_collective)
+        self._noting.update({code_of(getattr(torch.nn.utils, name)): self._note_clipping for name in CLIPPING})
+        self._noting[code_of(torch.nn.Module.__call__)] = lambda _: self.mark("forward")
+        if "torch.utils.checkpoint" in sys.modules:
+            self._noting[code_of(torch.utils.checkpoint.checkpoint)] = self._note_checkpoint
         others = tuple(
             os.path.dirname(sys.modules[name].__file__ or "") + os.sep for name in ("torch", "horovod") if name in sys.modules
         )
@@ -150,7 +143,7 @@ class Lines:
     def _go_on_at(self, frame: FrameType | None) -> None:
         """From now on, time is that of this frame's line."""
         if self._at is not None:
-            synchronize(self._device)
+            synchronize(self._script.device)
             self._ns[self._at] += perf_counter_ns() - self._since
         self._at = Line(frame.f_code.co_filename, frame.f_lineno) if frame is not None else None
         self._since = perf_counter_ns()
@@ -161,14 +154,8 @@ class Lines:
         if code in self._loops:
             self._go_on_at(frame)
             return self._in_loop
-        if code is self._forward:
-            self.mark("forward")
-        elif code is self._checkpoints:
-            self._checkpointed += 1
-        elif code in self._clips:
-            self._note_clipping(frame)
-        elif code in self._named and not self._recorder.in_backward and not self._recorder.depth:
-            self._note_collective(frame)
+        if code in self._noting:
+            self._noting[code](frame)
         return None
 
     def _in_loop(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
@@ -182,23 +169,30 @@ class Lines:
             self._go_on_at(back)
         return self._in_loop
 
+    def _note_checkpoint(self, _: FrameType) -> None:
+        """Count a part of the model that is computed again in backward."""
+        self._checkpointed += 1
+
     def _note_clipping(self, frame: FrameType) -> None:
         """Say to what gradients are clipped, and whether that comes before their exchange."""
-        name = self._clips[frame.f_code]
-        late = ", before they are exchanged" if self._exchanges_late() else ""
+        name = frame.f_code.co_name
+        is_early = any(getattr(one, "_handles", None) for one in self._script.optimizers)  # Horovod's, until it has waited
+        late = ", before they are exchanged" if is_early else ""
         self.uses["step.clipping"] = f"{name} {frame.f_locals.get(CLIPPING[name])}{late}"
 
     def _note_collective(self, frame: FrameType) -> None:
-        """Count a collective that the script calls; those which it calls itself are none of the script's."""
+        """Count a collective that the script calls; those which it calls itself are none of the script's, nor a gradient's."""
+        if self._recorder.in_backward or self._recorder.depth:
+            return
         caller = frame.f_back
         while caller is not None and caller.f_code not in self._loops:
-            if caller.f_code in self._named:
+            if caller.f_code in self._collectives:
                 return
             caller = caller.f_back
         if self._at is not None:
             given = frame.f_locals
             size = sum(one.numel() * one.element_size() for one in tensors_in([given.get("tensor"), given.get("tensors")]))
-            said = f"{self._named[frame.f_code]}{' of ' + str(size) + ' B' if size else ''}"
+            said = f"{frame.f_code.co_name}{' of ' + str(size) + ' B' if size else ''}"
             self._calls.setdefault(self._at, Counter())[said] += 1
 
 
