@@ -68,6 +68,14 @@ SCRIPT_VARIABLES = tuple(
     f"environment.{start}" for start in ("HOROVOD_", "OMPI_", "PMIX_", "PMI_", "SLURM_", "TORCHELASTIC_", "TORCH_NCCL_ASYNC")
 )
 """Those of scripts: all others are a script's own choice, where it sets them."""
+HOROVOD_KNOBS = tuple(
+    f"environment.HOROVOD_{name}"
+    for name in (
+        *("FUSION_THRESHOLD", "CYCLE_TIME", "CACHE_CAPACITY", "HIERARCHICAL_ALL", "TORUS_ALLREDUCE", "BATCH_D2D_MEMCOPIES"),
+        *("NUM_NCCL_STREAMS", "DISABLE_GROUP_FUSION", "MPI_THREADS_DISABLE", "THREAD_AFFINITY"),
+    )
+)
+"""Those that no launcher sets unless it is asked to."""
 
 
 def _host(field: str, **for_whom: Any) -> Condition:
@@ -168,6 +176,7 @@ CONDITIONS = (
             "optimizer.": "",
             "schedule.": "",
             "sampler.epoch": "epoch of the sampler (set_epoch)",
+            "sampler.set_epoch": "set_epoch() before the first epoch, without which each has the same order",
             "sampler.": "",
             "seed.": "",
             "scaler.": "",
@@ -188,6 +197,8 @@ CONDITIONS = (
         {
             "step.exchanging_passes": "backward passes of a step that exchange gradients",
             "step.checkpointed": "activation checkpoints in a step",
+            "step.set_to_none": "zero_grad() leaves no gradients (set_to_none)",
+            "denormals": "denormal numbers",
             "step.": "",
             "model.compiled": "torch.compile",
             "model.channels_last": "weights in channels_last",
@@ -207,8 +218,9 @@ CONDITIONS = (
             "",
         ),
     ),
-    *_rows("script", "note", {"library": ""}, of_library=True),
+    *_rows("script", "note", {"library": "", "horovod.backward_passes_per_step": "", "optimizer.loaded": ""}, of_library=True),
     *_rows("script", "speed", dict.fromkeys(("ddp.", "horovod.", *SCRIPT_VARIABLES), ""), of_library=True),
+    *_rows("script", "speed", dict.fromkeys(HOROVOD_KNOBS, "")),
     *_rows("script", "speed", {"version.horovod": "", "version.nccl": "", "version.openmpi": ""}, of_library=True, follows=PYTHON),
 )
 """A setting of scripts of which nothing is said here is one of their training."""

@@ -49,6 +49,8 @@ class ScriptReport(Written):
     rank: int
     configuration: dict[str, Any] = {}
     """Settings by dotted name, such as ``optimizer.0.lr``; plain JSON values. Names: docs/scripts.md."""
+    defaults: dict[str, Any] = {}
+    """What this version of its library would have by itself, of those settings in which the script has something else."""
     started: dict[str, Sketch] = {}
     """Parameters and buffers before the first step, by name without wrappers' prefixes; buffers under ``buffer:NAME``."""
     sizes: dict[str, int] = {}

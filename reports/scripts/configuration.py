@@ -22,6 +22,9 @@ from reports.scripts.culprits import Culprit, Pair, find_culprits
 from reports.scripts.lines import line_differences
 from reports.scripts.script_arms import OF_LOADER, SEEN, ScriptArm
 
+PARTS = ("accumulation", "rank_local_batch", "loader.batch_size", "loader.length")
+"""What is other work no more, where as many samples make a step, in another number of passes."""
+
 
 def script_differences(records: Sequence[LaunchRecord], *, allow: Collection[str] = ()) -> list[Difference]:
     """In what the scripts of one launch differ, most important first.
@@ -63,23 +66,33 @@ def _settings(
 ) -> list[Difference]:
     """Every setting in which arms differ, the most telling first; a note where a culprit says it already."""
     rows = []
+    is_in_parts = arms[0].samples is not None and len({arm.samples for arm in arms}) == 1 < len(
+        {arm.number(PARTS[0]) for arm in arms}
+    )
     for name, values in differing({arm.name: arm.fields for arm in arms}).items():
         condition = condition_of(name, of_scripts=True)
         if _is_idle(name, arms) or len({shown(value) for value in values.values()}) == 1:
             continue
         is_half_known = None in values.values()
-        severity = _severity(name, condition, is_half_known=is_half_known)
+        by_itself = [shown(arm.first.defaults[name]) for arm in arms if name in arm.first.defaults][:1]
+        is_default = condition.of_library and is_half_known and not by_itself
+        severity = _severity(name, condition, is_half_known=is_half_known, is_default=is_default)
+        is_part = name in PARTS and is_in_parts
         again = any(control.fields.get(name) != arms[0].fields.get(name) for control in controls)
-        is_default = condition.of_library and is_half_known
         rows.append(
             Difference(
                 field=name,
                 values=values,
-                severity="note" if name.startswith(tuple(covered)) or _is_without_effect(name, arms) else severity,
-                changes_work=condition.matters == "work" and not is_half_known,
+                severity="note"
+                if name.startswith(tuple(covered)) or _is_without_effect(name, arms)
+                else "speed"
+                if is_part
+                else severity,
+                changes_work=condition.matters == "work" and not is_half_known and not is_part,
                 allowed=is_default or bool(condition.follows & set(own)),
                 is_default=is_default,
-                sentence=_sentence(name, condition, values, is_random=again, baseline=arms[0].name),
+                sentence=_sentence(name, condition, values, is_random=again, baseline=arms[0].name)
+                + "".join(f"; by itself the library has {one}" for one in by_itself),
             )
         )
     return sorted(rows, key=lambda row: CONDITIONS.index(condition_of(row.field, of_scripts=True)))
@@ -102,10 +115,12 @@ def _is_without_effect(name: str, arms: Sequence[ScriptArm]) -> bool:
     return name.startswith("environment.NCCL_") and all(arm.fields.get("transport") not in ("nccl", None) for arm in arms)
 
 
-def _severity(name: str, condition: Condition, *, is_half_known: bool) -> Severity:
+def _severity(name: str, condition: Condition, *, is_half_known: bool, is_default: bool) -> Severity:
     """``is_half_known``: an arm does not tell; a difference in work then withholds nothing."""
-    if is_half_known and (condition.matters == "work" or condition.of_library):
-        return "note" if condition.of_library else "training"
+    if is_default:
+        return "note"
+    if is_half_known and condition.matters == "work":
+        return "training"
     return "speed" if condition.matters == "training" and name.endswith(SPEED_ENDS) else condition.matters
 
 

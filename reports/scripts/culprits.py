@@ -71,13 +71,23 @@ def _near(value: float, wanted: float) -> bool:
     return abs(value - wanted) <= NEAR * wanted
 
 
+CAUSES = {
+    "optimizer.loaded": "its optimizer began with a state that not all of them had",
+    "ddp.is_passed_by": "its forward passes are those of model.module, which DDP does not see",
+}
+"""Why ranks may be apart, by a setting that is then on, or unlike on ranks."""
+
+
 def _ranks_apart(pair: Pair) -> Iterator[Culprit]:
     found = {arm.name: arm.agreement for arm in (pair.theirs, pair.ours) if arm.agreement is not None}
     said = {name: own.sentence(name) for name, own in found.items()}
     for arm, _ in pair.apart(lambda arm: bool(said.get(arm.name))):
         field = "gradients.by_rank" if found[arm.name].gradients else "parameters.by_rank"
         values = {name: "apart" if words else "alike" for name, words in said.items()}
-        yield Culprit(field=field, sentence=said[arm.name] or "", values=values)
+        why = "".join(
+            f": {words}" for name, words in CAUSES.items() if is_by_rank(arm.fields.get(name)) or arm.fields.get(name) is True
+        )
+        yield Culprit(field=field, sentence=f"{said[arm.name]}{why}", values=values)
 
 
 def _summed(pair: Pair) -> Iterator[Culprit]:
@@ -86,11 +96,16 @@ def _summed(pair: Pair) -> Iterator[Culprit]:
         sentence = f"{arm.name} sums gradients over its ranks (horovod.op Sum) where {other.name} averages them"
         yield Culprit(field="horovod.op", sentence=f"{sentence}: {arm.ranks} times as large", values=pair.values("horovod.op"))
         return
-    if factor is None or _near(factor, 1.0):
-        return
+    if factor is None or _near(factor, 1.0) or len({shown(value) for value in pair.values("step.clipping").values()}) > 1:
+        return  # gradients are those of a step, after they are clipped
     size = factor if factor > 1 else 1 / factor if factor else 0.0
     arm, other = (pair.ours, pair.theirs) if factor > 1 else (pair.theirs, pair.ours)
-    why = ", the number of ranks: it sums where the other averages" if pair.is_ranks(factor) else ""
+    passes = [arm.number("accumulation") or 1 for arm in (pair.ours, pair.theirs)]
+    reasons = [
+        *["the number of ranks: it sums where the other averages"] * pair.is_ranks(factor),
+        *["the number of passes in a step, by which a loss is divided"] * any(one > 1 and _near(size, one) for one in passes),
+    ]
+    why = f", {', or '.join(reasons)}" if reasons else ""
     sentence = f"gradients of {arm.name} are {size:.3g} times as large as those of {other.name}{why}"
     yield Culprit(field="gradients.scale", sentence=sentence, values={pair.theirs.name: 1.0, pair.ours.name: factor})
 
@@ -182,10 +197,11 @@ def _same_data(pair: Pair) -> Iterator[Culprit]:
     lengths = [length for arm in (pair.ours, pair.theirs) if (length := arm.number("loader.length", "epoch.steps"))]
     changes_work = len(set(lengths)) > 1
     for arm, other in shared:
-        why, replicas = "", arm.fields.get("sampler.replicas")
-        if sampled and sampled[0][0] is other:
+        replicas, why = arm.fields.get("sampler.replicas"), ""
+        if replicas is not None:
             why = f" (sampler.replicas {shown(replicas)}, sampler.rank {shown(arm.fields.get('sampler.rank'))})"
-            why = ", since it has no distributed sampler" if replicas is None else why
+        elif sampled and sampled[0][0] is other:
+            why = ", since it has no distributed sampler"
         sentence = f"every rank of {arm.name} reads the same batches{why}; those of {other.name} read different ones"
         values = {arm.name: "the same on all ranks", other.name: "different by rank"}
         yield Culprit(field="batches.by_rank", sentence=sentence, values=values, covers=covers, changes_work=changes_work)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
+from measurement.conditions.conditions import Severity
 from measurement.conditions.differences import Difference, in_words
 from measurement.records.record import LaunchRecord
 from measurement.records.script_report import LineUse
@@ -53,10 +54,14 @@ def line_differences(arms: Sequence[ScriptArm]) -> list[Difference]:
     known = [arm for arm in arms if arm.first.lines]
     found = [difference for arm in known[1:] for difference in _own_lines(arm, known[0])]
     called = {arm.name: _collectives(arm) for arm in known}
-    if len({one.total() for one in called.values()}) > 1:
+    sums = {arm.name: any("(sum)" in one for one in called[arm.name]) for arm in known}
+    if len({(one.total(), sums[name]) for name, one in called.items()}) > 1:
         label = "collectives of a step besides those of gradients"
         values = {arm.name: _listed(called[arm.name], arm) if called[arm.name] else None for arm in known}
-        found.append(Difference(field="step.collectives", values=values, severity="speed", sentence=in_words(label, values)))
+        one_sums = len(set(sums.values())) > 1
+        sentence = in_words(label, values) + "; a sum is the mean times the number of ranks" * one_sums
+        severity: Severity = "training" if one_sums else "speed"
+        found.append(Difference(field="step.collectives", values=values, severity=severity, sentence=sentence))
     return found
 
 

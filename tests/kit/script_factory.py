@@ -96,6 +96,8 @@ class Script:
     samples_from: str | None = "loader"
     sharded: bool = False
     notes: Sequence[str] = ()
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """What its library has by itself, of settings that it changed."""
 
     def reports(self) -> list[ScriptReport]:
         """What its ranks report."""
@@ -141,6 +143,7 @@ class Script:
             without_optimizer=list(self.left_out),
             samples_from=self.samples_from,
             notes=list(self.notes),
+            defaults=dict(self.defaults),
         )
 
 

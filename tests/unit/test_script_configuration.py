@@ -206,7 +206,8 @@ def test_horovod_does_not_broadcast_buffers_and_ddp_does_which_is_no_mistake():
 
 
 def test_work_that_differs_withholds_the_verdict_unless_it_is_allowed():
-    new = Script(configuration={"model.parameters": 400, "accumulation": 2, "autocast.enabled": True, "loader.workers": 4})
+    settings = {"model.parameters": 400, "accumulation": 2, "autocast.enabled": True, "loader.workers": 4}
+    new = Script(configuration=settings, samples=96)
     found = {one.field: one for one in differences(SOUND, new)}
     assert [name for name, one in found.items() if one.withholds] == ["accumulation", "model.parameters", "autocast.enabled"]
     assert (found["loader.workers"].severity, found["loader.workers"].changes_work) == ("speed", False)
@@ -217,9 +218,29 @@ def test_work_that_differs_withholds_the_verdict_unless_it_is_allowed():
     assert unlike_work(differences(SOUND, new, allow=["all"]), baseline="old") == {}
 
 
-def test_a_step_of_several_small_batches_is_not_taken_for_a_global_batch():
-    small = Script(configuration={"loader.batch_size": 16, "rank_local_batch": 16, "accumulation": 2})
-    assert {one.severity for one in differences(SOUND, small)} == {"work"}
+def test_a_step_of_several_small_batches_is_said_and_compared_where_it_has_as_many_samples():
+    small = {"loader.batch_size": 16, "rank_local_batch": 16, "accumulation": 2, "loader.length": 188}
+    found = differences(SOUND, Script(configuration=small))
+    assert {one.field for one in found} == small.keys() and not any(one.withholds for one in found)
+    assert {one.severity for one in differences(SOUND, Script(configuration=small, samples=24))} == {"work"}
+    assert any(one.withholds for one in differences(SOUND, Script(configuration={**small, "epoch.steps": 80})))
+
+
+def test_a_setting_that_is_not_its_librarys_own_is_no_note():
+    new = Script(configuration={"ddp.static_graph": True}, defaults={"ddp.static_graph": False})
+    (found,) = (one for one in differences(Script(configuration=HOROVOD), new) if not one.is_note)
+    assert found.sentence == "ddp.static_graph: none in old, on in new; by itself the library has off"
+
+
+def test_gradients_that_are_clipped_in_one_are_not_said_to_be_summed():
+    clipped = Script(configuration={"step.clipping": "clip_grad_norm_ 1.0"}, gradient_factor=0.5)
+    assert [one.field for one in differences(Script(configuration={"step.clipping": "none"}), clipped)] == ["step.clipping"]
+
+
+def test_gradients_of_several_passes_may_be_apart_by_their_number():
+    three = Script(configuration={"accumulation": 3})
+    wrong = Script(configuration={"accumulation": 3}, gradient_factor=3.0)
+    assert differences(three, wrong)[0].sentence.endswith("old, the number of passes in a step, by which a loss is divided")
 
 
 def test_settings_are_said_in_words_and_the_most_telling_come_first():

@@ -92,7 +92,7 @@ def test_activation_checkpoints_are_counted():
 @pytest.mark.process
 def test_collectives_count_where_the_loop_calls_them_and_once():
     """``all_gather_object`` calls ``all_gather`` twice, which is none of the script's."""
-    assert run_python(ONE_RANK).stdout.strip() == "[{'all_reduce of 4 B': 1.0, 'all_gather_object': 1.0}]"
+    assert run_python(ONE_RANK).stdout.strip() == "[{'all_reduce (sum) of 4 B': 1.0, 'all_gather_object': 1.0}]"
 
 
 def test_nobody_elses_trace_is_taken_away():

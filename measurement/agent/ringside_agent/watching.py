@@ -32,6 +32,7 @@ def watch_torch(settings: Settings) -> rank.Rank:
     watch_backward(torch.autograd, recorder)
     watch_forward(torch.nn.Module, own.first)
     guarded(watch_loaders, sys.modules.get("torch.utils.data.dataloader"), recorder)
+    guarded(watch_sampler, sys.modules.get("torch.utils.data.distributed"))
     guarded(watch_scaler, torch, recorder)
     guarded(watch_autocast, torch, own.first)
     guarded(models.watch_freeze)
@@ -203,6 +204,19 @@ def watch_loaders(module: Any, recorder: Recorder) -> None:
         return iterator
 
     module.DataLoader.__iter__ = __iter__
+
+
+def watch_sampler(module: Any) -> None:
+    """Have it known of a sampler whether it was given an epoch."""
+    original = module.DistributedSampler.set_epoch
+
+    @functools.wraps(original)
+    def set_epoch(self: Any, epoch: int) -> None:
+        self._ringside = True
+        original(self, epoch)
+
+    set_epoch._ringside = True  # type: ignore[attr-defined]
+    module.DistributedSampler.set_epoch = set_epoch
 
 
 def timed_next(original: Any, recorder: Recorder) -> Any:

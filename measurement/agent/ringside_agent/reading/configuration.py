@@ -48,7 +48,7 @@ def read(script: Script) -> dict[str, Any]:
 def of_optimizers(script: Script) -> dict[str, Any]:
     """Class, hyper-parameters by group, and number of parameters of each."""
     found: dict[str, Any] = {"optimizer.count": len(script.optimizers), "accumulation": script.accumulation}
-    found["optimizer.keeps_gradients"] = script.keeps_gradients
+    found.update({"optimizer.keeps_gradients": script.keeps_gradients, "optimizer.loaded": script.loaded})
     for index, optimizer in enumerate(script.optimizers):
         found[f"optimizer.{index}.class"] = type(optimizer).__name__
         found[f"optimizer.{index}.parameters"] = sum(len(group["params"]) for group in optimizer.param_groups)
@@ -123,6 +123,8 @@ def of_loader(loader: Any) -> dict[str, Any]:
         for name, attribute in SAMPLER.items():
             other = getattr(sampler, SHARED_OUT.get(attribute, attribute), None)
             found[f"sampler.{name}"] = plain(getattr(sampler, attribute, other))
+        if found["sampler.shuffle"] and hasattr(getattr(sampler, "set_epoch", None), "_ringside"):
+            found["sampler.set_epoch"] = bool(found["sampler.epoch"]) or hasattr(sampler, "_ringside")
     return found
 
 
@@ -137,6 +139,7 @@ def of_torch(script: Script) -> dict[str, Any]:
         "tf32.matmul": lambda: torch.backends.cuda.matmul.allow_tf32,
         "tf32.cudnn": lambda: torch.backends.cudnn.allow_tf32,
         "matmul_precision": torch.get_float32_matmul_precision,
+        "denormals": lambda: "kept" if (torch.full((1,), 1e-40, dtype=torch.float32, device="cpu") * 1).item() else "flushed",
         "threads.torch": torch.get_num_threads,
         "threads.interop": torch.get_num_interop_threads,
         "affinity.cores": lambda: len(usable_cores()),

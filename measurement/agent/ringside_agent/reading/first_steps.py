@@ -41,8 +41,12 @@ class FirstSteps:
         self._backwards = self._accumulated = self._seen = self._taken = 0
         self._exchanging = 0
         """Backward passes that exchange gradients, since the forward pass before them was not in DDP's ``no_sync``."""
+        self._sets_to_none = True
+        """Whether no gradient was there any more when a step's first backward pass began."""
         self._prepared = False
         self._called: Any = None
+        self._passes_by = False
+        """Whether the first forward pass was that of a module which DDP has wrapped, and not the wrapper's."""
         self.stop_forward = self.stop_autocast = nothing
         self.lines = Lines(recorder, self.script)
 
@@ -59,6 +63,7 @@ class FirstSteps:
     def _read_start(self, module: Any) -> None:
         self._called = module
         self.script.roots = models.trained_first(models.find_roots(), {id(one) for one in module.parameters()}, called=module)
+        self._passes_by = any(one.module is module for one in libraries.wrappers(self.script.roots))
         self.script.is_sharded = models.is_sharded(self.script.roots)
         share_start(self._settings, self.script)
         self._started = self._sketched(models.state_of(self.script.roots))
@@ -86,8 +91,9 @@ class FirstSteps:
         wrappers = libraries.wrappers(self.script.roots)
         self._exchanging += any(getattr(one, "require_forward_param_sync", True) for one in wrappers)
         if self._steps and self._recorder.backwards == self._seen and len(self.script.optimizers) == 1:
-            left = (one.grad for _, one in self.script.named_parameters() if one.grad is not None and not one.grad.is_sparse)
+            left = [one.grad for _, one in self.script.named_parameters() if one.grad is not None and not one.grad.is_sparse]
             self.script.keeps_gradients = bool(self.script.keeps_gradients) or any(bool(grad.any()) for grad in left)
+            self._sets_to_none = self._sets_to_none and not left
 
     def after_step(self, optimizer: Any, ends: bool) -> None:
         """An optimizer has stepped, or GradScaler has left its step out."""
@@ -109,6 +115,7 @@ class FirstSteps:
         """Note an optimizer that steps for the first time; with the first of all, look at the models."""
         if not any(one is optimizer for one in self.script.optimizers):
             self.script.stepped.append(weakref.ref(optimizer))
+            self.script.loaded += len(optimizer.state) if is_unchanged else 0
             if libraries.is_horovods(optimizer):
                 libraries.watch_exchange(type(optimizer), self._recorder)
         if self._prepared:
@@ -214,7 +221,12 @@ class FirstSteps:
         if libraries.is_horovods(first):
             passes = sum(step["backward_passes"] for step in self._steps) / getattr(first, "backward_passes_per_step", 1)
         found = round(passes / max(1, len(self._steps)))
-        return {**self.lines.uses, **({"step.exchanging_passes": found} if found else {})}
+        uses = {"step.exchanging_passes": found} if found else {}
+        if self.script.keeps_gradients is False:
+            uses["step.set_to_none"] = self._sets_to_none
+        if self._passes_by:
+            uses["ddp.is_passed_by"] = True
+        return {**self.lines.uses, **uses}
 
     def report(self, rank: int) -> dict[str, Any]:
         """What ``ScriptReport`` wants, after the compared steps."""
@@ -222,6 +234,7 @@ class FirstSteps:
         found = {
             "rank": rank,
             "configuration": {**configuration.read(self.script), **self._uses()},
+            "defaults": self.script.noted(libraries.defaults, self.script) or {},
             "started": self._started,
             "sizes": self._sizes,
             "steps": self._steps,
@@ -235,7 +248,8 @@ class FirstSteps:
 
     def _read_end(self) -> dict[str, Any]:
         trained = {id(one) for _, one in self.script.named_parameters()}
-        self.script.roots = [root for root in self.script.roots if any(id(one) in trained for one in root.parameters())]
+        roots = [root for root in self.script.roots if any(id(one) in trained for one in root.parameters())]
+        self.script.roots = roots or self.script.roots[:1]  # all of its parameters may have been replaced
         state = models.state_of(self.script.roots)
         buffers = {name: one for name, one in state.items() if name.startswith(models.BUFFER)}
         parameters = {name: one for name, one in state.items() if name not in buffers}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from time import perf_counter_ns
 from typing import Any
@@ -11,6 +12,14 @@ from ..recorder import Recorder
 from ..reporting import never_compile
 from .script import Script
 from .values import plain
+
+NO_SETTINGS = (
+    *("module", "device_ids", "output_device", "dim", "process_group", "device_mesh", "forward_sync_buffers"),
+    *("named_parameters", "num_groups"),
+)
+"""Arguments that say what is trained, and where, or are other names of further ones."""
+IF_NONE = {"bucket_cap_mb": 25, "broadcast_buffers": True}
+"""What DDP takes for these where they are not given."""
 
 
 def describe(script: Script) -> dict[str, Any]:
@@ -93,10 +102,27 @@ def ddp_settings(wrapper: Any) -> dict[str, Any]:
         "bucket_cap_mb": getattr(wrapper, "bucket_bytes_cap", 0) / (1 << 20),
         "first_bucket": getattr(torch.distributed, "_DEFAULT_FIRST_BUCKET_BYTES", None),
     }
-    for name in ("broadcast_buffers", "find_unused_parameters", "static_graph", "gradient_as_bucket_view"):
-        found[name] = plain(getattr(wrapper, name, None))
+    found.update({name: plain(getattr(wrapper, name)) for name in arguments_of(wrapper.__init__) if hasattr(wrapper, name)})
     found["comm_hook"] = _logged(wrapper).get("comm_hook") or "none"
     return found
+
+
+def defaults(script: Script) -> dict[str, Any]:
+    """What the library would have by itself, by the names of the settings in which the script has something else."""
+    library, told = library_of(script), describe(script)
+    makers = {
+        "ddp": lambda: wrappers(script.roots)[0].__init__,
+        "horovod": lambda: sys.modules["horovod.torch"].DistributedOptimizer,
+    }
+    own = arguments_of(makers[library]()) if library in makers else {}
+    return {f"{library}.{name}": value for name, value in own.items() if name in told and told[name] != value}
+
+
+def arguments_of(function: Any) -> dict[str, Any]:
+    """The settings that a function takes, with what this version of the library takes by itself."""
+    taken = inspect.signature(function).parameters.items()
+    found = {name: one.default for name, one in taken if one.default is not one.empty and name not in NO_SETTINGS}
+    return {name: said_of(name, IF_NONE.get(name) if value is None else value) for name, value in found.items()}
 
 
 def ddp_counters(wrapper: Any) -> dict[str, Any]:
@@ -114,19 +140,22 @@ def _logged(wrapper: Any) -> dict[str, Any]:
 
 def horovod_settings(optimizers: list[Any]) -> dict[str, Any]:
     """Those of ``DistributedOptimizer``, by the names of its arguments."""
-    import os
-
-    horovod: Any = sys.modules.get("horovod.torch")
     one = next(one for one in optimizers if is_horovods(one))
-    ops = {getattr(horovod, name, None): name for name in ("Average", "Sum", "Adasum")}
-    compression = getattr(getattr(one, "_compression", None), "__name__", type(getattr(one, "_compression", None)).__name__)
-    groups = getattr(one, "_groups", None)
-    return {
-        "op": ops.get(getattr(one, "op", None), "Adasum" if "dasum" in str(type(one).__mro__) else "unknown"),
-        "compression": {"NoneCompressor": "none", "FP16Compressor": "fp16"}.get(compression, compression),
-        "backward_passes_per_step": getattr(one, "backward_passes_per_step", 1),
-        "gradient_predivide_factor": getattr(one, "gradient_predivide_factor", 1.0),
-        "groups": len(groups) if isinstance(groups, list) else groups,
-        "fusion_threshold": os.environ.get("HOROVOD_FUSION_THRESHOLD"),
-        "cycle_time": os.environ.get("HOROVOD_CYCLE_TIME"),
-    }
+    kept = {"compression": getattr(one, "_compression", None), "groups": getattr(one, "_groups", None)}
+    if "dasum" in str(type(one).__mro__):
+        kept["op"] = sys.modules["horovod.torch"].Adasum
+    taken = arguments_of(sys.modules["horovod.torch"].DistributedOptimizer)
+    return {name: said_of(name, kept.get(name, getattr(one, name, value))) for name, value in taken.items()}
+
+
+def said_of(name: str, value: Any) -> Any:
+    """A setting as it is said: an operation and a compressor by their names, a process set by its number."""
+    if name == "op":
+        ops: dict[Any, str] = {getattr(sys.modules["horovod.torch"], one, None): one for one in ("Average", "Sum", "Adasum")}
+        return ops.get(value, "unknown")
+    if name == "compression":
+        kind = getattr(value, "__name__", type(value).__name__)
+        return {"NoneCompressor": "none", "FP16Compressor": "fp16"}.get(kind, kind)
+    if name == "groups" and isinstance(value, list):
+        return len(value)
+    return plain(getattr(value, "process_set_id", value))

@@ -7,6 +7,7 @@ functions are no lines of a loop.
 
 from __future__ import annotations
 
+import dis
 import inspect
 import linecache
 import os
@@ -58,6 +59,8 @@ class Lines:
         self._loops: set[CodeType] = set()
         self._frames: list[FrameType] = []
         self._collectives: set[CodeType] = set()
+        self._others: tuple[str, ...] = ()
+        """Folders of libraries whose functions are no loops."""
         self._noting: dict[CodeType, Callable[[FrameType], None]] = {}
         """What is done where a function is entered, by its code."""
         self._checkpointed = 0
@@ -84,12 +87,12 @@ class Lines:
         self._noting[code_of(torch.nn.Module.__call__)] = lambda _: self.mark("forward")
         if "torch.utils.checkpoint" in sys.modules:
             self._noting[code_of(torch.utils.checkpoint.checkpoint)] = self._note_checkpoint
-        others = tuple(
+        self._others = tuple(
             os.path.dirname(sys.modules[name].__file__ or "") + os.sep for name in ("torch", "horovod") if name in sys.modules
         )
         frame: Any = sys._getframe(1)
         while frame is not None:
-            if is_of_a_loop(frame.f_code.co_filename, others):
+            if is_of_a_loop(frame.f_code.co_filename, self._others):
                 self._frames.append(frame)
                 frame.f_trace = self._in_loop
             frame = frame.f_back
@@ -169,6 +172,12 @@ class Lines:
             self._go_on_at(back)
         return self._in_loop
 
+    def _asking(self, frame: FrameType) -> CodeType:
+        """The function, none of a library's, that a call comes from."""
+        while frame.f_back is not None and not is_of_a_loop(frame.f_code.co_filename, self._others):
+            frame = frame.f_back
+        return frame.f_code
+
     def _note_checkpoint(self, _: FrameType) -> None:
         """Count a part of the model that is computed again in backward."""
         self._checkpointed += 1
@@ -192,8 +201,22 @@ class Lines:
         if self._at is not None:
             given = frame.f_locals
             size = sum(one.numel() * one.element_size() for one in tensors_in([given.get("tensor"), given.get("tensors")]))
-            said = f"{frame.f_code.co_name}{' of ' + str(size) + ' B' if size else ''}"
+            how = " (sum)" if is_sum(given) and not divides(self._asking(frame)) else ""
+            said = f"{frame.f_code.co_name}{how}{' of ' + str(size) + ' B' if size else ''}"
             self._calls.setdefault(self._at, Counter())[said] += 1
+
+
+def is_sum(given: dict[str, Any]) -> bool:
+    """Whether a collective with these arguments adds up what ranks have."""
+    op, horovods = given.get("op"), getattr(sys.modules.get("horovod.torch"), "Sum", None)
+    return str(op).endswith("SUM") or given.get("average") is False or (type(op) is int and op == horovods)
+
+
+def divides(code: CodeType) -> bool:
+    """Whether a function divides anything: a sum over ranks, perhaps."""
+    operators = ((one.opname, one.argrepr) for one in dis.get_instructions(code))
+    is_written = any("TRUE_DIVIDE" in name or said in ("/", "/=") for name, said in operators)
+    return is_written or not {"div", "div_", "true_divide"}.isdisjoint(code.co_names)
 
 
 def code_of(function: Any) -> CodeType:

@@ -27,6 +27,8 @@ class Script:
         """Learning rate of the first group, by step."""
         self.keeps_gradients: bool | None = None
         """Whether a step's gradients are still there when the next backward pass begins; None until one does."""
+        self.loaded = 0
+        """Parameters for which optimizers had a state before their first steps."""
         self.stepped: list[Any] = []
         """References to the optimizers, in the order in which they first stepped."""
         self.yielded = batches.Yielded()

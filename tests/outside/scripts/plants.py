@@ -1,0 +1,209 @@
+"""One training under Horovod, and its port to DDP, each with at most one thing that is done otherwise than in the other.
+
+``plants.py LIBRARY PLANT...``; what a plant does stands where its name does. Without one, both train the same.
+"""
+
+import contextlib
+import copy
+import sys
+
+import torch
+from torch import nn
+from torch.nn.utils import clip_grad_norm_
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, DistributedSampler, Subset, TensorDataset
+
+LIBRARY, PLANTS = sys.argv[1], sys.argv[2:]
+
+
+def has(*names):
+    return any(name in PLANTS for name in names)
+
+
+if LIBRARY == "horovod":
+    import horovod.torch as hvd
+
+    hvd.init()
+    rank, size = hvd.rank(), hvd.size()
+else:
+    import torch.distributed as dist
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook, fp16_compress_hook
+    from torch.nn.parallel import DistributedDataParallel
+
+    dist.init_process_group("gloo")
+    rank, size = dist.get_rank(), dist.get_world_size()
+
+BATCH = 16 if has("batch", "large") else 8
+PASSES = 3 if has("accumulates") else 2 if has("halves") else 1
+if has("threads"):
+    torch.set_num_threads(2)
+if has("denormals"):
+    torch.set_flush_denormal(True)
+if has("tf32"):
+    torch.set_float32_matmul_precision("high")
+if has("deterministic"):
+    torch.use_deterministic_algorithms(True)
+torch.manual_seed(3)
+data = TensorDataset(torch.randn(500, 3, 8, 8), torch.randint(0, 4, (500,)))
+torch.manual_seed(5 + rank * has("seeds_at_the_start"))
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3)
+        self.norm = nn.GroupNorm(2, 8) if has("group_norm", "even") else nn.BatchNorm2d(8)
+        self.drop = nn.Dropout(0.5 if has("dropout") else 0.0 if has("even") else 0.1)
+        self.head = nn.Linear(8, 4)
+        if has("a_part_more"):
+            self.unused = nn.Linear(8, 4)
+
+    def features(self, x):
+        return torch.relu(self.norm(self.conv(x))).mean((2, 3))
+
+    def forward(self, x):
+        found = checkpoint(self.features, x, use_reentrant=False) if has("checkpoints") else self.features(x)
+        return self.head(self.drop(found))
+
+
+net = Net()
+if has("channels_last"):
+    net = net.to(memory_format=torch.channels_last)
+rate = 0.05 * (size if has("rate") else 1)
+trained = net.head.parameters() if has("head_alone") else net.parameters()
+settings = {
+    "fused": {"fused": True},
+    "foreach": {"foreach": False},
+    "decay": {"weight_decay": 1e-4},
+    "nesterov": {"nesterov": True},
+}
+given = {key: value for name, one in settings.items() if has(name) for key, value in one.items()}
+optimizer = torch.optim.SGD(trained, lr=rate, momentum=0.9, **given)
+if has("adam"):
+    optimizer = torch.optim.AdamW(trained, lr=rate)
+if has("optimizer_first"):
+    net = copy.deepcopy(net)
+if has("resumes", "resumes_on_rank_0") and not (has("resumes_on_rank_0") and rank):
+    kept = {number: {"momentum_buffer": torch.ones_like(one)} for number, one in enumerate(net.parameters())}
+    optimizer.load_state_dict({**optimizer.state_dict(), "state": kept})
+model, own = net, optimizer
+if LIBRARY == "horovod":
+    more = {"compression": hvd.Compression.fp16} if has("fp16") else {}
+    more |= {"op": hvd.Sum} if has("sums") else {}
+    more |= {"gradient_predivide_factor": 2.0} if has("predivides") else {}
+    more |= {"num_groups": 1} if has("groups") else {}
+    optimizer = hvd.DistributedOptimizer(optimizer, net.named_parameters(), backward_passes_per_step=PASSES, **more)
+    if not has("no_broadcast"):
+        hvd.broadcast_parameters(net.state_dict(), root_rank=0)
+else:
+    more = {"broadcast_buffers": False} if has("own_buffers") else {}
+    more |= {"bucket_cap_mb": 0.001} if has("small_buckets") else {}
+    more |= {"init_sync": False} if has("no_broadcast") else {}
+    more |= {"bucket_cap_mb": 25, "find_unused_parameters": False, "static_graph": False} if has("says_defaults") else {}
+    more |= {name: True for name in ("find_unused_parameters", "static_graph", "gradient_as_bucket_view") if has(name)}
+    model = DistributedDataParallel(net, **more)
+    if has("fp16"):
+        model.register_comm_hook(None, fp16_compress_hook)
+    if has("bf16"):
+        model.register_comm_hook(None, bf16_compress_hook)
+    if has("sums"):
+
+        def summed(_, bucket):
+            return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda one: one.value()[0])
+
+        model.register_comm_hook(None, summed)
+if has("compiles"):
+    model = torch.compile(model, backend="eager")
+torch.manual_seed(70 if has("alike_seeds") else 70 + rank)
+
+sampler = DistributedSampler(data, size, 0 if has("another_shard") else rank, seed=2, shuffle=not has("unshuffled"))
+shown = {"sampler": sampler}
+if has("no_sampler"):
+    shown = {"shuffle": True, "generator": torch.Generator().manual_seed(11)}
+if has("own_shares"):
+    data, shown = Subset(data, list(sampler)), {}
+if has("workers"):
+    shown |= {"num_workers": 1, "persistent_workers": has("persistent"), "timeout": 60 if has("timeout") else 0}
+    shown |= {"prefetch_factor": 4} if has("prefetches") else {}
+    shown |= {"multiprocessing_context": "fork"} if has("forks") else {}
+if has("pinned"):
+    shown |= {"pin_memory": True}
+loader = DataLoader(data, BATCH, drop_last=has("drops_last"), **shown)
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.9) if has("schedule") else None
+
+
+def mean(value, name):
+    """Over ranks; as people port it from ``hvd.allreduce``."""
+    if LIBRARY == "horovod":
+        return hvd.allreduce(value, name=name)
+    dist.all_reduce(value)
+    return value / size
+
+
+def total(value, name):
+    """As people port it too quickly."""
+    dist.all_reduce(value)
+    return value
+
+
+def epochs():
+    epoch = 0
+    while True:
+        if not has("no_set_epoch"):
+            sampler.set_epoch(epoch)
+        for number, batch in enumerate(loader):
+            yield epoch, number, batch
+        if schedule is not None and has("schedule_by_epoch"):
+            schedule.step()
+        epoch += 1
+
+
+def ahead(source):
+    following = next(source)
+    for one in source:
+        yield following
+        following = one
+
+
+def pass_of(batch):
+    called = net if has("inner_module") and LIBRARY == "ddp" else model
+    x = batch[0].to(memory_format=torch.channels_last) if has("channels_last") else batch[0]
+    with torch.autocast("cpu", torch.bfloat16, enabled=has("autocast")):
+        found = called(x)
+        loss = nn.functional.cross_entropy(found, batch[1], label_smoothing=0.1 * has("smooths"))
+    parts = 1 if has("undivided") else PASSES * PASSES if has("divided_twice") else PASSES
+    scaler.scale(loss / parts).backward()
+    return loss.detach(), (found.argmax(1) == batch[1]).float().mean()
+
+
+scaler = torch.amp.GradScaler("cpu", enabled=False)
+source = ahead(epochs()) if has("ahead") else epochs()
+net.train()
+if has("frozen_norm"):
+    net.norm.eval()
+while True:
+    if not has("never_zeroes"):
+        own.zero_grad(set_to_none=not has("zeroes_in_place"))
+    for number in range(PASSES):
+        epoch, step, batch = next(source)
+        local = number < PASSES - 1 and LIBRARY == "ddp" and not has("always_exchanges")
+        with model.no_sync() if local else contextlib.nullcontext():
+            loss, correct = pass_of(batch)
+    waits = has("clips") and LIBRARY == "horovod" and not has("clips_first")
+    if waits:
+        optimizer.synchronize()
+    if has("clips"):
+        clip_grad_norm_(net.parameters(), 0.1)
+    with optimizer.skip_synchronize() if waits else contextlib.nullcontext():
+        optimizer.step()
+    if schedule is not None and not has("schedule_by_epoch"):
+        schedule.step()
+    if has("metrics"):
+        averaged = total if has("sums_metrics") else mean
+        loss, correct = averaged(loss, "loss"), averaged(correct, "correct")
+    if has("barriers"):
+        dist.barrier()
+    if has("saves"):
+        torch.save([net.state_dict()] * 200, f"checkpoint-{rank}.pt", _use_new_zipfile_serialization=False)
+    if has("prints"):
+        print("\n".join(f"{loss.item():.3f}" for _ in range(2000)), flush=True)
