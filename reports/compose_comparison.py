@@ -30,6 +30,7 @@ from reports.projection.what_if import Links, what_if
 from reports.schema import ArmSummary, Comparison, RatioSummary
 from reports.scripts.configuration import script_differences
 from reports.scripts.equality import judge_equality
+from reports.scripts.explanations import explanations
 from reports.scripts.lines import line_causes
 from reports.scripts.script_arms import ITERATIONS, sample_unit, samples_of_a_step, script_notes
 from reports.statistics.budget import error_share
@@ -113,6 +114,7 @@ def compare(
         cases=evidence.cases,
         traces=summarise_traces(traces, traced, whole=whole, confidence=evidence.confidence) if traces else None,
         differences=list(rows),
+        explanations=explanations(evidence, results),
         equality=judge_equality(plan, ordered, losses=stored.losses) if plan.are_scripts else None,
         block_table=columns(evidence.blocks, BLOCK_COLUMNS),
         **_asked(plan, evidence.records, unit),

@@ -102,6 +102,18 @@ class DominantCause(Stored):
     """The setting that changes it, and the arm."""
 
 
+class Explanation(Stored):
+    """How much of the difference between a candidate and the baseline settings of the candidate explain (``--explain``)."""
+
+    arm: str
+    """The baseline with the settings imposed on it."""
+    candidate: str
+    settings: dict[str, Any]
+    share: Estimate | None
+    """What part of the difference in time for a sample they explain; null where that cannot be told."""
+    sentence: str
+
+
 class NamedCause(Stored):
     """Something specific that takes time within a term, see ``reports.traces.causes``."""
 
@@ -608,6 +620,8 @@ class Comparison(Summary, Point):
     runs: dict[str, list[str]] = {}
     """The folders of standalone runs by arm, in the order of their start."""
     seconds: dict[str, float] = {}
+    explanations: list[Explanation] = []
+    """One of each arm with ``impose`` (``ringside ab --explain``)."""
     what_if: list[WhatIf] = []
     """Without one cause of lost time, from the arms' terms; empty where no arm has terms."""
     choices: list[LengthChoice] = []

@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 from measurement.errors import PlanError, unknown_name
 from measurement.registry import search_beside
-from runners.compare_command import EXIT_FAILED, compare, measure, print_commands
+from runners.compare_command import EXIT_FAILED, compare, hold_trial, measure, print_commands
 from runners.job_command import job
 from runners.processes.process_exit import begin_in_utf8, run_command
 from runners.project_command import project
@@ -37,7 +37,7 @@ app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pret
 COMMANDS: Mapping[str, Callable[..., None]] = {
     "compare": compare,
     "report": report,
-    "ab": ab_command(measure),
+    "ab": ab_command(measure, hold_trial),
     "tune": tune_command(measure),
     "job": job,
     "project": project,

@@ -17,6 +17,7 @@ from runners.flags import MINUTES, Flag, Given, SessionOptions, command, session
 from runners.processes.process_exit import interrupted_code
 
 if TYPE_CHECKING:
+    from measurement.conditions.differences import Difference
     from measurement.records.results import ResultsFolder
     from reports.against import StoredComparison
     from reports.schema import Comparison, Study
@@ -160,6 +161,15 @@ def measure(
     if is_shown:
         show(comparison, folder, tells=True)
     return comparison
+
+
+def hold_trial(chosen: Plan, folder: ResultsFolder) -> list[Difference]:
+    """Hold the trial of a plan's commands alone, and show what they do differently, which is returned."""
+    from runners.driver.progress import LaunchProgress
+    from runners.driver.run_comparison import ComparisonRun
+
+    with LaunchProgress(seconds_per_launch=chosen.measurement.expected_launch_s) as progress:
+        return ComparisonRun(chosen, folder, progress=progress).try_alone()
 
 
 def run_study(chosen: Plan, folder: ResultsFolder, *, again: Sequence[str], resume_elsewhere: bool = False) -> bool:

@@ -34,7 +34,7 @@ FIXED_LENGTH = ("launches", "seconds_per_launch", "steps_per_launch", "rounds")
 BY_COMMAND, BY_BACKEND, IN_TRAINING = "for arms by command", "for arms of a back end", "with training, whose blocks are epochs"
 MEANINGLESS = {
     BY_COMMAND: "transport launcher options workload_options container training points trace nodes",
-    BY_BACKEND: "samples_per_step iteration_ends untimed scripts",
+    BY_BACKEND: "samples_per_step iteration_ends untimed impose scripts",
     IN_TRAINING: "",
 }
 """Keys of plans and arms that mean nothing in some of them, where only their default is accepted."""
@@ -135,6 +135,9 @@ class Arm(Section):
     where the first optimizer's step comes again."""
     untimed: Literal["nothing", "evaluation"] = "nothing"
     """What between two steps of a script is not timed. ``evaluation``: while its model is in evaluation mode."""
+    impose: dict[str, Any] = {}
+    """Settings that a script gets in place of its own, by the names of the table of differences, such as ``loader.workers: 4``.
+    They change how fast it runs, and not what it computes."""
 
     @model_validator(mode="before")
     @classmethod

@@ -166,6 +166,11 @@ def launch_ratios(launches: Launches, *, scale: float = 1.0) -> LaunchRatios | N
     )
 
 
+def log_ratios(launches: Launches) -> Array:
+    """Each launch's log-ratio of totals, float64 [launches]; NaN without a pair."""
+    return np.array([log for log, _, _ in map(_total, launches)])
+
+
 def _total(table: Array) -> tuple[float, Array, int]:
     """One launch's figures: the log-ratio of totals (mean over copies), each round's influence on it, the number of rounds."""
     logs, influences, numbers = [], [], []

@@ -46,6 +46,24 @@ def t_interval(values: Sequence[float | Fraction] | pd.Series, *, confidence: fl
     return Estimate(value=mean) if half is None else Estimate(value=mean, ci_low=mean - half, ci_high=mean + half)
 
 
+def ratio_of_means(upper: Array, lower: Array, *, confidence: float) -> Estimate | None:
+    """The ratio of two means of paired values with Fieller's interval; None where the lower mean is not shown to differ from 0.
+
+    Fieller, "Some problems in interval estimation", JRSS B 16, 1954. Pairs are taken for independent of each other.
+    """
+    if len(lower) < 3:
+        return None
+    (above, both), (_, below) = np.cov(upper, lower) / len(lower)
+    top, bottom = float(upper.mean()), float(lower.mean())
+    squared = student_t(confidence, len(lower) - 1) ** 2
+    divisor = bottom**2 - squared * below
+    if divisor <= 0:
+        return None
+    centre = top * bottom - squared * both
+    half = math.sqrt(max(0.0, centre**2 - divisor * (top**2 - squared * above)))
+    return Estimate(value=top / bottom, ci_low=(centre - half) / divisor, ci_high=(centre + half) / divisor)
+
+
 def log_interval(value: float, logs: Sequence[float] | pd.Series, *, confidence: float, fewest: int = 2) -> Estimate:
     """A positive value that launches or seeds give together, with Student's interval of their logarithms around its own."""
     found = np.asarray(logs, dtype=np.float64)

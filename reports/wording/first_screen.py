@@ -85,7 +85,8 @@ class FirstScreen:
     """Control, quiet machine, same work."""
     compared: str
     alike: Sequence[str] = ()
-    """Whether scripts train the same, and the first thing that they do differently; empty of workloads."""
+    """Whether scripts train the same, the first thing that they do differently, and how much settings explain that were tried;
+    empty of workloads."""
     next_step: str | None = None
 
 
@@ -107,7 +108,8 @@ def _of_comparison(comparison: Comparison) -> dict[str, Any]:
         candidates = [_candidate(arms[name], results.get(name), cause=_convergence(name, comparison)) for name in names]
     differs = any(not one.is_note for one in comparison.differences)  # in more than comes with a library
     culprit = culprit_lines(comparison)[:1] if differs else []
-    alike = [comparison.equality.sentence, *culprit] if comparison.equality else []
+    tried = [one.sentence for one in comparison.explanations]
+    alike = [comparison.equality.sentence, *culprit, *tried] if comparison.equality else []
     return {"candidates": candidates, "compared": _compared(comparison), "alike": alike}
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import pandas as pd
 
 from measurement.agent.ringside_agent.machine.core_use import usable_cores
+from measurement.conditions.differences import Difference
 from measurement.conditions.sources import digests
 from measurement.environment import steering_environment
 from measurement.errors import PlanError
@@ -94,6 +95,8 @@ class ComparisonRun:
         """Launches that the plan asked for, known once they are measured."""
         self._refused: dict[str, LaunchRecord] = {}
         """By name, the rehearsal's records of arms that failed there."""
+        self.tried: list[LaunchRecord] = []
+        """The trial's records of commands, if this session held one."""
         self._told = ""
         """The differences between scripts that were shown last."""
         self._told_files: set[str] = set()
@@ -221,9 +224,15 @@ class ComparisonRun:
             return Passed(notes=rehearsal.notes, learned={})
         trial = try_commands(self.plan, self.compared.without_control, state=self._first_state(), **where)
         self._refused = trial.failed
-        records = [arm.record for arm in trial.arms]
-        self._tell_differences(records)
-        return Passed(notes=trial.notes, learned={one.arm: Learned.of(one) for one in records if one.status == "ok"})
+        self.tried = [arm.record for arm in trial.arms]
+        self._tell_differences(self.tried)
+        return Passed(notes=trial.notes, learned={one.arm: Learned.of(one) for one in self.tried if one.status == "ok"})
+
+    def try_alone(self) -> list[Difference]:
+        """Hold the trial of commands and no launch; returns what they do differently, nothing where one failed."""
+        self.check_hosts()
+        self._try(None)
+        return [] if self._refused else script_differences(self.tried, allow=self.plan.allow)
 
     def _first_state(self, placement: Placement | None = None) -> FirstState | None:
         """The file with which all scripts start, where the plan asks for it."""

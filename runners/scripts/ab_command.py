@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from measurement.agent.ringside_agent import imposing
+from measurement.conditions.differences import is_by_rank
 from measurement.errors import PlanError, quoted
 from measurement.plans.plan import Arm, Measurement, Plan, ScriptSettings
 from runners.flags import MINUTES, Flag, Given, SessionOptions, command, session_flags, values_of, words_of
 
 if TYPE_CHECKING:
+    from measurement.conditions.differences import Difference
+    from measurement.records.results import ResultsFolder
     from reports.schema import Comparison
 
 EXAMPLES = """ringside ab 'horovodrun -np 2 python train_hvd.py' 'torchrun --nproc-per-node 2 train_ddp.py'
@@ -23,6 +27,10 @@ ringside ab 'python train.py --bs 8' 'python train.py --bs 16' --minutes 2 --all
 EXIT_FAILED, EXIT_NOT_SHOWN = 1, 3
 Run = Callable[..., "Comparison"]
 """Measures a plan into a folder and shows the result; also given how to go on (``again``)."""
+Try = Callable[[Plan, "ResultsFolder"], "Sequence[Difference]"]
+"""Holds the trial of a plan's commands alone; returns what they do differently."""
+MOST_TRIED = 3
+"""Settings that ``--explain`` tries."""
 
 
 class AbOptions(SessionOptions):
@@ -36,6 +44,9 @@ class AbOptions(SessionOptions):
     """Name of the first arm. Default: that of its script, or of what differs."""
     name_b: str | None = None
     """Name of the second arm. Default: that of its script, or of what differs."""
+    explain: bool = False
+    """Time the first command with settings of the second as well, one in each arm more, and say how much of the difference each
+    explains."""
     assert_equal: bool = False
     """End with code 3 unless both are shown to train alike."""
     assert_not_slower: str | None = None
@@ -89,19 +100,20 @@ FLAGS: Sequence[Flag] = (
         metavar="FIELD",
         help="A difference in work that does not withhold the verdict, or all.",
     ),
+    Flag(COMPARING, AbOptions, "explain"),
     Flag(COMPARING, AbOptions, "assert_equal"),
     Flag(COMPARING, AbOptions, "assert_not_slower", metavar="PERCENT"),
     *session_flags(AbOptions, MEASURING),
 )
 
 
-def ab_command(run: Run) -> Callable[..., None]:
-    """Return the command for typer. ``run`` measures and shows."""
+def ab_command(run: Run, hold_trial: Try) -> Callable[..., None]:
+    """Return the command for typer."""
     text = "Compare two commands of yours, unmodified: which is faster, and do they train alike?"
-    return command(partial(run_given, run), FLAGS, text=text)
+    return command(partial(run_given, run, hold_trial), FLAGS, text=text)
 
 
-def run_given(run: Run, given: Given) -> None:
+def run_given(run: Run, hold_trial: Try, given: Given) -> None:
     """Make the plan, run it, and end with what was asked to be shown."""
     from measurement.records.results import ResultsFolder, default_folder
 
@@ -109,6 +121,8 @@ def run_given(run: Run, given: Given) -> None:
     most = percent_of(asked.assert_not_slower, flag="--assert-not-slower") if asked.assert_not_slower is not None else None
     plan = plan_of(given)
     folder = ResultsFolder(asked.output or default_folder(plan.name))
+    if asked.explain:
+        plan = with_explaining_arms(plan, folder, hold_trial)
     comparison = run(plan, folder, again=words_of("ab", given, folder.root), resume_elsewhere=asked.resume_elsewhere)
     if not comparison.is_ok:
         raise typer.Exit(EXIT_FAILED)
@@ -155,6 +169,43 @@ def plan_of(given: Given) -> Plan:
         **values_of(given, Plan),
     }
     return check_plan(with_hosts(overridden(content, asked.settings)), source="ringside ab")
+
+
+def with_explaining_arms(plan: Plan, folder: ResultsFolder, hold_trial: Try) -> Plan:
+    """Return the plan with an arm for each setting that is tried: the baseline, on which one of the candidate's is imposed.
+
+    A folder that was begun has these arms in its plan.
+    """
+    if folder.plan_path.is_file():
+        begun = folder.read_plan()
+        return plan.model_copy(update={"arms": begun.arms, "question": begun.question})
+    candidate = next(name for name in plan.arms if name != plan.baseline)
+    settings = settings_to_try(hold_trial(plan, folder), baseline=plan.baseline, candidate=candidate)
+    if not settings:
+        print("ringside: --explain has nothing to try: the commands differ in no setting that can be imposed", file=sys.stderr)
+        return plan
+    first = plan.arms[plan.baseline]
+    tried = {
+        f"{plan.baseline}+{name}": first.model_copy(update={"impose": {name: value}})
+        for name, value in list(settings.items())[:MOST_TRIED]
+    }
+    return plan.model_copy(update={"arms": {**plan.arms, **tried}, "question": candidate})
+
+
+def settings_to_try(differences: Sequence[Difference], *, baseline: str, candidate: str) -> dict[str, Any]:
+    """Return the candidate's value of each setting that may explain a difference in speed, those that matter most first."""
+    fields = {one.field: one for one in differences if imposing.is_known(one.field) and not one.changes_work}
+    found = {}
+    for field, one in fields.items():
+        both = [one.values.get(name) for name in (baseline, candidate)]
+        is_variable = field.startswith(imposing.VARIABLE)
+        if is_variable and (one.is_note or (field == imposing.OMP_NUM_THREADS and imposing.THREADS in fields)):
+            continue  # it has no effect of its own, or comes with a launcher
+        if "library" in {row.field for row in differences} and field.startswith(("ddp.", "horovod.")):
+            continue  # one of them has no such setting
+        if not any(is_by_rank(value) for value in both):
+            found[field] = both[1]
+    return found
 
 
 def names_of(asked: AbOptions) -> tuple[str, str]:

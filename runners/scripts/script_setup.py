@@ -11,9 +11,10 @@ from typing import Any
 
 from backends.base import WHILE_STOPPED
 from backends.single import OfScript
+from measurement.agent.ringside_agent import imposing
 from measurement.conditions.disturbing_variables import KEEP_FREED_MEMORY, refusal
 from measurement.environment import DISTURBING, PER_RANK, SECRET, STEERING
-from measurement.errors import PlanError, UnavailableError, about
+from measurement.errors import PlanError, UnavailableError, about, unknown_name
 from measurement.plans.plan import Arm, Plan
 from runners.launchers import known_rank_variables, without_rank_variables
 from runners.launchers.command_lines import HOROVODRUN, PYTHON, TORCHRUN, CommandLine, blocking_flag, read_command
@@ -54,6 +55,8 @@ def resolve_scripts(plan: Plan) -> dict[str, LaunchedArm]:
 def _resolved(name: str, arm: Arm, plan: Plan) -> LaunchedArm:
     assert arm.command is not None
     require_no_secrets(plan, arm)
+    if unknown := [setting for setting in arm.impose if not imposing.is_known(setting)]:
+        raise PlanError(f"arm '{name}': {unknown_name('setting to impose', unknown[0], imposing.KNOWN)}")
     with about(f"arm '{name}'"):
         line = read_command(arm.command)
         if flag := blocking_flag(line):
@@ -72,7 +75,7 @@ def _resolved(name: str, arm: Arm, plan: Plan) -> LaunchedArm:
         threads = {} if plan.threads is None else {"OMP_NUM_THREADS": str(plan.threads)}
         sources, own_port = _sources(name, place, line), launcher.inherited.get(MASTER_PORT, "")
         texts = [*(path.read_text(encoding="utf-8", errors="replace") for path in sources.values()), f"{MASTER_PORT}={own_port}"]
-        asked = arm.model_dump(include={"samples_per_step", "iteration_ends", "untimed"})
+        asked = arm.model_dump(include={"samples_per_step", "iteration_ends", "untimed", "impose"})
         return LaunchedArm(
             name=name,
             arm=arm,

@@ -238,6 +238,18 @@ def test_scripts_that_never_step_are_told_so(tmp_path):
         assert "no step of a torch.optim optimizer came" in record.error.message
 
 
+@pytest.mark.costly("a third arm has one setting of the second")
+def test_a_setting_of_the_other_is_tried_and_the_folder_goes_on_with_it(tmp_path):
+    typed = (f"env OMP_NUM_THREADS=1 {TORCHRUN}", f"env OMP_NUM_THREADS=2 {TORCHRUN}", *NAMES, "--explain")
+    typed = (*typed, "--launches", "1", "--steps", "12")
+    ran = ab(*typed, out=tmp_path / "out")
+    plan = ran.folder.read_plan()
+    assert {name: arm.impose for name, arm in plan.arms.items()} == {"a": {}, "b": {}, "a+threads.torch": {"threads.torch": 2}}
+    assert plan.asked_arms() == ["b"]
+    assert "a with threads.torch 2, as in b: no share is told, since no difference" in ran.done.stdout  # of one launch
+    assert "every launch is measured already" in ab(*typed, out=tmp_path / "out").done.stderr
+
+
 @pytest.mark.costly
 def test_two_commits_start_alike_where_they_are_asked_to(tmp_path):
     folder = tmp_path / "train"

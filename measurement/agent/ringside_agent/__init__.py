@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, Callable
 
 from . import meeting, settings
+from .imposing import impose_on_torch, impose_variables
 from .reporting import guarded, run_at_exit
 
 
@@ -25,6 +26,7 @@ def begin() -> None:
     found = settings.read(in_children=True)
     if found is None:
         return
+    impose_variables(found.impose)
     keep_to_sandbox(found)
     places = meeting.Meeting(found)
     if settings.read() is None:
@@ -35,6 +37,7 @@ def begin() -> None:
     def watch() -> None:
         from . import watching  # only now: it imports what most processes of a launcher do not need
 
+        impose_on_torch(sys.modules["torch"], found.impose)
         watching.watch_torch(found)
         guarded(places.watch_stores)
 
