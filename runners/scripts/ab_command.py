@@ -201,7 +201,7 @@ def settings_to_try(differences: Sequence[Difference], *, baseline: str, candida
         is_variable = field.startswith(imposing.VARIABLE)
         if is_variable and (one.is_note or (field == imposing.OMP_NUM_THREADS and imposing.THREADS in fields)):
             continue  # it has no effect of its own, or comes with a launcher
-        if "library" in {row.field for row in differences} and field.startswith(("ddp.", "horovod.")):
+        if "library" in {row.field for row in differences} and field.startswith(("ddp.", "environment.HOROVOD_")):
             continue  # one of them has no such setting
         if not any(is_by_rank(value) for value in both):
             found[field] = both[1]

@@ -26,8 +26,8 @@ def test_tried_is_what_changes_speed_alone_and_can_be_imposed():
 def test_threads_are_tried_once_and_what_a_library_alone_has_is_not():
     assert tried(row("environment.OMP_NUM_THREADS", "1", "2"), row("threads.torch", 1, 2)) == {"threads.torch": 2}
     assert tried(row("environment.MKL_DYNAMIC", "0", None)) == {"environment.MKL_DYNAMIC": None}
-    assert tried(row("library", "horovod", "ddp"), row("horovod.cycle_time", "50", None)) == {}
-    assert tried(row("horovod.cycle_time", "50", None)) == {"horovod.cycle_time": None}
+    assert tried(row("library", "horovod", "ddp"), row("environment.HOROVOD_CYCLE_TIME", "50", None)) == {}
+    assert tried(row("environment.HOROVOD_CYCLE_TIME", "50", None)) == {"environment.HOROVOD_CYCLE_TIME": None}
     assert tried(row("threads.torch", {"by_rank": [1, 2]}, 2)) == {}
 
 

@@ -13,7 +13,6 @@ from typing import Any, Callable, Mapping
 THREADS = "threads.torch"
 VARIABLE = "environment."
 OMP_NUM_THREADS = f"{VARIABLE}OMP_NUM_THREADS"
-OF_HOROVOD = {"horovod.cycle_time": "HOROVOD_CYCLE_TIME", "horovod.fusion_threshold": "HOROVOD_FUSION_THRESHOLD"}
 OF_LOADER = {
     "loader.workers": "num_workers",
     "loader.persistent_workers": "persistent_workers",
@@ -26,7 +25,7 @@ WITH_WORKERS = ("persistent_workers", "prefetch_factor", "multiprocessing_contex
 """Arguments of a loader that it refuses without workers."""
 OF_DDP = {f"ddp.{name}": name for name in ("bucket_cap_mb", "find_unused_parameters", "gradient_as_bucket_view", "static_graph")}
 OF_OPTIMIZER = ("fused", "foreach")
-KNOWN = (THREADS, f"{VARIABLE}NAME", *OF_HOROVOD, *OF_LOADER, *OF_DDP, *(f"optimizer.0.0.{name}" for name in OF_OPTIMIZER))
+KNOWN = (THREADS, f"{VARIABLE}NAME", *OF_LOADER, *OF_DDP, *(f"optimizer.0.0.{name}" for name in OF_OPTIMIZER))
 """As a message names them."""
 
 
@@ -38,10 +37,9 @@ def is_known(name: str) -> bool:
 def impose_variables(settings: Mapping[str, Any]) -> None:
     """Set the environment variables, before libraries read them; those whose value is None are unset."""
     for name, value in settings.items():
-        variable = OF_HOROVOD.get(name) or (name[len(VARIABLE) :] if name.startswith(VARIABLE) else "")
-        if variable:
-            os.environ.pop(variable, None)
-            os.environ.update({variable: str(value)} if value is not None else {})
+        if name.startswith(VARIABLE):
+            os.environ.pop(name[len(VARIABLE) :], None)
+            os.environ.update({name[len(VARIABLE) :]: str(value)} if value is not None else {})
 
 
 def impose_on_torch(torch: Any, settings: Mapping[str, Any]) -> None:
