@@ -13,7 +13,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,7 +20,7 @@ import psutil
 
 from measurement.errors import LaunchError
 from runners.processes.answers import framed, new_mark, taken
-from runners.processes.remote import host_command, last_line, printed
+from runners.processes.remote import host_command, last_line, on_each, printed
 
 ANSWER_TIMEOUT_S = 20.0
 """From the start of ssh to the answer of the remote Python, which imports nothing large."""
@@ -145,8 +144,7 @@ def probe_hosts(hosts: Sequence[str], *, probe: Probe | None = None) -> list[Hos
     Returns:
         One finding per host, in the order given, after at most about ``ANSWER_TIMEOUT_S``.
     """
-    with ThreadPoolExecutor(max_workers=64) as pool:
-        return list(pool.map((probe or Probe()).ask, hosts))
+    return on_each(hosts, (probe or Probe()).ask)
 
 
 def require_reachable(found: Iterable[HostStatus]) -> None:

@@ -10,7 +10,6 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -108,8 +107,7 @@ def require_data_on(hosts: Sequence[str], plan: Plan, workload: WorkloadSetup) -
     if not hosts or not issubclass(workload.workload, Workload) or workload.workload.require_data is Workload.require_data:
         return
     argv = _argv(plan)
-    with ThreadPoolExecutor(max_workers=64) as pool:
-        answers = list(pool.map(lambda host: remote.ask(host, argv, timeout_s=DATA_TIMEOUT_S), hosts))
+    answers = remote.on_each(hosts, lambda host: remote.ask(host, argv, timeout_s=DATA_TIMEOUT_S))
     refused = {host: WorkloadFacts.model_validate_json(one).refused for host, one in zip(hosts, answers, strict=True)}
     lines = [f"host '{host}': {' '.join(message.split())}" for host, message in refused.items() if message]
     if lines:

@@ -71,6 +71,8 @@ def exit_code_of(command: Callable[[], Any]) -> int:
             raise
         print(f"ringside: {printable(fault)}", file=sys.stderr)
         return EXIT_BAD_INPUT
+    except KeyboardInterrupt:
+        return interrupted_code()
     except SystemExit as end:
         if isinstance(end.code, str):  # as the interpreter has it
             print(end.code, file=sys.stderr)

@@ -10,6 +10,7 @@ import pytest
 from runners.planning.arms import resolve_arms
 from runners.planning.plan_reading import is_plan, read_plan
 from tests.conftest import REPOSITORY, ringside, ringside_here, write_plan
+from tests.kit.commands import run_python
 
 
 @pytest.mark.parametrize(
@@ -97,3 +98,11 @@ def test_init_writes_a_plan_that_runs_as_it_is_and_overwrites_nothing(tmp_path):
     again = ringside_here("init", path)
     assert again.returncode == 2 and "exists and stays as it is" in again.stderr
     assert path.read_text() == "mine"
+
+
+def test_a_signal_before_the_command_line_is_read_ends_without_a_traceback():
+    done = run_python(
+        "import os, signal\nfrom runners.processes.process_exit import run_command\n"
+        "run_command(lambda: os.kill(os.getpid(), signal.SIGTERM))"
+    )
+    assert (done.returncode, done.stderr) == (143, "")
