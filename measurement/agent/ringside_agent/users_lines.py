@@ -60,7 +60,9 @@ def at_line(message: str, place: Place | None) -> Described:
 
 
 def describe(error: BaseException) -> Described:
-    """Say what was raised, and at which of the user's lines."""
+    """Say what was raised, and at which of the user's lines. Where memory is short, frees what the functions held that it left."""
+    if isinstance(error, MemoryError):
+        traceback.clear_frames(error.__traceback__)
     return at_line(message_of(error), place_of(error))
 
 
