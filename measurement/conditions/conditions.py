@@ -173,6 +173,7 @@ CONDITIONS = (
         "training",
         {
             "optimizer.0.class": "optimizer",
+            "optimizer.loaded": "parameters for which an optimizer began with a state that is not zero",
             "optimizer.": "",
             "schedule.": "",
             "sampler.epoch": "epoch of the sampler (set_epoch)",
@@ -218,7 +219,7 @@ CONDITIONS = (
             "",
         ),
     ),
-    *_rows("script", "note", {"library": "", "horovod.backward_passes_per_step": "", "optimizer.loaded": ""}, of_library=True),
+    *_rows("script", "note", {"library": "", "horovod.backward_passes_per_step": ""}, of_library=True),
     *_rows("script", "speed", dict.fromkeys(("ddp.", "horovod.", *SCRIPT_VARIABLES), ""), of_library=True),
     *_rows("script", "speed", dict.fromkeys(HOROVOD_KNOBS, "")),
     *_rows("script", "speed", {"version.horovod": "", "version.nccl": "", "version.openmpi": ""}, of_library=True, follows=PYTHON),

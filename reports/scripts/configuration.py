@@ -23,7 +23,7 @@ from reports.scripts.lines import line_differences
 from reports.scripts.script_arms import OF_LOADER, SEEN, ScriptArm
 
 PARTS = ("accumulation", "rank_local_batch", "loader.batch_size", "loader.length")
-"""What is other work no more, where as many samples make a step, in another number of passes."""
+"""Settings that are no other work where as many samples make a step, in another number of passes."""
 
 
 def script_differences(records: Sequence[LaunchRecord], *, allow: Collection[str] = ()) -> list[Difference]:
@@ -66,9 +66,6 @@ def _settings(
 ) -> list[Difference]:
     """Every setting in which arms differ, the most telling first; a note where a culprit says it already."""
     rows = []
-    is_in_parts = arms[0].samples is not None and len({arm.samples for arm in arms}) == 1 < len(
-        {arm.number(PARTS[0]) for arm in arms}
-    )
     for name, values in differing({arm.name: arm.fields for arm in arms}).items():
         condition = condition_of(name, of_scripts=True)
         if _is_idle(name, arms) or len({shown(value) for value in values.values()}) == 1:
@@ -76,23 +73,19 @@ def _settings(
         is_half_known = None in values.values()
         by_itself = [shown(arm.first.defaults[name]) for arm in arms if name in arm.first.defaults][:1]
         is_default = condition.of_library and is_half_known and not by_itself
-        severity = _severity(name, condition, is_half_known=is_half_known, is_default=is_default)
-        is_part = name in PARTS and is_in_parts
+        changes_work = condition.matters == "work" and not is_half_known and not _is_as_much(name, arms)
+        is_note = is_default or name.startswith(tuple(covered)) or _is_without_effect(name, arms)
         again = any(control.fields.get(name) != arms[0].fields.get(name) for control in controls)
+        sentence = _sentence(name, condition, values, is_random=again, baseline=arms[0].name)
         rows.append(
             Difference(
                 field=name,
                 values=values,
-                severity="note"
-                if name.startswith(tuple(covered)) or _is_without_effect(name, arms)
-                else "speed"
-                if is_part
-                else severity,
-                changes_work=condition.matters == "work" and not is_half_known and not is_part,
+                severity="note" if is_note else _severity(name, condition, changes_work=changes_work),
+                changes_work=changes_work,
                 allowed=is_default or bool(condition.follows & set(own)),
                 is_default=is_default,
-                sentence=_sentence(name, condition, values, is_random=again, baseline=arms[0].name)
-                + "".join(f"; by itself the library has {one}" for one in by_itself),
+                sentence=sentence + "".join(f"; by itself the library has {one}" for one in by_itself),
             )
         )
     return sorted(rows, key=lambda row: CONDITIONS.index(condition_of(row.field, of_scripts=True)))
@@ -103,8 +96,8 @@ def _is_idle(name: str, arms: Sequence[ScriptArm]) -> bool:
     whole = name.partition(".")[0]
     if name.startswith(OF_LOADER) and name != SEEN:
         return not all(SEEN in arm.fields for arm in arms)
-    if whole == "step" and any(arm.fields.get(name) is None for arm in arms):
-        return True  # it was not seen, which is not "none"
+    if (whole == "step" or (whole == "sampler" and name != "sampler.class")) and any(arm.fields.get(name) is None for arm in arms):
+        return True  # it was not seen, which is not "none", or another class of sampler has no such setting
     return name in ("autocast.dtype", "scaler.scale") and not all(arm.fields.get(f"{whole}.enabled") for arm in arms)
 
 
@@ -115,11 +108,18 @@ def _is_without_effect(name: str, arms: Sequence[ScriptArm]) -> bool:
     return name.startswith("environment.NCCL_") and all(arm.fields.get("transport") not in ("nccl", None) for arm in arms)
 
 
-def _severity(name: str, condition: Condition, *, is_half_known: bool, is_default: bool) -> Severity:
-    """``is_half_known``: an arm does not tell; a difference in work then withholds nothing."""
-    if is_default:
-        return "note"
-    if is_half_known and condition.matters == "work":
+def _is_as_much(name: str, arms: Sequence[ScriptArm]) -> bool:
+    """Whether a setting leaves the work as it is: a step has as many samples in other passes, or a rank as many batches."""
+    counts: set[float | None] = {None}
+    if name in PARTS and len({arm.number("accumulation") for arm in arms}) > 1:
+        counts = {arm.samples for arm in arms}
+    elif name == "loader.samples":
+        counts = {arm.number("loader.length") for arm in arms}
+    return len(counts) == 1 and None not in counts
+
+
+def _severity(name: str, condition: Condition, *, changes_work: bool) -> Severity:
+    if condition.matters == "work" and not changes_work:
         return "training"
     return "speed" if condition.matters == "training" and name.endswith(SPEED_ENDS) else condition.matters
 

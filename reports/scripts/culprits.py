@@ -74,8 +74,9 @@ def _near(value: float, wanted: float) -> bool:
 CAUSES = {
     "optimizer.loaded": "its optimizer began with a state that not all of them had",
     "ddp.is_passed_by": "its forward passes are those of model.module, which DDP does not see",
+    "step.clipping": "it clips gradients before they are exchanged, on each rank by its own",
 }
-"""Why ranks may be apart, by a setting that is then on, or unlike on ranks."""
+"""Why ranks may be apart, by a setting that is then on, unlike on ranks, or comes before the exchange."""
 
 
 def _ranks_apart(pair: Pair) -> Iterator[Culprit]:
@@ -84,9 +85,9 @@ def _ranks_apart(pair: Pair) -> Iterator[Culprit]:
     for arm, _ in pair.apart(lambda arm: bool(said.get(arm.name))):
         field = "gradients.by_rank" if found[arm.name].gradients else "parameters.by_rank"
         values = {name: "apart" if words else "alike" for name, words in said.items()}
-        why = "".join(
-            f": {words}" for name, words in CAUSES.items() if is_by_rank(arm.fields.get(name)) or arm.fields.get(name) is True
-        )
+        seen = {name: arm.fields.get(name) for name in CAUSES}
+        told = [name for name, value in seen.items() if is_by_rank(value) or value is True or str(value).startswith("before")]
+        why = "".join(f": {CAUSES[name]}" for name in told)
         yield Culprit(field=field, sentence=f"{said[arm.name]}{why}", values=values)
 
 
@@ -289,7 +290,7 @@ def _seeds(pair: Pair) -> Iterator[Culprit]:
 def _buffers(pair: Pair) -> Iterator[Culprit]:
     field, apart = "ddp.broadcast_buffers", pair.each(lambda arm: arm.agreement.buffers if arm.agreement else None)
     if any(arm.number("model.buffers") != 0 for arm in (pair.ours, pair.theirs)):
-        for arm, _ in pair.apart(lambda arm: arm.fields.get(field) is False):
+        for arm, _ in pair.apart(lambda arm: None if (kept := arm.fields.get(field)) is None else not kept):  # Horovod has none
             kept = "each rank keeps its own, such as statistics of batch norm"
             yield Culprit(
                 field=field, sentence=f"{arm.name} does not broadcast buffers ({field}): {kept}", values=pair.values(field)

@@ -71,7 +71,7 @@ def test_the_same_training_is_found_the_same_however_it_is_written(taken, ways, 
 def test_a_step_in_parts_counts_all_its_batches_and_says_nothing_of_other_ones(taken, way):
     differences, equality = beside(taken("plain"), taken(way))
     assert [one.samples for one in taken(way)[0][0].steps] == taken(way)[1][0].samples[:1] * 5 == [16] * 5
-    assert {one.severity for one in differences.values()} == {"work"}
+    assert {one.severity for one in differences.values()} == {"training"}
     assert "new" not in equality.batches and equality.unequal == []
 
 

@@ -205,6 +205,12 @@ def test_horovod_does_not_broadcast_buffers_and_ddp_does_which_is_no_mistake():
     assert (found[0].field, found[0].severity) == ("buffers.by_rank", "training")
 
 
+def test_a_port_that_keeps_buffers_as_horovod_does_makes_no_mistake():
+    kept = Script(configuration={"ddp.broadcast_buffers": False}, defaults={"ddp.broadcast_buffers": True}, own_buffers=True)
+    found = {one.field: one.severity for one in differences(Script(configuration=HOROVOD, own_buffers=True), kept)}
+    assert found["ddp.broadcast_buffers"] == "speed" and "mistake" not in found.values()
+
+
 def test_work_that_differs_withholds_the_verdict_unless_it_is_allowed():
     settings = {"model.parameters": 400, "accumulation": 2, "autocast.enabled": True, "loader.workers": 4}
     new = Script(configuration=settings, samples=96)

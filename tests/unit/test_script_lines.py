@@ -81,7 +81,7 @@ def test_lines_have_their_time_and_the_phase_that_they_hold():
 def test_clipping_is_read_and_whether_gradients_are_still_on_their_way():
     assert traced(clips).uses["step.clipping"] == "clip_grad_norm_ 0.5"
     late = traced(clips, SimpleNamespace(_handles={"weight": 1})).uses["step.clipping"]
-    assert late == "clip_grad_norm_ 0.5, before they are exchanged"
+    assert late == "before the exchange: clip_grad_norm_ 0.5"
     assert traced(rests).uses == {"step.clipping": "none", "step.checkpointed": 0}
 
 

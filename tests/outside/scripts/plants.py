@@ -56,21 +56,21 @@ class Net(nn.Module):
         self.drop = nn.Dropout(0.5 if has("dropout") else 0.0 if has("even") else 0.1)
         self.head = nn.Linear(8, 4)
         if has("a_part_more"):
-            self.unused = nn.Linear(8, 4)
+            self.more = nn.Linear(8, 8)
 
     def features(self, x):
         return torch.relu(self.norm(self.conv(x))).mean((2, 3))
 
     def forward(self, x):
         found = checkpoint(self.features, x, use_reentrant=False) if has("checkpoints") else self.features(x)
-        return self.head(self.drop(found))
+        return self.head(self.drop(self.more(found) if has("a_part_more") else found))
 
 
 net = Net()
 if has("channels_last"):
     net = net.to(memory_format=torch.channels_last)
 rate = 0.05 * (size if has("rate") else 1)
-trained = net.head.parameters() if has("head_alone") else net.parameters()
+trained = list((net.head if has("head_alone") else net).parameters())
 settings = {
     "fused": {"fused": True},
     "foreach": {"foreach": False},
@@ -83,9 +83,15 @@ if has("adam"):
     optimizer = torch.optim.AdamW(trained, lr=rate)
 if has("optimizer_first"):
     net = copy.deepcopy(net)
-if has("resumes", "resumes_on_rank_0") and not (has("resumes_on_rank_0") and rank):
+
+
+def resume(optimizer):
     kept = {number: {"momentum_buffer": torch.ones_like(one)} for number, one in enumerate(net.parameters())}
     optimizer.load_state_dict({**optimizer.state_dict(), "state": kept})
+
+
+if has("resumes") and has("loses_state"):
+    resume(optimizer)  # which DistributedOptimizer does not take over
 model, own = net, optimizer
 if LIBRARY == "horovod":
     more = {"compression": hvd.Compression.fp16} if has("fp16") else {}
@@ -93,6 +99,8 @@ if LIBRARY == "horovod":
     more |= {"gradient_predivide_factor": 2.0} if has("predivides") else {}
     more |= {"num_groups": 1} if has("groups") else {}
     optimizer = hvd.DistributedOptimizer(optimizer, net.named_parameters(), backward_passes_per_step=PASSES, **more)
+    if has("broadcasts_new_state"):
+        hvd.broadcast_optimizer_state(optimizer, root_rank=0)
     if not has("no_broadcast"):
         hvd.broadcast_parameters(net.state_dict(), root_rank=0)
 else:
@@ -112,6 +120,8 @@ else:
             return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda one: one.value()[0])
 
         model.register_comm_hook(None, summed)
+if has("resumes") and not has("loses_state") and not (has("resumes_on_rank_0") and rank):
+    resume(optimizer)
 if has("compiles"):
     model = torch.compile(model, backend="eager")
 torch.manual_seed(70 if has("alike_seeds") else 70 + rank)

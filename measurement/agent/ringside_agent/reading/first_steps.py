@@ -115,7 +115,7 @@ class FirstSteps:
         """Note an optimizer that steps for the first time; with the first of all, look at the models."""
         if not any(one is optimizer for one in self.script.optimizers):
             self.script.stepped.append(weakref.ref(optimizer))
-            self.script.loaded += len(optimizer.state) if is_unchanged else 0
+            self.script.loaded += sum(map(has_state, optimizer.state.values())) if is_unchanged else 0
             if libraries.is_horovods(optimizer):
                 libraries.watch_exchange(type(optimizer), self._recorder)
         if self._prepared:
@@ -260,6 +260,11 @@ class FirstSteps:
 def lost(parameters: dict[str, Any], trained: set[int]) -> Sequence[str]:
     """Parameters that got a gradient and that no optimizer has."""
     return [name for name, one in parameters.items() if one.grad is not None and id(one) not in trained]
+
+
+def has_state(state: dict[str, Any]) -> bool:
+    """Whether an optimizer's state of a parameter is more than zeros and a count, which Horovod's broadcast leaves of a new one."""
+    return any(bool(value.any()) for value in state.values() if getattr(value, "ndim", 0))
 
 
 def share_start(settings: Settings, script: Script) -> None:

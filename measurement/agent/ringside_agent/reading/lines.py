@@ -186,8 +186,8 @@ class Lines:
         """Say to what gradients are clipped, and whether that comes before their exchange."""
         name = frame.f_code.co_name
         is_early = any(getattr(one, "_handles", None) for one in self._script.optimizers)  # Horovod's, until it has waited
-        late = ", before they are exchanged" if is_early else ""
-        self.uses["step.clipping"] = f"{name} {frame.f_locals.get(CLIPPING[name])}{late}"
+        early = "before the exchange: " if is_early else ""
+        self.uses["step.clipping"] = f"{early}{name} {frame.f_locals.get(CLIPPING[name])}"
 
     def _note_collective(self, frame: FrameType) -> None:
         """Count a collective that the script calls; those which it calls itself are none of the script's, nor a gradient's."""

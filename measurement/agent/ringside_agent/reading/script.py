@@ -28,7 +28,7 @@ class Script:
         self.keeps_gradients: bool | None = None
         """Whether a step's gradients are still there when the next backward pass begins; None until one does."""
         self.loaded = 0
-        """Parameters for which optimizers had a state before their first steps."""
+        """Parameters for which optimizers had a state that is not zero before their first steps."""
         self.stepped: list[Any] = []
         """References to the optimizers, in the order in which they first stepped."""
         self.yielded = batches.Yielded()
