@@ -21,7 +21,7 @@ from reports.wording.comparison_sentences import (
     in_order,
 )
 from reports.wording.disturbances import load_lines, load_sentence
-from reports.wording.formatting import bounds_text, count, percent_apart
+from reports.wording.formatting import bounds_text, count, percent_apart, share
 from reports.wording.headlines import BAD
 from reports.wording.reasons import brief_reason, next_step, verdict_word
 from reports.wording.training_sentences import NO_CONTROL
@@ -105,7 +105,7 @@ def _of_comparison(comparison: Comparison) -> dict[str, Any]:
     if comparison.cases:
         candidates = [_by_case(arms[name], comparison) for name in names]
     else:
-        candidates = [_candidate(arms[name], results.get(name), cause=_convergence(name, comparison)) for name in names]
+        candidates = [_candidate(arms[name], results.get(name), cause=_known_cause(name, comparison)) for name in names]
     differs = any(not one.is_note for one in comparison.differences)  # in more than comes with a library
     culprit = culprit_lines(comparison)[:1] if differs else []
     tried = [one.sentence for one in comparison.explanations]
@@ -156,6 +156,16 @@ def _convergence(name: str, comparison: Comparison) -> str:
         return ""
     verdict = training.arm(name).convergence
     return f"{CONVERGES[verdict]} {training.reference}" if verdict else "the others' accuracy is compared with its"
+
+
+def _known_cause(name: str, comparison: Comparison) -> str:
+    """How it converged; or the setting that was tried and explains most of its difference; empty where neither is known."""
+    tried = {", ".join(one.settings): one.share for one in comparison.explanations if one.candidate == name}
+    known = {said: found.value for said, found in tried.items() if found and found.bounds and found.bounds[0] > 0}
+    if not known or not any(one.candidate == name and one.is_decided for one in comparison.results):
+        return _convergence(name, comparison)
+    most = max(known, key=lambda said: known[said])
+    return f"{most} explains {share(known[most])} of it"
 
 
 def _by_case(arm: ArmSummary, comparison: Comparison) -> Candidate:

@@ -10,7 +10,7 @@ import pytest
 from reports import conclude
 from reports.compose_study import conclude_study
 from reports.formats.html import HtmlReport, interval_axis
-from reports.schema import MachineFigures
+from reports.schema import Explanation, MachineFigures
 from reports.tables.machine_tables import machine_table
 from reports.wording.first_screen import MOST_CAUSE, first_screen
 from reports.wording.headlines import MOST_WORDS, lies_between
@@ -64,6 +64,17 @@ def test_headline_and_first_screen_have_few_words(shown, kind):
     assert words(" ".join([screen.headline, *rows, *marks, screen.compared, screen.next_step or ""])) <= MOST_IN_ALL
     assert [mark.name for mark in screen.marks] == ["control", "quiet machine", "same work"]
     assert all(mark.explanation for mark in screen.marks)
+
+
+def test_a_setting_that_was_tried_is_the_cause_where_it_explains_some_of_a_decided_difference(shown):
+    def cause(kind, low):
+        share = {"value": 0.893, "ci_low": low, "ci_high": 1.02}
+        tried = Explanation(arm="ddp+a", candidate="horovod-gloo", settings={"threads.torch": 2}, share=share, sentence="")
+        screen = first_screen(shown[kind][0].model_copy(update={"explanations": [tried]}))
+        return next(one.cause for one in screen.candidates if one.arm == "horovod-gloo")
+
+    assert cause("decided", 0.7) == "threads.torch explains 89% of it"
+    assert all("explains" not in cause(kind, low) for kind, low in [("decided", -0.1), ("undecided", 0.7)])
 
 
 def test_the_batch_is_not_told_in_the_unit_of_throughput(shown):
