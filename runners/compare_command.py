@@ -17,7 +17,7 @@ from runners.flags import MINUTES, Flag, Given, SessionOptions, command, session
 from runners.processes.process_exit import interrupted_code
 
 if TYPE_CHECKING:
-    from measurement.conditions.differences import Difference
+    from measurement.records.record import LaunchRecord
     from measurement.records.results import ResultsFolder
     from reports.against import StoredComparison
     from reports.schema import Comparison, Study
@@ -141,6 +141,7 @@ def measure(
     resume_elsewhere: bool = False,
     earlier: StoredComparison | None = None,
     is_shown: bool = True,
+    tried: Sequence[LaunchRecord] = (),
 ) -> Comparison:
     """Measure and show, then tell the trackers; neither, where it is a part of something larger. On Ctrl-C, how to go on."""
     from runners.driver.progress import LaunchProgress
@@ -149,7 +150,7 @@ def measure(
     run: ComparisonRun | None = None
     try:
         with LaunchProgress(seconds_per_launch=chosen.measurement.expected_launch_s) as progress:
-            run = ComparisonRun(chosen, folder, progress=progress, resume_elsewhere=resume_elsewhere, earlier=earlier)
+            run = ComparisonRun(chosen, folder, progress=progress, resume_elsewhere=resume_elsewhere, earlier=earlier, tried=tried)
             run.prepare()
             comparison = run.run()
     except (KeyboardInterrupt, RingsideError) as error:
@@ -163,8 +164,8 @@ def measure(
     return comparison
 
 
-def hold_trial(chosen: Plan, folder: ResultsFolder) -> list[Difference]:
-    """Hold the trial of a plan's commands alone, and show what they do differently, which is returned."""
+def hold_trial(chosen: Plan, folder: ResultsFolder) -> list[LaunchRecord]:
+    """Hold the trial of a plan's commands alone, and show what they do differently; returns its records, none if one failed."""
     from runners.driver.progress import LaunchProgress
     from runners.driver.run_comparison import ComparisonRun
 

@@ -18,7 +18,6 @@ from typing import Any
 import pandas as pd
 
 from measurement.agent.ringside_agent.machine.core_use import usable_cores
-from measurement.conditions.differences import Difference
 from measurement.conditions.sources import digests
 from measurement.environment import steering_environment
 from measurement.errors import PlanError
@@ -73,7 +72,9 @@ class ComparisonRun:
         progress: LaunchProgress,
         resume_elsewhere: bool = False,
         earlier: StoredComparison | None = None,
+        tried: Sequence[LaunchRecord] = (),
     ) -> None:
+        """``tried``: the trial's records of commands that need not be tried again."""
         self.plan = plan
         self.folder = folder
         self.resume_elsewhere = resume_elsewhere
@@ -95,7 +96,7 @@ class ComparisonRun:
         """Launches that the plan asked for, known once they are measured."""
         self._refused: dict[str, LaunchRecord] = {}
         """By name, the rehearsal's records of arms that failed there."""
-        self.tried: list[LaunchRecord] = []
+        self.tried = list(tried)
         """The trial's records of commands, if this session held one."""
         self._told = ""
         """The differences between scripts that were shown last."""
@@ -222,17 +223,19 @@ class ComparisonRun:
             self._refused = rehearsal.failed
             require_something_to_measure(self.plan, self._refused, folder=folder)
             return Passed(notes=rehearsal.notes, learned={})
-        trial = try_commands(self.plan, self.compared.without_control, state=self._first_state(), **where)
+        known = {record.arm for record in self.tried}
+        commands = [arm for arm in self.compared.without_control if arm.name not in known]
+        trial = try_commands(self.plan, commands, state=self._first_state(), **where)
         self._refused = trial.failed
-        self.tried = [arm.record for arm in trial.arms]
+        self.tried += [arm.record for arm in trial.arms]
         self._tell_differences(self.tried)
         return Passed(notes=trial.notes, learned={one.arm: Learned.of(one) for one in self.tried if one.status == "ok"})
 
-    def try_alone(self) -> list[Difference]:
-        """Hold the trial of commands and no launch; returns what they do differently, nothing where one failed."""
+    def try_alone(self) -> list[LaunchRecord]:
+        """Hold the trial of commands and no launch; returns its records, none where one failed."""
         self.check_hosts()
         self._try(None)
-        return [] if self._refused else script_differences(self.tried, allow=self.plan.allow)
+        return [] if self._refused else self.tried
 
     def _first_state(self, placement: Placement | None = None) -> FirstState | None:
         """The file with which all scripts start, where the plan asks for it."""

@@ -18,6 +18,7 @@ from runners.flags import MINUTES, Flag, Given, SessionOptions, command, session
 
 if TYPE_CHECKING:
     from measurement.conditions.differences import Difference
+    from measurement.records.record import LaunchRecord
     from measurement.records.results import ResultsFolder
     from reports.schema import Comparison
 
@@ -27,8 +28,8 @@ ringside ab 'python train.py --bs 8' 'python train.py --bs 16' --minutes 2 --all
 EXIT_FAILED, EXIT_NOT_SHOWN = 1, 3
 Run = Callable[..., "Comparison"]
 """Measures a plan into a folder and shows the result; also given how to go on (``again``)."""
-Try = Callable[[Plan, "ResultsFolder"], "Sequence[Difference]"]
-"""Holds the trial of a plan's commands alone; returns what they do differently."""
+Try = Callable[[Plan, "ResultsFolder"], "list[LaunchRecord]"]
+"""Holds the trial of a plan's commands alone; returns its records, none where one failed."""
 MOST_TRIED = 3
 """Settings that ``--explain`` tries."""
 
@@ -121,9 +122,15 @@ def run_given(run: Run, hold_trial: Try, given: Given) -> None:
     most = percent_of(asked.assert_not_slower, flag="--assert-not-slower") if asked.assert_not_slower is not None else None
     plan = plan_of(given)
     folder = ResultsFolder(asked.output or default_folder(plan.name))
-    if asked.explain:
-        plan = with_explaining_arms(plan, folder, hold_trial)
-    comparison = run(plan, folder, again=words_of("ab", given, folder.root), resume_elsewhere=asked.resume_elsewhere)
+    tried: list[LaunchRecord] = []
+    if asked.explain and folder.plan_path.is_file():
+        begun = folder.read_plan()
+        plan = plan.model_copy(update={"arms": begun.arms, "question": begun.question})
+    elif asked.explain:
+        tried = hold_trial(plan, folder)
+        plan = with_explaining_arms(plan, tried) if tried else plan
+    again = words_of("ab", given, folder.root)
+    comparison = run(plan, folder, again=again, resume_elsewhere=asked.resume_elsewhere, tried=tried)
     if not comparison.is_ok:
         raise typer.Exit(EXIT_FAILED)
     unmet = not_shown(comparison, equal=asked.assert_equal, most_slower=most)
@@ -171,25 +178,21 @@ def plan_of(given: Given) -> Plan:
     return check_plan(with_hosts(overridden(content, asked.settings)), source="ringside ab")
 
 
-def with_explaining_arms(plan: Plan, folder: ResultsFolder, hold_trial: Try) -> Plan:
-    """Return the plan with an arm for each setting that is tried: the baseline, on which one of the candidate's is imposed.
+def with_explaining_arms(plan: Plan, tried: Sequence[LaunchRecord]) -> Plan:
+    """Return the plan with an arm for each setting that is tried: the baseline, on which one of the candidate's is imposed."""
+    from reports.scripts.configuration import script_differences
 
-    A folder that was begun has these arms in its plan.
-    """
-    if folder.plan_path.is_file():
-        begun = folder.read_plan()
-        return plan.model_copy(update={"arms": begun.arms, "question": begun.question})
     candidate = next(name for name in plan.arms if name != plan.baseline)
-    settings = settings_to_try(hold_trial(plan, folder), baseline=plan.baseline, candidate=candidate)
+    settings = settings_to_try(script_differences(tried), baseline=plan.baseline, candidate=candidate)
     if not settings:
         print("ringside: --explain has nothing to try: the commands differ in no setting that can be imposed", file=sys.stderr)
         return plan
     first = plan.arms[plan.baseline]
-    tried = {
+    arms = {
         f"{plan.baseline}+{name}": first.model_copy(update={"impose": {name: value}})
         for name, value in list(settings.items())[:MOST_TRIED]
     }
-    return plan.model_copy(update={"arms": {**plan.arms, **tried}, "question": candidate})
+    return plan.model_copy(update={"arms": {**plan.arms, **arms}, "question": candidate})
 
 
 def settings_to_try(differences: Sequence[Difference], *, baseline: str, candidate: str) -> dict[str, Any]:
