@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -19,9 +19,6 @@ from runners.project_command import project
 from runners.report_command import report
 from runners.scripts.ab_command import EXAMPLES, ab_command
 from runners.tuning.tune_command import tune_command
-
-if TYPE_CHECKING:
-    pass
 
 
 class Commands(TyperGroup):

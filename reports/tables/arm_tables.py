@@ -46,10 +46,7 @@ def verdict_table(comparison: Comparison) -> Table:
     """One row per arm, in the plan's order."""
     own = _verdicts(comparison.sample_unit, comparison.confidence)
     name = Column("arm", lambda row: Entry(text=row.arm.name, note=_note(row.arm, row.result)))
-    pairs = number(
-        "launches, pairs", lambda row: f"{row.result.launches}, {row.result.pairs}" if row.result and row.result.pairs else ""
-    )
-    return table([name, RUNS_AS, *own, pairs], arm_rows(comparison))
+    return table([name, RUNS_AS, *own, number("launches, pairs", _pairs)], arm_rows(comparison))
 
 
 def _pairs(row: ArmRow) -> str:
