@@ -20,8 +20,10 @@ Verdict = Literal["faster", "slower", "equivalent", "undecided"]
 Withheld = Literal["work", "control", "stalls", "load"]
 Term = Literal["compute", "data_wait", "library_overhead", "imbalance", "exposed_exchange"]
 """What a step is made of, see ``reports.conclusions.step_terms``."""
-Phase = Literal["data_wait", "forward", "backward", "optimizer"]
-"""What a script's step is made of, as hooks see it; ``forward`` is all else, too."""
+Phase = Literal["data_wait", "forward", "backward", "exchange", "optimizer", "backward_and_exchange"]
+"""What a script's step is made of, as hooks see it; ``forward`` is all else, too.
+
+The last stands for two where scripts of unlike libraries are compared, since DDP waits for exchange within backward."""
 Role = Literal["baseline", "control", "candidate"]
 Status = Literal["ok", "failed", "wrong", "timeout", "not measured", "not at this point"]
 """The last only in studies: an arm of one process, where there are more ranks."""

@@ -35,11 +35,13 @@ STEP_COLUMNS = {
     "forward_s": "float64",
     "backward_s": "float64",
     "optimizer_s": "float64",
+    "exchange_s": "float64",
     "step_s": "float64",
 }
 """steps.parquet: one row per rank and timed step, see ``BlockRecord.columns``. ``turn`` counts the blocks of all arms in the order
 they ran in this launch, ``block`` those of this arm, ``round`` the rounds; ``kind`` is ``sync`` or ``local``; ``samples`` are
-this rank's; times in seconds on the rank's own clock, the phases sum to ``step_s``.
+this rank's; times in seconds on the rank's own clock, the phases sum to ``step_s``. ``exchange_s``: see ``PHASES``; files from
+before it was told have none.
 
 ``case`` is null unless the workload is a micro-benchmark. There it names the case, a step is the block's ``repetitions`` of its
 operation, all of the time stands under ``backward_s``, where gradients are exchanged in training, and ``samples`` are the bytes

@@ -20,7 +20,8 @@ class Written(BaseModel):
     model_config = ConfigDict(extra="forbid", ser_json_inf_nan="constants")
 
 
-PHASES = ("data_wait", "forward", "backward", "optimizer")
+PHASES = ("data_wait", "forward", "backward", "optimizer", "exchange")
+"""The last is what a script waits for exchange outside C++; of other ranks it is 0."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,6 +37,8 @@ class LineUse(Written):
     """The line itself."""
     seconds: float
     """That it takes in a step, with all that it calls: median of some steps."""
+    exchange_s: float = 0.0
+    """For how many of them it waits for exchange."""
     phases: list[str] = []
     """Phases of the step that it holds: ``data_wait``, ``forward``, ``backward``, ``optimizer``."""
     collectives: dict[str, float] = {}

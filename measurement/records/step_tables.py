@@ -40,7 +40,9 @@ def read_steps(path: Path, record: LaunchRecord) -> Iterator[pd.DataFrame]:
             record.
     """
     for batch in ParquetFile(path).iter_batches(batch_size=ROWS_AT_ONCE):
-        table = with_record(record, batch.to_pandas()[list(STEP_COLUMNS)].astype(STEP_COLUMNS))
+        raw = batch.to_pandas()
+        raw = raw.assign(exchange_s=raw.get("exchange_s", 0.0))
+        table = with_record(record, raw[list(STEP_COLUMNS)].astype(STEP_COLUMNS))
         require_steps_of(record, table)
         yield table
 

@@ -60,7 +60,7 @@ def summarise_ranks(records: Sequence[LaunchRecord], timed: pd.DataFrame, stragg
 
 def before_exchange(sync: pd.DataFrame) -> pd.DataFrame:
     """Blocks with exchange as if their steps ended where it begins: data wait and forward alone."""
-    return sync.assign(step_s=sync["data_wait_s"] + sync["forward_s"], backward_s=0.0, optimizer_s=0.0)
+    return sync.assign(step_s=sync["data_wait_s"] + sync["forward_s"], backward_s=0.0, optimizer_s=0.0, exchange_s=0.0)
 
 
 @dataclass(frozen=True, kw_only=True)

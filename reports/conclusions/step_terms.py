@@ -33,7 +33,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 import pandas as pd
 
-from measurement.plans.plan import FLOOR, SCRIPT
+from measurement.plans.plan import FLOOR
 from measurement.records.record import LaunchRecord
 from reports.conclusions.disturbances import THREADS
 from reports.conclusions.ranks import before_exchange, find_stragglers
@@ -42,7 +42,7 @@ from reports.schema import DominantCause, Estimate, Phase, StepShares, StepTerms
 from reports.statistics.student import t_interval
 
 TERMS: tuple[Term, ...] = get_args(Term)
-SCRIPT_PHASES: tuple[Phase, ...] = get_args(Phase)
+SCRIPT_PHASES: tuple[Phase, ...] = get_args(Phase)[:-1]
 EXCEEDS = 0.8
 """Confidence that the term named is the largest. The second is named beside it."""
 LIMIT = 0.25
@@ -64,6 +64,8 @@ class Terms:
     """By arm, the rank that holds the others up, where one does."""
     phases: Mapping[str, pd.DataFrame]
     """By arm (``phases_by_launch``), of scripts: they have neither a floor nor steps without exchange, so no terms."""
+    libraries: Mapping[str, Any]
+    """By arm, of scripts."""
 
     @classmethod
     def find(cls, records: Sequence[LaunchRecord], timed: Steps, readings: pd.DataFrame) -> Terms:
@@ -71,13 +73,14 @@ class Terms:
         bare = timed.where(arm=FLOOR)
         arms = timed.rank_blocks.loc[timed.rank_blocks["case"].isna(), "arm"].unique()
         unlike = {one.arm for one in records if any(rank.owns_step for rank in one.ranks)}
-        scripts = {record.arm for record in records if record.workload == SCRIPT}
+        scripts = {one.arm: one.scripts[0].configuration.get("library") for one in records if one.scripts}
         alone = before_exchange(timed.where(kind="sync").rank_blocks) if scripts else timed.where(kind="local").rank_blocks
         return cls(
             by_launch={arm: terms_by_launch(timed.where(arm=arm), None if arm in unlike else bare) for arm in arms if arm != FLOOR},
             threads={arm: threads_by_launch(readings[readings["arm"] == arm]) for arm in arms if arm != FLOOR},
             stragglers=find_stragglers(records, alone),
             phases={arm: phases_by_launch(timed.where(arm=arm, kind="sync")) for arm in arms if arm in scripts},
+            libraries=scripts,
         )
 
     def explained(self, arm: str, copies: Sequence[str], verdict: Verdict, *, confidence: float) -> dict[str, Any]:
@@ -89,6 +92,9 @@ class Terms:
             return {}
         ours, theirs = tables[arm], [tables[copy] for copy in known]
         differences = (ours - _mean_of(theirs)).dropna() if is_script else term_differences(ours, theirs)
+        if is_script and self.libraries[arm] != self.libraries[known[0]]:
+            both = differences.pop("backward") + differences.pop("exchange")
+            differences = differences.assign(backward_and_exchange=both)
         if not len(differences):
             return {}
         is_decided = verdict in ("faster", "slower")

@@ -210,7 +210,7 @@ def _training_steps(evidence: Evidence, name: str, records: Sequence[LaunchRecor
     slowest = exchanged.slowest
     return found | {
         "throughput_per_s": throughput_interval(sync, confidence=confidence),
-        "step_phases_s": {} if phases is None else means(phases, confidence=confidence),
+        "step_phases_s": {} if phases is None else means(phases.loc[:, phases.any()], confidence=confidence),
         "stalls": summarise_stalls(evidence.stalls[evidence.stalls["arm"] == name], sync),
         "step_shares": step_shares(exchanged.rank_blocks, terms),
         "step_time_s": {f"p{p}": float(q) for p, q in zip(PERCENTILES, np.percentile(slowest["step_s"], PERCENTILES), strict=True)},

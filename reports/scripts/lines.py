@@ -10,7 +10,7 @@ from measurement.conditions.differences import Difference, in_words
 from measurement.records.record import LaunchRecord
 from measurement.records.script_report import LineUse
 from reports.estimate import Estimate
-from reports.schema import NamedCause
+from reports.schema import NamedCause, Phase
 from reports.scripts.script_arms import ScriptArm
 from reports.wording.formatting import milliseconds
 
@@ -23,12 +23,12 @@ MOST_LINES = 3
 
 
 def other_lines(arm: ScriptArm) -> list[LineUse]:
-    """Lines of rank 0's step that hold no phase, the longest first; a collective's without the wait for a late rank."""
+    """Lines of rank 0's step that hold no phase, the longest first: seconds besides exchange, and exchange without a late rank."""
     found = []
     for line in arm.first.lines:
-        ranks = [one.seconds for report in arm.reports for one in report.lines if one.place == line.place]
+        waited_s = min(one.exchange_s for report in arm.reports for one in report.lines if one.place == line.place)
         if not line.phases:
-            found.append(line.model_copy(update={"seconds": min(ranks) if line.collectives else line.seconds}))
+            found.append(line.model_copy(update={"seconds": line.seconds - line.exchange_s, "exchange_s": waited_s}))
     return sorted(found, key=lambda line: -line.seconds)
 
 
@@ -38,10 +38,13 @@ def line_causes(records: Iterable[LaunchRecord], *, step_s: float) -> list[Named
     ``records``: of one arm; the first with reports counts.
     """
     arm = next((ScriptArm.of(record) for record in records if record.scripts), None)
+    parts: list[tuple[LineUse, Phase, float]] = []
+    for line in other_lines(arm) if arm else []:
+        parts += [(line, "exchange", line.exchange_s), (line, "forward", line.seconds)]
     return [
-        NamedCause(name=f"{line.place} ({line.text})", term="forward", per_step_s=Estimate(value=line.seconds), setting=None)
-        for line in (other_lines(arm) if arm else [])
-        if line.seconds >= WORTH * step_s
+        NamedCause(name=f"{line.place} ({line.text})", term=phase, per_step_s=Estimate(value=seconds), setting=None)
+        for line, phase, seconds in parts
+        if seconds >= WORTH * step_s
     ]
 
 
@@ -73,7 +76,8 @@ def _own_lines(ours: ScriptArm, theirs: ScriptArm) -> Iterator[Difference]:
     texts = {line.text for line in less.first.lines}
     for line in other_lines(more)[:MOST_LINES]:
         if line.text not in texts and min(line.seconds, apart_s) >= WORTH * sum(one.seconds for one in more.first.lines):
-            sentence = f"{milliseconds(line.seconds)} ms of each step of {more.name} is {line.place}: {line.text}"
+            size = f"{milliseconds(line.seconds)} ms of each of the first steps"
+            sentence = f"{size} of {more.name} is {line.place}: {line.text}"
             values = {more.name: f"{milliseconds(line.seconds)} ms: {line.text}", less.name: None}
             yield Difference(field=f"step.line.{line.place}", values=values, severity="speed", sentence=sentence)
 
@@ -86,6 +90,7 @@ def _collectives(arm: ScriptArm) -> Counter[str]:
 
 
 def _listed(called: Counter[str], arm: ScriptArm) -> str:
-    """Such as ``2 all_reduce of 4 B at train.py:48, taking 3.1 ms``."""
-    seconds = sum(line.seconds for line in other_lines(arm) if line.collectives)
-    return f"{', '.join(f'{count} {name}' for name, count in called.items())}, taking {milliseconds(seconds)} ms"
+    """Such as ``2 all_reduce of 4 B at train.py:48, waited for 3.1 ms in each of the first steps``."""
+    seconds = sum(line.exchange_s for line in other_lines(arm) if line.collectives)
+    waited = f", waited for {milliseconds(seconds)} ms in each of the first steps" if seconds else ""
+    return ", ".join(f"{count} {name}" for name, count in called.items()) + waited

@@ -20,7 +20,8 @@ KINDS = {"sync": "with exchange", "local": "without"}
 PHASE_TITLES: dict[Phase, str] = {
     "data_wait": "data wait",
     "forward": "forward, all else",
-    "backward": "backward, exchange",
+    "backward": "backward, exchange in it",
+    "exchange": "waiting for exchange",
     "optimizer": "optimizer",
 }
 EXCHANGE_TIME = "avg_backward_comm_time"
@@ -59,7 +60,10 @@ def phases_table(comparison: Comparison) -> Table:
     """One row for each script: mean milliseconds of a step by phase, on the slowest rank. No rows without scripts."""
     columns = [
         Column("ms per step", "name"),
-        *(number(PHASE_TITLES[phase], f"step_phases_s.{phase}", _milliseconds) for phase in SCRIPT_PHASES),
+        *(
+            number(PHASE_TITLES[phase], f"step_phases_s.{phase}", _milliseconds, optional=phase == "exchange")
+            for phase in SCRIPT_PHASES
+        ),
         Column("exchange by DDP's counters", _counted, optional=True),
         Column("long gaps", "gaps", lambda gaps: f"{gaps.count}, longest {milliseconds(gaps.longest_s)} ms", optional=True),
     ]

@@ -219,8 +219,9 @@ def with_named(result: RatioSummary, arms: Mapping[str, ArmSummary]) -> RatioSum
     more, less = arms[result.candidate], arms[result.baseline]
     if because.difference_s < 0:
         more, less = less, more
-    others = {one.name: one.per_step_s.value for one in less.causes}
-    apart = {one.name: one.per_step_s.value - others.get(one.name, 0.0) for one in more.causes if one.term == because.term}
+    terms = {"backward", "exchange"} if because.term == "backward_and_exchange" else {because.term}
+    others, apart = ({one.name: one.per_step_s.value for one in arm.causes if one.term in terms} for arm in (less, more))
+    apart = {name: seconds - others.get(name, 0.0) for name, seconds in apart.items()}
     own = {name for name in apart if _sets_apart(name, more, less)}
     apart |= dict.fromkeys(own, abs(because.difference_s))
     named = max(apart, key=lambda name: apart[name], default=None)

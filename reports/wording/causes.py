@@ -23,6 +23,8 @@ SCRIPT_PHASE_NAMES: dict[Phase, str] = {
     "data_wait": "data wait",
     "forward": "forward and all else",
     "backward": "backward with its exchange",
+    "exchange": "waiting for exchange",
+    "backward_and_exchange": "backward and exchange",
     "optimizer": "the optimizer's step",
 }
 """Phases as hooks in a script see them."""
@@ -87,6 +89,7 @@ def _verb(result: RatioSummary, term: Term | Phase, difference: Estimate, *, int
     said: dict[Term | Phase, str] = {
         "compute": f"computes {longer} in each step",
         "data_wait": f"waits {longer} for data in each step",
+        "exchange": f"waits {longer} for exchange in each step",
         "imbalance": f"waits {longer} for its slowest rank in each step",
         "exposed_exchange": f"exposes {size} {more} exchange in each step",
         "library_overhead": f"takes {size} {more} of each step besides computing and exchange",

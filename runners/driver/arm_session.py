@@ -16,6 +16,7 @@ from measurement.agent.ringside_agent.settings import VARIABLE as AGENT
 from measurement.errors import LaunchError
 from measurement.records.host_use import HostCounters, HostUse
 from measurement.records.record import LaunchRecord, RankReport
+from measurement.records.script_report import LineUse
 from runners.driver.arm_channel import ArmChannel, ArmEnded, Expected, raise_if
 from runners.driver.arm_processes import ArmProcesses
 from runners.driver.diagnosis import ArmFailed, Diagnosis
@@ -406,6 +407,8 @@ class ArmLaunch:
     """What its ranks reported when they had started, before the first step: all arms compare at this moment, see ``conditions``."""
     gate: ParityReport | None = None
     """What its rank 0 found in the parity gate; None: not taken, or a micro-benchmark."""
+    lines: Sequence[list[LineUse]] = ()
+    """Those of a script's loop by rank, as its trial has timed them; empty: as this launch does."""
     can: frozenset[Can] = frozenset()
     """What all its ranks can, as they said once they had started."""
 

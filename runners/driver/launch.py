@@ -147,7 +147,8 @@ class Launch:
             **{"sample_unit": self.workload.workload.sample_unit if self.workload else "samples"}
             | {"padding_bytes": self._padding_bytes, **setup.recorded},
         )
-        return ArmLaunch(session=session, job=job, record=record, say=self.progress.say)
+        lines = setup.learned.lines if setup.learned else []
+        return ArmLaunch(session=session, job=job, record=record, say=self.progress.say, lines=lines)
 
     def run(self) -> None:
         """Run the launch. Every arm's record is written and nothing is left running, also when it is interrupted."""
@@ -304,6 +305,8 @@ class Launch:
         arm.record.world_size = len(replies)
         arm.can = frozenset.intersection(*(frozenset(reply.can) for reply in replies))
         arm.record.scripts = [reply.script for reply in replies if reply.script]
+        for script, lines in zip(arm.record.scripts, arm.lines, strict=False):
+            script.lines = lines
         arm.record.hosts = sorted({rank.host for rank in arm.record.ranks})
         arm.record.start_s = time.monotonic() - arm.session.started_s
         self.notes += [note for note in replies[0].notes if note not in self.notes]

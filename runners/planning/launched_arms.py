@@ -94,6 +94,8 @@ class ArmSpec:
     """What carries the bytes, where that is known beforehand."""
     recorded: Mapping[str, Any] = field(default_factory=dict)
     """Fields of its record that are its own."""
+    learned: Learned | None = None
+    """What the trial of a command has shown; None: in the trial itself, and of a backend."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,8 +115,6 @@ class LaunchedArm(ArmSpec):
     """Files that its command names, under the arm's name."""
     named_ports: Collection[int] = ()
     """At which its command has its ranks meet."""
-    learned: Learned | None = None
-    """What the trial of a command has shown; None: in the trial itself, and of a backend."""
     may_end: bool = False
     """Whether its ranks may come to their own end before they are asked to: those of a script."""
 

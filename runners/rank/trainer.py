@@ -35,7 +35,7 @@ from workloads import Workload
 from workloads.optimizers import as_one, members_of, seed_generators
 from workloads.tensors import by_pixels
 
-DATA_WAIT, FORWARD, BACKWARD, OPTIMIZER = range(len(PHASES))
+DATA_WAIT, FORWARD, BACKWARD, OPTIMIZER, _ = range(len(PHASES))
 DRIFT_ELEMENTS = 32
 """How many elements of each parameter are compared between ranks; a step changes nearly all."""
 

@@ -26,7 +26,7 @@ from runners.traces.trace_file import TRAINING
 
 STEP = "ProfilerStep#"
 """What torch's own tools know a step by."""
-DATA_WAIT, FORWARD, BACKWARD, OPTIMIZER = range(len(PHASES))
+DATA_WAIT, FORWARD, BACKWARD, OPTIMIZER, _ = range(len(PHASES))
 EXCHANGES = ("gloo:", "nccl", "mpi:")
 """How collectives begin: over Gloo where they were issued until they are done; over NCCL their kernels."""
 LIBRARY = ("torch::distributed::reducer::", "torch.distributed.ddp.reducer::")

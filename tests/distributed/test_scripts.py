@@ -231,6 +231,13 @@ def test_batches_that_are_not_sure_are_told(tmp_path):
 
 
 @pytest.mark.costly
+def test_lines_are_told_of_the_trial_in_which_a_command_is_alone(tmp_path):
+    ran = ab(ALONE, f"{ALONE} --seed 2", *NAMES, "--launches", "2", "--steps", "4", out=tmp_path / "out")
+    lines = {name: [one.scripts[0].lines for one in ran.folder.records() if one.arm == name] for name in ("a", "b")}
+    assert all(first == second != [] for first, second in lines.values())
+
+
+@pytest.mark.costly
 def test_scripts_that_never_step_are_told_so(tmp_path):
     typed = (f"{ALONE} --never-step", f"{ALONE} --never-step --seed 2", "--launches", "1", "--steps", "4")
     for record in ab(*typed, out=tmp_path / "out", start_timeout_s=30, code=1).records.values():

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from measurement.records.record_types import PHASES
 from reports.scripts.configuration import script_differences
 from reports.scripts.equality import judge_equality
 from tests.conftest import needs_horovod, no_process_stays
@@ -99,5 +100,24 @@ def test_data_that_no_sampler_shares_out_are_not_said_to_be_read_whole_by_each_r
 @needs_horovod
 def test_clipping_as_horovods_page_has_it_trains_as_clipping_under_ddp(taken):
     differences, equality = beside(taken("clips", "horovod"), taken("clips", "ddp"))
-    assert {one.severity for one in differences.values()} == {"note"}
+    assert {one.severity for one in differences.values()} == {"note"}, differences
     assert equality.unequal == []
+
+
+@pytest.mark.parametrize(
+    ("way", "library"),
+    [
+        ("averages", "ddp"),
+        ("asks", "ddp"),
+        ("meets", "ddp"),
+        *(pytest.param(way, "horovod", marks=needs_horovod) for way in ("averages", "meets", "late", "late_clips")),
+    ],
+)
+def test_what_a_rank_waits_for_another_is_exchange_wherever_it_waits(taken, way, library):
+    """Rank 1 rests in each step before it comes to the exchange."""
+    first, late = ({name: sum(phase) for name, phase in zip(PHASES, own.phases_s.T, strict=True)} for own in taken(way, library)[1])
+    assert max(first, key=first.get) == "exchange", first
+    assert max(late, key=late.get) == "forward", late
+    for own in taken(way, library)[1]:
+        assert own.phases_s.min() >= 0
+        assert own.core_use.wall_s / 2 < own.phases_s.sum() <= own.core_use.wall_s, "they add up to the steps"

@@ -40,12 +40,12 @@ LIBRARIES = {
     "script": {"library": "ddp", "transport": "gloo"},
 }
 SHARES = {
-    "ddp": (0.05, 0.3, 0.6, 0.05),
-    "horovod": (0.05, 0.3, 0.35, 0.3),
-    "single": (0.05, 0.3, 0.6, 0.05),
-    "script": (0.05, 0.3, 0.6, 0.05),
+    "ddp": (0.05, 0.3, 0.6, 0.05, 0.0),
+    "horovod": (0.05, 0.3, 0.35, 0.3, 0.0),
+    "single": (0.05, 0.3, 0.6, 0.05, 0.0),
+    "script": (0.05, 0.3, 0.6, 0.05, 0.0),
 }
-"""Of a step's time: data wait, forward, backward, optimizer."""
+"""Of a step's time: data wait, forward, backward, optimizer, exchange."""
 FORMATS = sorted(name for name in REGISTRY.names() if not issubclass(REGISTRY.resolve(name), Tracker))
 """Reports that are files alone: trackers need a server."""
 

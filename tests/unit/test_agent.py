@@ -11,6 +11,7 @@ import json
 import math
 import os
 import sys
+import threading
 from collections import UserDict, deque
 from dataclasses import dataclass
 
@@ -19,7 +20,7 @@ import torch
 
 from measurement.agent.ringside_agent import after_import, blocks, place, settings, watching
 from measurement.agent.ringside_agent.machine import host
-from measurement.agent.ringside_agent.reading import batches, configuration, models, reports, sketches, values
+from measurement.agent.ringside_agent.reading import batches, configuration, libraries, models, reports, sketches, values
 from measurement.agent.ringside_agent.reading.first_steps import FirstSteps
 from measurement.agent.ringside_agent.recorder import FOREIGN_STEPS, WITHOUT_BACKWARD, Recorder
 from measurement.conditions.conditions import CONDITIONS
@@ -289,23 +290,18 @@ def test_what_cannot_be_read_of_a_script_is_left_out_and_noted_once():
     ]
 
 
-def test_what_a_script_waits_for_the_exchange_before_it_clips_is_no_forward_pass():
-    """As Horovod's page has it; with Horovod itself: ``test_ways``."""
-
-    class Exchanging(torch.optim.SGD):
-        backward_passes_per_step = 1
-
-        def synchronize(self):
-            return "exchanged"
-
-    recorder = Recorder()
-    optimizer = Exchanging([torch.nn.Parameter(torch.ones(2))], lr=0.1)
-    FirstSteps(settings.decode(told()), recorder).before_step(optimizer, is_nested=False)
-    assert optimizer.synchronize() == "exchanged"
-    waited = recorder.backward
-    recorder.depth = 1  # in step(), whose wait the hooks count
-    optimizer.synchronize()
-    assert recorder.backward == waited > 0
+def test_exchange_within_exchange_counts_once_and_that_of_another_thread_does_not():
+    """With real ranks: ``test_ways``."""
+    recorder, seen = Recorder(), []
+    recorder.thread = threading.get_ident()
+    within = libraries.timed(lambda: seen.append(recorder.exchange), recorder)
+    other = threading.Thread(target=within)
+    other.start()
+    other.join()
+    libraries.timed(lambda: (within(), within()), recorder)()
+    assert seen == [0, 0, 0]
+    assert recorder.exchange > 0
+    assert recorder.thread == threading.get_ident()
 
 
 def test_a_complex_parameter_is_compared_between_ranks_in_both_of_its_parts():

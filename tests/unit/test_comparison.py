@@ -226,7 +226,7 @@ def raw_steps(folder, records):
 def steps_by_hand(rows):
     names = ["launch", "arm", "rank", "turn", "round", "block", "kind", "step", "samples", "step_s"]
     table = pd.DataFrame(rows, columns=names)
-    return table.assign(case=None, data_wait_s=0.0, forward_s=0.0, backward_s=table["step_s"], optimizer_s=0.0)
+    return table.assign(case=None, data_wait_s=0.0, forward_s=0.0, backward_s=table["step_s"], optimizer_s=0.0, exchange_s=0.0)
 
 
 def test_blocks_and_pairs_by_hand():

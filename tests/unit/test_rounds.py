@@ -46,7 +46,7 @@ class Session:
     def exchange(self, command, expected, timeout_s):
         self.told.append((self.name, command))
         steps, step_s = command.steps, self.step_s * command.repetitions
-        step = [0.0, 0.0, step_s, 0.0]
+        step = [0.0, 0.0, step_s, 0.0, 0.0]
         wrong = self.wrong.get(command.case)
         own = [RankSteps(rank=r, untimed_s=0, samples=[1] * steps, phases_s=[step] * steps, wrong=wrong) for r in range(2)]
         return Exchange(replies=[expected(steps=steps) for steps in own], took_s=steps * step_s, hosts={})

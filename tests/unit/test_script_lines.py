@@ -111,8 +111,8 @@ def arm(name, *lines, ranks=1):
     return ScriptArm(name=name, reports=[ScriptReport(rank=rank, lines=list(lines)) for rank in range(ranks)])
 
 
-def line(number, text, seconds, *, phases=(), collectives=None):
-    return LineUse(place=f"train.py:{number}", text=text, seconds=seconds, phases=list(phases), collectives=collectives or {})
+def line(number, text, seconds, *, phases=(), **more):
+    return LineUse(place=f"train.py:{number}", text=text, seconds=seconds, phases=list(phases), **more)
 
 
 FORWARD = line(1, "out = model(x)", 0.02, phases=["forward"])
@@ -122,7 +122,7 @@ LOGS = line(3, "writer.add_scalar('loss', loss)", 0.005)
 def test_a_line_that_one_script_has_alone_is_named_where_it_takes_time():
     (found,) = line_differences([arm("old", FORWARD), arm("new", FORWARD, LOGS)])
     assert (found.severity, found.changes_work) == ("speed", False)
-    assert found.sentence == "5.00 ms of each step of new is train.py:3: writer.add_scalar('loss', loss)"
+    assert found.sentence == "5.00 ms of each of the first steps of new is train.py:3: writer.add_scalar('loss', loss)"
 
 
 @pytest.mark.parametrize(
@@ -131,6 +131,7 @@ def test_a_line_that_one_script_has_alone_is_named_where_it_takes_time():
         pytest.param([FORWARD, LOGS], [FORWARD, LOGS.model_copy(update={"place": "port.py:9"})], id="the same line elsewhere"),
         pytest.param([FORWARD, LOGS], [FORWARD, line(4, "log(loss)", 0.005)], id="another that takes as long"),
         pytest.param([FORWARD], [FORWARD, line(4, "count += 1", 0.0001)], id="one that takes next to nothing"),
+        pytest.param([FORWARD], [FORWARD, line(4, "o.synchronize()", 0.005, exchange_s=0.005)], id="one that waits for gradients"),
         pytest.param([], [FORWARD, LOGS], id="a script whose lines were not seen"),
     ],
 )
@@ -139,13 +140,14 @@ def test_nothing_is_said_of(old, new):
 
 
 def test_unlike_numbers_of_collectives_are_named_with_place_and_time():
-    reduces = line(7, "mean = reduced(loss)", 0.001, collectives={"all_reduce of 4 B": 2.0})
+    reduces = line(7, "mean = reduced(loss)", 0.001, exchange_s=0.001, collectives={"all_reduce of 4 B": 2.0})
     (found,) = line_differences([arm("old", FORWARD), arm("new", FORWARD, reduces)])
-    assert found.values["new"] == "2 all_reduce of 4 B at train.py:7, taking 1.00 ms"
+    assert found.values["new"] == "2 all_reduce of 4 B at train.py:7, waited for 1.00 ms in each of the first steps"
     assert found.values["old"] is None
 
 
-def test_a_collective_takes_what_the_rank_takes_that_comes_last():
-    lines = [line(7, "mean = reduced(loss)", seconds, collectives={"barrier": 1.0}) for seconds in (0.009, 0.002)]
+def test_a_line_waits_for_as_long_as_the_rank_that_comes_last():
+    lines = [line(7, "mean = reduced(loss)", seconds + 0.001, exchange_s=seconds) for seconds in (0.009, 0.002)]
     own = ScriptArm(name="new", reports=[ScriptReport(rank=rank, lines=[one]) for rank, one in enumerate(lines)])
-    assert [one.seconds for one in other_lines(own)] == [0.002]
+    (found,) = other_lines(own)
+    assert (found.exchange_s, found.seconds) == pytest.approx((0.002, 0.001))

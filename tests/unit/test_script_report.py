@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from measurement.records.script_report import LineUse
 from reports import conclude, make_report, write_reports
+from reports.wording.causes import short_cause
 from reports.wording.first_screen import first_lines
 from tests.kit.changed import changed
 from tests.kit.results_factory import FORMATS, Truth, on_terminal
@@ -55,9 +57,34 @@ def test_scripts_have_phases_and_a_phase_is_named_as_the_cause(comparison):
     arm, result = comparison.arm("new"), comparison.result("new")
     assert arm.step_terms_s is None and result.term_differences_s == {}
     assert sum(one.value for one in arm.step_phases_s.values()) == pytest.approx(0.02 / 1.1, rel=0.2)
-    assert result.because.term == "backward"
-    assert result.because.difference_s == result.phase_differences_s["backward"].value < 0
-    assert "less of each step in backward with its exchange" in comparison.findings[0]
+    assert result.because.term == "backward_and_exchange"
+    assert result.because.difference_s == result.phase_differences_s["backward_and_exchange"].value < 0
+    assert "less of each step in backward and exchange" in comparison.findings[0]
+
+
+@pytest.mark.parametrize(
+    ("library", "said"),
+    [({}, "ms more waiting for exchange per step, most by "), (HOROVOD, "ms more backward and exchange per step, most by ")],
+    ids=["same library", "another library"],
+)
+def test_a_line_that_waits_for_exchange_is_named_as_the_cause(tmp_path, library, said):
+    averages = LineUse(place="train.py:7", text="all_reduce(loss)", seconds=0.0051, exchange_s=0.005)
+
+    def change(record):
+        if record.arm == "new":
+            for script in record.scripts:
+                script.lines = [averages]
+            for block in record.blocks:
+                for own in block.ranks:
+                    own.phases_s = [[*phases, exchange + 0.005] for *phases, exchange in own.phases_s]
+
+    scripts = {"old": Script(), "old-control": Script(), "new": Script(configuration=library)}
+    found = conclude(folder_of(tmp_path, scripts, truth=Truth(ratios={"new": 1.0}), change=change))
+    assert f"{said}train.py:7 (all_reduce(loss))" in short_cause(found.result("new"))
+    assert ("exchange" in found.result("new").phase_differences_s) == (not library)
+    assert "exchange" in found.arm("new").step_phases_s.keys() - found.arm("old").step_phases_s.keys()
+    for arm in found.arms:
+        assert sum(one.value for one in arm.step_phases_s.values()) == pytest.approx(0.02 + 0.005 * (arm.name == "new"), rel=0.2)
 
 
 def test_unlike_work_has_a_ratio_and_no_verdict_unless_it_is_allowed(tmp_path):
@@ -104,8 +131,8 @@ def test_a_rank_that_is_late_before_the_exchange_is_the_straggler(tmp_path):
         if record.arm == "new":
             for block in record.blocks:
                 block.ranks[1].phases_s = [
-                    [wait + 0.004, forward, max(backward - 0.004, 0.0), rest]
-                    for wait, forward, backward, rest in block.ranks[1].phases_s
+                    [wait + 0.004, forward, max(backward - 0.004, 0.0), *rest]
+                    for wait, forward, backward, *rest in block.ranks[1].phases_s
                 ]
 
     found = conclude(folder_of(tmp_path, {"new": PORT}, change=change))

@@ -32,7 +32,7 @@ def conclude_truth(tmp_path, **changes):
 def steps_by_hand(rows):
     """Columns: kind, rank, turn, step, data wait, step time."""
     table = pd.DataFrame(rows, columns=["kind", "rank", "turn", "step", "data_wait_s", "step_s"])
-    rest = {"backward_s": 0.0, "optimizer_s": 0.0, "samples": 1, "round": 0, "block": 0, "case": None}
+    rest = {"backward_s": 0.0, "optimizer_s": 0.0, "exchange_s": 0.0, "samples": 1, "round": 0, "block": 0, "case": None}
     return Steps.of(table.assign(launch=0, arm="arm", forward_s=table["step_s"] / 2, **rest))
 
 

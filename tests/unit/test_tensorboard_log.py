@@ -13,7 +13,9 @@ from tests.kit.commands import run_python
 def block(turn, number, kind, *, step_s):
     """Two ranks, two steps; the second rank is slower by a tenth and waits for data twice as long."""
     ranks = [
-        RankSteps(rank=rank, untimed_s=0.0, samples=[8, 8], phases_s=[[0.2 * (rank + 1) * s, 0.0, (0.8 - 0.2 * rank) * s, 0.0]] * 2)
+        RankSteps(
+            rank=rank, untimed_s=0.0, samples=[8, 8], phases_s=[[0.2 * (rank + 1) * s, 0.0, (0.8 - 0.2 * rank) * s, 0.0, 0.0]] * 2
+        )
         for rank, s in enumerate((step_s, 1.1 * step_s))
     ]
     return BlockRecord(turn=turn, round=number, block=turn, kind=kind, steps=2, ranks=ranks)

@@ -48,7 +48,7 @@ def test_without_counters_nothing_is_known():
 def test_a_block_has_the_mean_over_ranks_or_nothing():
     def rank(number, threads):
         known = {} if threads is None else {"page_faults": 100 * number, "core_use": CoreUse(**used, cores=[number])}
-        return RankSteps(rank=number, untimed_s=0.0, samples=[1], phases_s=[[0.0] * 4], threads=threads, **known)
+        return RankSteps(rank=number, untimed_s=0.0, samples=[1], phases_s=[[0.0] * 5], threads=threads, **known)
 
     used = {"machine": "a", "wall_s": 1.0, "busy_s": 0.9, "steal_s": 0.0, "own_s": 0.6}
     times = [ThreadTimes(running_s=one, runnable_s=2 * one, library_s=0.0, others_s=1.0) for one in (1.0, 3.0)]

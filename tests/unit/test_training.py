@@ -55,7 +55,7 @@ def test_parameter_groups_keep_their_ratio():
 
 
 def report(rank, losses, **changes):
-    phases_s = [[0.1, 0.2, 0.3, 0.4], [0.0, 0.0, 0.5 * rank, 0.0]]
+    phases_s = [[0.1, 0.2, 0.3, 0.4, 0.0], [0.0, 0.0, 0.5 * rank, 0.0, 0.0]]
     steps = RankSteps(rank=rank, untimed_s=0.5 - 0.1 * rank, samples=[8, 8], phases_s=phases_s)
     values = {
         "block": EpochCommand(turn=3, epoch=7).record(steps),

@@ -27,7 +27,7 @@ class Block:
     recorder: Recorder
     script: Script
     forwards_s: deque[float]
-    """What is neither wait, backward nor optimizer, in the last timed steps; this block's are added."""
+    """What is neither wait, backward, optimizer nor exchange, in the last timed steps; this block's are added."""
     told: dict[str, Any]
     """More fields of the rank's part of the reply."""
 
@@ -89,10 +89,11 @@ class Block:
 
 
 def phases_of(row: Row) -> list[float]:
-    """Seconds of waiting for data, forward, backward and optimizer, which sum to the step's."""
+    """Seconds of waiting for data, forward, backward, optimizer and waiting for exchange, which sum to the step's."""
     whole, wait, backward, optimizer, left_out = row[:5]
-    forward = max(0, whole - left_out - wait - backward - optimizer)
-    return [wait / 1e9, forward / 1e9, backward / 1e9, optimizer / 1e9]
+    exchange = row[8]
+    forward = max(0, whole - left_out - wait - backward - optimizer - exchange)
+    return [one / 1e9 for one in (wait, forward, backward, optimizer, exchange)]
 
 
 def gaps_in(forward_s: Sequence[float], known_s: deque[float]) -> list[tuple[int, float]]:

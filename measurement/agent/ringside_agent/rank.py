@@ -18,10 +18,10 @@ from .channel import join
 from .machine.host import peak_memory_bytes
 from .meeting import Meeting
 from .place import World, find_world
-from .reading import reports
+from .reading import libraries, reports
 from .reading.first_steps import FirstSteps
 from .recorder import Recorder
-from .reporting import message_of, never_compile, say, uncompiled
+from .reporting import guarded, message_of, never_compile, say, uncompiled
 from .settings import COMPARED_STEPS, RANK_VARIABLE, Settings
 from .users_lines import Described, agent_lines, error_reply
 
@@ -69,6 +69,7 @@ class Rank:
         python = settings.python if os.access(settings.python, os.X_OK) else sys.executable
         self.agent = Agent(join(settings, place, python=python))
         endings.watch(self._tell_last, lambda: self.recorder.iterations)
+        guarded(libraries.watch_exchange, self.recorder)
         self.recorder.left, self.recorder.at_boundary = COMPARED_STEPS, uncompiled(self._end_first)
 
     def _end_first(self) -> None:

@@ -1,8 +1,9 @@
 """The hot path: what the hooks note in each step. Nothing here waits for a device, sends or formats anything.
 
 An iteration ends where the outermost ``step()`` of the first optimizer returns. Its time is that since the last one ended, in
-four phases that sum to it: waiting for data, backward (with Horovod's wait for the exchange), optimizer, and all else: forward.
+five phases that sum to it: waiting for data, backward, optimizer, waiting for exchange, and all else: forward.
 A closure that ``step()`` calls counts as forward and backward, up to the end of its last backward pass.
+Exchange may be waited for within any other phase, whose clock (``perf_counter_ns() - exchange``) stands still meanwhile.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import weakref
 from time import perf_counter_ns
 from typing import Any, Callable, Tuple
 
-Row = Tuple[int, int, int, int, int, int, int, int]
-"""What is known of an iteration: ns in all, waiting, backward, optimizer, left out; samples; losses; whether a step was skipped."""
+Row = Tuple[int, int, int, int, int, int, int, int, int]
+"""One iteration: ns in all, waiting, backward, optimizer, left out; samples; losses; whether it was skipped; ns of exchange."""
 
 READ_AHEAD = 1
 """So many batches a loop may have drawn for the step after this one."""
@@ -77,6 +78,10 @@ class Recorder:
         """Number of a row, and what a fused optimizer found to be infinite in it."""
         self.start = perf_counter_ns()
         self.wait = self.backward = self.optimizer = self.left_out = 0
+        self.exchange = self._exchange_before = 0
+        """ns that ``thread`` has waited for exchange in all, and before this iteration."""
+        self.thread = 0
+        """The one that trains; 0 while it waits for exchange."""
         self.drawn: list[int] = []
         """Samples of each batch that loaders have yielded and no iteration has used yet."""
         self.reads_ahead = False
@@ -99,21 +104,17 @@ class Recorder:
         if self.off:
             return
         try:
-            now = perf_counter_ns()
             if self.depth and self._is_running():
                 self.depth += 1
-                if self.depth == 2 and optimizer is self._outer:  # Horovod's: it has waited for the exchange
-                    self.backward += now - self._began
-                    self._began = now
-                    if self.before_step is not None:
-                        self.before_step(optimizer, True)
+                if self.depth == 2 and optimizer is self._outer and self.before_step is not None:
+                    self.before_step(optimizer, True)  # Horovod's: it has waited for the exchange
                 return
             self.depth = 1
             self._frame, self._outer = sys._getframe(1), optimizer
             self.fired += 1
             if self.before_step is not None and self.backwards:
                 self.before_step(optimizer, False)
-            self._began, self.backwards_then = now, self.backwards
+            self._began, self.backwards_then = perf_counter_ns() - self.exchange, self.backwards
         except Exception as error:  # noqa: BLE001 - the agent's edge
             self.failed(error)
 
@@ -127,7 +128,8 @@ class Recorder:
                 return
             self.depth, self._frame, self._outer = 0, None, None
             now = perf_counter_ns()
-            self.optimizer += now - max(self._began, self.backward_ended)  # what a closure does before is forward and backward
+            began = max(self._began, self.backward_ended)  # what a closure does before is forward and backward
+            self.optimizer += now - self.exchange - began
             if not self.backwards and self._without_backward < WITHOUT_BACKWARD:
                 self._without_backward += 1
                 return
@@ -193,8 +195,10 @@ class Recorder:
                 samples,
                 count - self.losses_before,
                 self.skipped,
+                self.exchange - self._exchange_before,
             )
         )
+        self._exchange_before = self.exchange
         self.losses_before = count
         self.wait = self.backward = self.optimizer = self.left_out = self.skipped = 0
         self.start = now

@@ -55,11 +55,11 @@ def watch_backward(autograd: Any, recorder: Recorder) -> None:
         if recorder.before_backward is not None:
             recorder.before_backward()
         recorder.in_backward = True
-        began = perf_counter_ns()
+        began = perf_counter_ns() - recorder.exchange
         try:
             result = original(*args, **kwargs)
         finally:
-            recorder.backward_ended = perf_counter_ns()
+            recorder.backward_ended = perf_counter_ns() - recorder.exchange
             recorder.backward += recorder.backward_ended - began
             recorder.in_backward = False
         try:
@@ -193,12 +193,12 @@ def watch_loaders(module: Any, recorder: Recorder) -> None:
 
     @functools.wraps(iterate)
     def __iter__(self: Any) -> Any:
-        began = perf_counter_ns()
+        began = perf_counter_ns() - recorder.exchange
         try:
             iterator = iterate(self)
         finally:
             if not recorder.is_evaluating and sys.modules["torch"].is_grad_enabled():
-                recorder.wait += perf_counter_ns() - began
+                recorder.wait += perf_counter_ns() - recorder.exchange - began
         if recorder.on_loader is not None:
             recorder.on_loader(self, iterator)  # whose workers may stay from epoch to epoch
         return iterator
@@ -228,7 +228,7 @@ def timed_next(original: Any, recorder: Recorder) -> Any:
 
     @functools.wraps(original)
     def __next__(self: Any) -> Any:
-        began = perf_counter_ns()
+        began = perf_counter_ns() - recorder.exchange
         try:
             batch = original(self)
         except StopIteration:
@@ -237,7 +237,7 @@ def timed_next(original: Any, recorder: Recorder) -> Any:
             raise
         if not recorder.off and has_gradients() and (recorder.model is None or recorder.model.training):
             if not recorder.is_evaluating:
-                recorder.wait += perf_counter_ns() - began
+                recorder.wait += perf_counter_ns() - recorder.exchange - began
             try:
                 recorder.drawn.append(batches.size_of(batch))
             except Exception as error:  # noqa: BLE001 - the agent's edge

@@ -1,18 +1,19 @@
 """One training, written in many ways that people use; each way is the same training as ``plain`` unless it says otherwise.
 
-``ways.py WAY [LIBRARY]`` trains under DDP, Horovod or alone.
+``ways.py WAY [LIBRARY]`` trains under DDP, Horovod or alone. In the ways of ``WAITS``, ranks wait for rank 1, which rests.
 """
 
 import contextlib
 import os
 import sys
+import time
 
 import torch
+from torch.distributed import all_reduce
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
 WAY, LIBRARY = sys.argv[1], (*sys.argv[2:], "alone")[0]
-FUSED = {"fused": True}
 rank, size = 0, 1
 if LIBRARY == "horovod":
     import horovod.torch as hvd
@@ -130,6 +131,33 @@ def loss_of(batch):
     return torch.nn.functional.cross_entropy(model(inputs), batch[1])
 
 
+def average(value):
+    """Mean over ranks, as a script that knows one library has it."""
+    if LIBRARY == "horovod":
+        return hvd.allreduce(value)
+    all_reduce(value)
+    return value / size
+
+
+def meet():
+    (hvd.barrier if LIBRARY == "horovod" else torch.distributed.barrier)()
+
+
+def wait_in_step(loss):
+    if rank == 1:
+        time.sleep(0.1)
+    if WAY == "averages":
+        average(loss.detach().clone())
+        average(torch.ones(1))
+    elif WAY == "asks":
+        work = all_reduce(loss.detach().clone(), async_op=True)
+        work.wait()
+    elif WAY == "meets":
+        meet()
+
+
+WAITS = ("averages", "asks", "meets", "late", "late_clips")
+CLIPS = WAY in ("clips", "late_clips")
 source = SOURCES.get(WAY, lambda: epochs(kept))()
 while True:
     optimizer.zero_grad()
@@ -142,16 +170,19 @@ while True:
     elif WAY == "scaler_off":
         scaler.scale(loss_of(next(source))).backward()
     else:
-        loss_of(next(source)).backward()
-    if WAY == "clips" and LIBRARY == "horovod":
+        loss = loss_of(next(source))
+        if WAY in WAITS:
+            wait_in_step(loss)
+        loss.backward()
+    if CLIPS and LIBRARY == "horovod":
         optimizer.synchronize()
-    if WAY == "clips":
+    if CLIPS:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     if WAY == "scaler_off":
         scaler.step(optimizer)
         scaler.update()
     else:
-        with optimizer.skip_synchronize() if WAY == "clips" and LIBRARY == "horovod" else contextlib.nullcontext():
+        with optimizer.skip_synchronize() if CLIPS and LIBRARY == "horovod" else contextlib.nullcontext():
             optimizer.step()
     if warm_up is not None:
         warm_up.step()

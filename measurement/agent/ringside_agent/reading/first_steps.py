@@ -116,8 +116,6 @@ class FirstSteps:
         if not any(one is optimizer for one in self.script.optimizers):
             self.script.stepped.append(weakref.ref(optimizer))
             self.script.loaded += sum(map(has_state, optimizer.state.values())) if is_unchanged else 0
-            if libraries.is_horovods(optimizer):
-                libraries.watch_exchange(type(optimizer), self._recorder)
         if self._prepared:
             return
         self._prepared = True

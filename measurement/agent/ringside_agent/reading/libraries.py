@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import sys
+from threading import get_ident
 from time import perf_counter_ns
 from typing import Any
 
@@ -20,6 +22,8 @@ NO_SETTINGS = (
 """Arguments that say what is trained, and where, or are other names of further ones."""
 IF_NONE = {"bucket_cap_mb": 25, "broadcast_buffers": True}
 """What DDP takes for these where they are not given."""
+COLLECTIVE = re.compile(r"_?(all(reduce|_?gather|_?to_?all)|reduce|broadcast|gather|scatter|send|recv|(monitored_)?barrier)")
+"""How methods of torch's ``ProcessGroup`` begin that exchange something."""
 
 
 def describe(script: Script) -> dict[str, Any]:
@@ -48,21 +52,44 @@ def is_horovods(optimizer: Any) -> bool:
     return hasattr(optimizer, "_allreduce_delay") or hasattr(optimizer, "backward_passes_per_step")
 
 
-def watch_exchange(kind: Any, recorder: Recorder) -> None:
-    """Have what a script waits in ``synchronize()``, before it clips and steps, be the exchange's, as in ``step()``."""
-    original = kind.synchronize
+def watch_exchange(recorder: Recorder) -> None:
+    """Time what this thread takes for exchange, by whichever name a script calls it: all names lead to these functions.
+
+    DDP's reducer waits in C++, within backward, and does not come there.
+    """
+    c10d = getattr(sys.modules["torch"]._C, "_distributed_c10d", None)
+    library = getattr(sys.modules.get("horovod.torch.mpi_ops"), "mpi_lib", None)
+    recorder.thread = get_ident()
+    for owner, names in (
+        (getattr(c10d, "ProcessGroup", None), COLLECTIVE),
+        (getattr(c10d, "Work", None), re.compile("wait$")),
+        (library, re.compile("horovod_torch_wait_and_clear$")),
+    ):
+        for name in filter(names.match, dir(owner)):
+            setattr(owner, name, timed(getattr(owner, name), recorder))
+
+
+def timed(original: Any, recorder: Recorder) -> Any:
+    """A function whose time is exchange.
+
+    Not timed are calls in it, those of other threads, and those of an evaluation that is left out.
+    """
 
     @functools.wraps(original)
-    def synchronize(self: Any) -> Any:
+    def exchange(*args: Any, **kwargs: Any) -> Any:
+        thread = recorder.thread
+        if recorder.off or recorder.is_evaluating or get_ident() != thread:
+            return original(*args, **kwargs)
+        recorder.thread = 0
         began = perf_counter_ns()
         try:
-            return original(self)
+            return original(*args, **kwargs)
         finally:
-            if not recorder.off and not recorder.depth:
-                recorder.backward += perf_counter_ns() - began
+            recorder.exchange += perf_counter_ns() - began
+            recorder.thread = thread
 
-    never_compile(synchronize)
-    kind.synchronize = synchronize
+    never_compile(exchange)
+    return exchange
 
 
 def wrappers(roots: list[Any]) -> list[Any]:

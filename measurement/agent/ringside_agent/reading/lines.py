@@ -16,7 +16,7 @@ import sysconfig
 from collections import Counter
 from time import perf_counter_ns
 from types import CodeType, FrameType
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable, NamedTuple, Sequence
 
 from ..recorder import Recorder
 from ..users_lines import Place
@@ -25,9 +25,8 @@ from .script import Script
 from .values import synchronize
 
 TRACED_STEPS = 3
-FEWEST_SHARE = 0.01
-"""Lines that take less of the traced time are left out, unless they call a collective."""
 MOST_LINES = 20
+"""That are told: those that call a collective, and then the longest."""
 LONGEST_TEXT = 100
 CLIPPING = {"clip_grad_norm_": "max_norm", "clip_grad_value_": "clip_value"}
 """Functions of ``torch.nn.utils``, and the argument that says to what they clip."""
@@ -68,11 +67,13 @@ class Lines:
         """Settings that the traced steps have shown: how gradients are clipped, and how many parts are checkpointed."""
         self._ns: Counter[Line] = Counter()
         """What the step that runs has taken so far."""
-        self._steps: list[Counter[Line]] = []
+        self._waited_ns: Counter[Line] = Counter()
+        """For how much of it exchange was waited for."""
+        self._steps: list[tuple[Counter[Line], Counter[Line]]] = []
         self._phases: dict[Line, set[str]] = {}
         self._calls: dict[Line, Counter[str]] = {}
         self._at: Line | None = None
-        self._since = 0
+        self._since = self._exchange_before = 0
 
     def begin(self) -> None:
         """Trace from here on; nothing where somebody else does, such as a debugger. Called in the hook of an optimizer's step."""
@@ -106,8 +107,8 @@ class Lines:
         """A step has ended, in its optimizer's hook."""
         if self._frames:
             self._go_on_at(self._frames[0])
-            self._steps.append(self._ns)
-            self._ns = Counter()
+            self._steps.append((self._ns, self._waited_ns))
+            self._ns, self._waited_ns = Counter(), Counter()
             self.uses["step.checkpointed"], self._checkpointed = self._checkpointed, 0
             if len(self._steps) == TRACED_STEPS:
                 self.end()
@@ -128,19 +129,18 @@ class Lines:
 
     def report(self) -> list[dict[str, Any]]:
         """As ``LineUse`` has it, in the order of the lines."""
-        lines = {one for step in self._steps for one in step}
-        usual_ns = Counter({one: sorted(step[one] for step in self._steps)[len(self._steps) // 2] for one in lines})
-        whole = sum(usual_ns.values())
-        kept = [one for one, ns in usual_ns.most_common() if ns >= FEWEST_SHARE * whole or one in self._calls]
+        usual_ns, waited_ns = (usual([step[which] for step in self._steps]) for which in (0, 1))
+        kept = sorted(usual_ns, key=lambda one: (one not in self._calls, -usual_ns[one]))[:MOST_LINES]
         return [
             {
                 "place": str(Place(one.file, one.number)),
                 "text": linecache.getline(one.file, one.number).strip()[:LONGEST_TEXT],
                 "seconds": usual_ns[one] / 1e9,
+                "exchange_s": waited_ns[one] / 1e9,
                 "phases": sorted(self._phases.get(one, ())),
                 "collectives": {name: count / len(self._steps) for name, count in self._calls.get(one, {}).items()},
             }
-            for one in sorted(kept[:MOST_LINES])
+            for one in sorted(kept)
         ]
 
     def _go_on_at(self, frame: FrameType | None) -> None:
@@ -148,8 +148,9 @@ class Lines:
         if self._at is not None:
             synchronize(self._script.device)
             self._ns[self._at] += perf_counter_ns() - self._since
+            self._waited_ns[self._at] += self._recorder.exchange - self._exchange_before
         self._at = Line(frame.f_code.co_filename, frame.f_lineno) if frame is not None else None
-        self._since = perf_counter_ns()
+        self._since, self._exchange_before = perf_counter_ns(), self._recorder.exchange
 
     def _anywhere(self, frame: FrameType, event: str, argument: Any) -> Callable[..., Any] | None:
         """As Python calls it for each function that is entered."""
@@ -217,6 +218,12 @@ def divides(code: CodeType) -> bool:
     operators = ((one.opname, one.argrepr) for one in dis.get_instructions(code))
     is_written = any("TRUE_DIVIDE" in name or said in ("/", "/=") for name, said in operators)
     return is_written or not {"div", "div_", "true_divide"}.isdisjoint(code.co_names)
+
+
+def usual(steps: Sequence[Counter[Line]]) -> Counter[Line]:
+    """The median of each line over some steps."""
+    lines = {one for step in steps for one in step}
+    return Counter({one: sorted(step[one] for step in steps)[len(steps) // 2] for one in lines})
 
 
 def code_of(function: Any) -> CodeType:
