@@ -105,7 +105,7 @@ ALIKE = {
     ("horovod", "ddp"): "",
     ("horovod accumulates", "ddp accumulates"): "",
     ("horovod metrics", "ddp metrics"): "",
-    ("horovod clips", "ddp clips"): "step.line",
+    ("horovod clips", "ddp clips"): "",
     ("horovod schedule", "ddp schedule"): "",
     ("horovod", "ddp says_defaults"): "",
     ("horovod", "ddp own_buffers"): "ddp.broadcast_buffers",
