@@ -18,6 +18,7 @@ from reports.wording.training_sentences import training_clauses
 MOST_WORDS = 20
 """The most that a headline has."""
 BAD = {"failed": "failed", "wrong": "computes wrongly", "timeout": "ran out of time"}
+BAD_ALL = BAD | {"wrong": "are wrong"}
 WRITTEN = {"ddp": "DDP", "fsdp2": "FSDP2", "horovod": "Horovod", "gloo": "Gloo", "mpi": "MPI", "nccl": "NCCL"}
 """Libraries and transports as they are written; others as they call themselves."""
 
@@ -53,9 +54,8 @@ def _clauses(comparison: Comparison) -> list[str]:
     bad = [arm for arm in arms if arm.has_failed]
     timed = [result for result in in_order(comparison.candidates, comparison.question) if result.throughput_ratio is not None]
     if not timed:
-        alike = {arm.status for arm in bad}
         if len(bad) == len(arms):
-            return [f"No comparison: all arms {BAD[bad[0].status] if len(alike) == 1 else 'failed or are wrong'}"]
+            return [f"No comparison: all arms {' or '.join(BAD_ALL[status] for status in sorted({arm.status for arm in bad}))}"]
         said = [f"{arm.name} {BAD[arm.status]}" for arm in bad] or [
             f"nothing was timed that {comparison.baseline} could be compared with"
         ]
