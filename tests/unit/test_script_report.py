@@ -88,18 +88,18 @@ def test_a_line_that_waits_for_exchange_is_named_as_the_cause(tmp_path, library,
 
 
 def test_unlike_work_has_a_ratio_and_no_verdict_unless_it_is_allowed(tmp_path):
-    new = Script(configuration={**HOROVOD, "accumulation": 2})
+    new = Script(configuration={**HOROVOD, "model.parameters": 660})
     found = conclude(folder_of(tmp_path / "withheld", {"new": new}))
     result = found.result("new")
     assert (result.verdict, result.verdict_alone, result.withheld_by) == ("undecided", "faster", "work")
     assert result.throughput_ratio > 1 and result.ci_low > 1
     assert found.headline == "No verdict on new against old: they do different work"
     assert found.findings[0].startswith("No verdict on new against old (ratio 1.09")
-    assert "the two do different work (accumulation)" in found.findings[0]
+    assert "the two do different work (model.parameters)" in found.findings[0]
     assert found.undecided == [] and result.because is None
-    allowed = conclude(folder_of(tmp_path / "allowed", {"new": new}, plan=script_plan(allow=["accumulation"])))
+    allowed = conclude(folder_of(tmp_path / "allowed", {"new": new}, plan=script_plan(allow=["model.parameters"])))
     assert allowed.result("new").verdict == "faster"
-    assert any(line == "Work differs, and is allowed to: accumulation" for line in allowed.warnings)
+    assert any(line == "Work differs, and is allowed to: model.parameters" for line in allowed.warnings)
 
 
 def test_without_samples_iterations_are_compared(tmp_path):
