@@ -194,7 +194,7 @@ def notes_on_files(records: Sequence[LaunchRecord]) -> list[str]:
     trackers = sorted({name for record in compared for one in record.scripts for name in one.trackers})
     notes = [
         f"Written outside the folder of the command: {said}. Each arm, the control and each launch starts its script again, and "
-        "all write there. Write {arm}, {launch} or {seed} into the command, such as --output /tmp/{arm}-{launch}, or a path that "
-        "begins where the command starts, which each start has for itself"
+        "writes there, unless the command says {arm} and {launch} in the path, such as --output /tmp/{arm}-{launch}. A path that "
+        "begins where the command starts is each start's own"
     ] * bool(said)
     return [*notes, *([f"Told to stay offline: {', '.join(trackers)}; --trackers on leaves them as they are"] if trackers else [])]
