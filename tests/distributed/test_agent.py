@@ -191,6 +191,8 @@ def test_compiled_steps_are_steps_and_the_probe_is_not_compiled(tmp_path):
     replies, arm = alone(tmp_path, "compiled", blocks=1)
     assert isinstance(replies[-1], FinishedReply)
     assert replies[0].script.configuration["model.class"] == "Sequential"
+    assert replies[1].steps.phases_s[:, -1].all()
+    assert "does not know how to trace" not in arm.log
     assert "recompile_limit" not in arm.log
     assert "global hooks" not in arm.log
 

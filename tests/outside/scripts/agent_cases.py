@@ -194,9 +194,15 @@ def overflows():
 
 
 def compiled():
-    """The model and the optimizer's step are compiled, with a back end that needs no compiler."""
+    """The model and the optimizer's step, which then waits for others, are compiled by a back end that needs no compiler."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     model = torch.compile(net(), backend="eager")
-    plain(model=model, step=torch.compile(lambda optimizer: optimizer.step(), backend="eager"))
+
+    def step(optimizer):
+        optimizer.step()
+        torch.distributed.all_reduce(torch.ones(1), async_op=True).wait()
+
+    plain(model=model, step=torch.compile(step, backend="eager"))
 
 
 class Odd:

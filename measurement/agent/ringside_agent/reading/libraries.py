@@ -88,6 +88,7 @@ def timed(original: Any, recorder: Recorder) -> Any:
             recorder.exchange += perf_counter_ns() - began
             recorder.thread = thread
 
+    exchange._torchdynamo_disable = True  # type: ignore[attr-defined]  # in a compiled function, too
     never_compile(exchange)
     return exchange
 
