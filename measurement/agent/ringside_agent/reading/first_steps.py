@@ -115,7 +115,8 @@ class FirstSteps:
         """Note an optimizer that steps for the first time; with the first of all, look at the models."""
         if not any(one is optimizer for one in self.script.optimizers):
             self.script.stepped.append(weakref.ref(optimizer))
-            self.script.loaded += sum(map(has_state, optimizer.state.values())) if is_unchanged else 0
+            if is_unchanged and not self.script.is_sharded:  # where a look would be a collective
+                self.script.loaded += sum(map(has_state, optimizer.state.values()))
         if self._prepared:
             return
         self._prepared = True
