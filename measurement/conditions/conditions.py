@@ -219,7 +219,7 @@ CONDITIONS = (
             "",
         ),
     ),
-    *_rows("script", "note", {"library": "", "horovod.backward_passes_per_step": ""}, of_library=True),
+    *_rows("script", "note", {"library": "", "horovod.backward_passes_per_step": "", "optimizer.empty_steps": ""}, of_library=True),
     *_rows("script", "speed", dict.fromkeys(("ddp.", "horovod.", *SCRIPT_VARIABLES), ""), of_library=True),
     *_rows("script", "speed", dict.fromkeys(HOROVOD_KNOBS, "")),
     *_rows("script", "speed", {"version.horovod": "", "version.nccl": "", "version.openmpi": ""}, of_library=True, follows=PYTHON),

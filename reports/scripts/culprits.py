@@ -160,6 +160,23 @@ def _not_optimized(pair: Pair) -> Iterator[Culprit]:
         )
 
 
+def _stepped_empty(pair: Pair) -> Iterator[Culprit]:
+    """Horovod's ``broadcast_optimizer_state`` has a new optimizer make its state by a step in which all gradients are zero."""
+    field = "optimizer.empty_steps"
+    for arm, other in pair.apart(lambda arm: bool(arm.number(field))):
+        own = {name.rpartition(".")[2] for name, value in arm.fields.items() if name.startswith("optimizer.") and value}
+        effects = ["weight decay moves parameters"] * ("weight_decay" in own) + ["Adam's bias correction counts it"] * (
+            "betas" in own
+        )
+        if effects:
+            sentence = (
+                f"{arm.name} takes a step without gradients before the first (Horovod's broadcast_optimizer_state): "
+                f"{' and '.join(effects)}; {other.name} takes none"
+            )
+            values, covers = pair.values(field), ["optimizer.loaded"]
+            yield Culprit(field=field, sentence=sentence, values=values, covers=covers, severity="training")
+
+
 def _global_batch(pair: Pair) -> Iterator[Culprit]:
     fields: Sequence[str] = ("loader.batch_size", "rank_local_batch", "samples")
     if pair.ours.number("accumulation") != pair.theirs.number("accumulation"):
@@ -310,6 +327,7 @@ FINDERS: tuple[Callable[[Pair], Iterator[Culprit]], ...] = (
     _summed,
     _not_zeroed,
     _not_optimized,
+    _stepped_empty,
     _global_batch,
     _same_data,
     _scaled_rate,

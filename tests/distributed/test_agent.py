@@ -55,6 +55,8 @@ def test_ranks_start_run_blocks_and_finish(launched):
     assert [(one.rank, one.local_rank, one.world_size) for one in reports] == [(0, 0, 2), (1, 1, 2)]
     library = {"torchrun": ("ddp", "gloo"), "mpirun": ("horovod", "mpi")}[launcher]
     assert (reports[0].backend["library"], reports[0].backend["transport"]) == library
+    empty = {"torchrun": 0, "mpirun": 1}[launcher]  # that of broadcast_optimizer_state
+    assert {reply.script.configuration["optimizer.empty_steps"] for reply in found["started"]} == {empty}
     assert found["counters"]  # read by Ringside's own Python
     assert found["finished"][0].drift.parameters == found["finished"][1].drift.parameters != {}
     assert found["log"].count("left the group") == (2 if launcher == "torchrun" else 0), "in its 'finally'"

@@ -181,6 +181,18 @@ def test_each_planted_mistake_is_named_first_and_in_few_words(mistake):
     assert set(first.values) == {"old", "new"}
 
 
+def test_the_empty_step_of_horovods_broadcast_is_told_where_it_does_something():
+    def told(**settings):
+        old, new = ({"optimizer.empty_steps": steps, **settings} for steps in (1, 0))
+        return [one for one in differences(Script(configuration=old), Script(configuration=new)) if "empty" in one.field]
+
+    (one,) = told(**{"optimizer.0.0.betas": [0.9, 0.999], "optimizer.0.0.weight_decay": 0.01})
+    assert one.severity == "training" and len(one.sentence.split()) <= 25
+    assert one.sentence.endswith("weight decay moves parameters and Adam's bias correction counts it; new takes none")
+    (one,) = told(**{"optimizer.0.0.weight_decay": 0.0})
+    assert one.is_note
+
+
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_named_whichever_script_has_it(mistake):
     old, new, (field, *_) = MISTAKES[mistake]

@@ -97,7 +97,7 @@ class Recorder:
         self._outer: Any = None
         self._ends = iteration_ends
         self._first: Any = lambda: None
-        self._foreign = self._without_backward = self.losses_before = 0
+        self._foreign = self.without_backward = self.losses_before = 0
 
     def pre_hook(self, optimizer: Any, args: Any, kwargs: Any) -> None:
         """As torch calls it before each ``step()``."""
@@ -130,8 +130,8 @@ class Recorder:
             now = perf_counter_ns()
             began = max(self._began, self.backward_ended)  # what a closure does before is forward and backward
             self.optimizer += now - self.exchange - began
-            if not self.backwards and self._without_backward < WITHOUT_BACKWARD:
-                self._without_backward += 1
+            if not self.backwards and self.without_backward < WITHOUT_BACKWARD:
+                self.without_backward += 1
                 return
             self.steps += 1
             if self.after_step is not None:

@@ -220,7 +220,7 @@ class FirstSteps:
         if libraries.is_horovods(first):
             passes = sum(step["backward_passes"] for step in self._steps) / getattr(first, "backward_passes_per_step", 1)
         found = round(passes / max(1, len(self._steps)))
-        uses = {"step.exchanging_passes": found} if found else {}
+        uses = {"optimizer.empty_steps": self._recorder.without_backward, **({"step.exchanging_passes": found} if found else {})}
         if self.script.keeps_gradients is False:
             uses["step.set_to_none"] = self._sets_to_none
         if self._passes_by:
