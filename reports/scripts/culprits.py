@@ -165,10 +165,8 @@ def _stepped_empty(pair: Pair) -> Iterator[Culprit]:
     field = "optimizer.empty_steps"
     for arm, other in pair.apart(lambda arm: bool(arm.number(field))):
         own = {name.rpartition(".")[2] for name, value in arm.fields.items() if name.startswith("optimizer.") and value}
-        effects = ["weight decay moves parameters"] * ("weight_decay" in own) + ["Adam's bias correction counts it"] * (
-            "betas" in own
-        )
-        if effects:
+        does = {"weight_decay": "weight decay moves parameters", "betas": "Adam's bias correction counts it"}
+        if effects := [words for name, words in does.items() if name in own]:
             sentence = (
                 f"{arm.name} takes a step without gradients before the first (Horovod's broadcast_optimizer_state): "
                 f"{' and '.join(effects)}; {other.name} takes none"
