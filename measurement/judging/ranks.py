@@ -93,6 +93,14 @@ class RankAgreement:
     """Buffers that differ after the compared steps."""
     started_buffers: Sequence[str] = ()
     """Buffers that differ before the first step."""
+    uneven_start: bool = False
+    """Whether some ranks took a step without gradients before the first, and others did not: rank 0 of Horovod's
+    ``broadcast_optimizer_state``, where it alone has loaded the optimizer's state."""
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether they train apart; not where weight decay of the step without gradients is all that tells them apart."""
+        return bool(self.gradients or self.step is not None or (self.started and not self.uneven_start))
 
     def sentence(self, arm: str) -> str | None:
         """How an arm's ranks are apart, without a full stop; None where they agree."""
@@ -102,7 +110,8 @@ class RankAgreement:
             return f"gradients of {which} differ between the ranks of {arm} after the exchange: they are not averaged{start}"
         if self.started:
             buffers = "; so do buffers" if self.started_buffers else ""
-            return f"the ranks of {arm} start apart: {named(self.started)} differ before the first step{buffers}"
+            why = ". Only some took the step without gradients of broadcast_optimizer_state" if self.uneven_start else ""
+            return f"the ranks of {arm} start apart: {named(self.started)} differ before the first step{buffers}{why}"
         if self.step is not None:
             return f"the ranks of {arm} start alike and are apart from step {self.step} on: {named(self.moved)}"
         return None
@@ -125,6 +134,7 @@ def agreement(reports: Sequence[ScriptReport]) -> RankAgreement | None:
         gradients=gradients,
         all_gradients=bool(gradients) and len(gradients) == len(first.steps[0].gradients),
         buffers=[name.removeprefix(BUFFER) for name in _differing([other.buffers for other in others], first.buffers)],
+        uneven_start=len({report.configuration.get("optimizer.empty_steps") for report in reports}) > 1,
     )
 
 

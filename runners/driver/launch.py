@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from measurement.errors import LaunchError, RecordError
-from measurement.judging.ranks import ranks_apart
+from measurement.judging.ranks import agreement
 from measurement.plans.plan import Plan
 from measurement.plans.settings import EpochRecord
 from measurement.records.record import BlockRecord, Case, LaunchRecord
@@ -268,8 +268,9 @@ class Launch:
         if self.tell is not None:
             self.tell([arm.record for arm in known])
         for arm in running:
-            if apart := ranks_apart(arm.record):
-                arm.fail(ArmFailed(apart, status="wrong"))
+            found = agreement(arm.record.scripts)
+            if found is not None and found.is_wrong:
+                arm.fail(ArmFailed(found.sentence(arm.record.arm) or "", status="wrong"))
 
     def _stages(self, arms: Sequence[ArmLaunch], known: Sequence[ArmLaunch]) -> list[Callable[[], None]]:
         """What is done with arms that are ready, in its order; nothing with scripts that have nothing to be held against."""

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from measurement.conditions.differences import unlike_work
-from measurement.judging.ranks import ranks_apart
+from measurement.judging.ranks import agreement, ranks_apart
 from reports.formats.terminal import differences_table
 from reports.scripts.configuration import script_differences
 from reports.scripts.script_arms import OF_LOADER
@@ -179,6 +179,16 @@ def test_each_planted_mistake_is_named_first_and_in_few_words(mistake):
         assert word in first.sentence
     assert len(first.sentence.split()) <= 25
     assert set(first.values) == {"old", "new"}
+
+
+def test_ranks_that_start_apart_by_an_empty_step_are_told_and_measured():
+    """Horovod's ImageNet example that goes on from a checkpoint, which rank 0 alone has loaded."""
+    record = one_launch(script_plan(), {"old": SOUND, "new": Script(starts_apart=True)})[-1]
+    assert agreement(record.scripts).is_wrong
+    for report in record.scripts:
+        report.configuration["optimizer.empty_steps"] = report.rank
+    assert not agreement(record.scripts).is_wrong
+    assert ranks_apart(record).endswith("Only some took the step without gradients of broadcast_optimizer_state")
 
 
 def test_the_empty_step_of_horovods_broadcast_is_told_where_it_does_something():
