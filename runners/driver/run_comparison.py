@@ -225,11 +225,13 @@ class ComparisonRun:
             return Passed(notes=rehearsal.notes, learned={})
         known = {record.arm for record in self.tried}
         commands = [arm for arm in self.compared.without_control if arm.name not in known]
-        trial = try_commands(self.plan, commands, state=self._first_state(), **where)
-        self._refused = trial.failed
-        self.tried += [arm.record for arm in trial.arms]
+        notes: list[str] = []
+        if commands:
+            trial = try_commands(self.plan, commands, state=self._first_state(), **where)
+            self._refused, notes = trial.failed, trial.notes
+            self.tried += [arm.record for arm in trial.arms]
         self._tell_differences(self.tried)
-        return Passed(notes=trial.notes, learned={one.arm: Learned.of(one) for one in self.tried if one.status == "ok"})
+        return Passed(notes=notes, learned={one.arm: Learned.of(one) for one in self.tried if one.status == "ok"})
 
     def try_alone(self) -> list[LaunchRecord]:
         """Hold the trial of commands and no launch; returns its records, none where one failed."""
