@@ -3,9 +3,9 @@
 Standard library only, Python 3.8 or later, any torch from 2.0. It imports nothing else of Ringside's, whose own
 ranks take from it what they need alike. It may not break the script: what goes wrong in it ends it, and the driver hears of that.
 
-``meeting`` has the processes of a start meet by themselves. ``watching`` puts hooks into torch, and ``recorder`` counts and times
-what they see. ``rank`` talks to the driver: first steps are compared (``reading``), then come ``blocks``. ``machine`` tells what
-else the process and its host do meanwhile.
+``meeting`` has the processes of a start meet by themselves. ``imposing`` gives a script settings in place of its own.
+``watching`` puts hooks into torch, and ``recorder`` counts and times what they see. ``rank`` talks to the driver: first steps
+are compared (``reading``), then come ``blocks``. ``machine`` tells what else the process and its host do meanwhile.
 """
 
 from __future__ import annotations
