@@ -57,8 +57,8 @@ def line_differences(arms: Sequence[ScriptArm]) -> list[Difference]:
     known = [arm for arm in arms if arm.first.lines]
     found = [difference for arm in known[1:] for difference in _own_lines(arm, known[0])]
     called = {arm.name: _collectives(arm) for arm in known}
-    sums = {arm.name: any("(sum)" in one for one in called[arm.name]) for arm in known}
-    if len({(one.total(), sums[name]) for name, one in called.items()}) > 1:
+    sums = {arm.name: any("(sum)" in one for one in called[arm.name]) for arm in known if called[arm.name]}
+    if len({(one.total(), sums.get(name)) for name, one in called.items()}) > 1:
         label = "collectives of a step besides those of gradients"
         values = {arm.name: _listed(called[arm.name], arm) if called[arm.name] else None for arm in known}
         one_sums = len(set(sums.values())) > 1

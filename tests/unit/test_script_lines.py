@@ -146,6 +146,18 @@ def test_unlike_numbers_of_collectives_are_named_with_place_and_time():
     assert found.values["old"] is None
 
 
+def test_a_sum_over_ranks_is_held_against_a_mean_and_not_against_nothing():
+    def reduces(name):
+        return line(7, "total = reduced(loss)", 0.001, collectives={name: 1.0})
+
+    def told(*old):
+        (found,) = line_differences([arm("old", FORWARD, *old), arm("new", FORWARD, reduces("all_reduce (sum) of 4 B"))])
+        return found.severity, found.sentence.endswith("a sum is the mean times the number of ranks")
+
+    assert told(reduces("allreduce_ of 4 B")) == ("training", True)
+    assert told() == ("speed", False)
+
+
 def test_a_line_waits_for_as_long_as_the_rank_that_comes_last():
     lines = [line(7, "mean = reduced(loss)", seconds + 0.001, exchange_s=seconds) for seconds in (0.009, 0.002)]
     own = ScriptArm(name="new", reports=[ScriptReport(rank=rank, lines=[one]) for rank, one in enumerate(lines)])
