@@ -12,6 +12,7 @@ from rich.text import Text
 from measurement.conditions.differences import Difference
 from measurement.errors import printable
 from reports.schema import Comparison, Study
+from reports.scripts.culprits import Culprit
 from reports.tables.arm_tables import against_table, case_table
 from reports.tables.arm_tables import differences_table as script_differences_table
 from reports.tables.table import Entry, Kind, Row, Table
@@ -140,11 +141,11 @@ def shown(text: str, *, style: str = "") -> Text:
 
 
 def differences_table(differences: Sequence[Difference]) -> Group:
-    """What scripts do differently, before they are timed: likely mistakes in words, then at most ``MOST_DIFFERENCES`` settings."""
+    """What scripts do differently, before they are timed: what a sentence explains, then at most ``MOST_DIFFERENCES`` settings."""
     if not differences:
         return Group(shown("The scripts do nothing differently that the agent sees"))
-    told = [one for one in differences if one.severity == "mistake"]
-    rest = [one for one in differences if one.severity not in ("mistake", "note")]
+    told = [one for one in differences if isinstance(one, Culprit)]
+    rest = [one for one in differences if not (one.is_note or isinstance(one, Culprit))]
     rest = (rest if told or rest else list(differences))[:MOST_DIFFERENCES]
     lines = [shown(f"{'other work: ' if one.withholds else ''}{one.sentence}", style=STYLES["differs"]) for one in told]
     made: list[RichTable | Text] = [shown("What the scripts do differently:", style="bold"), *lines]

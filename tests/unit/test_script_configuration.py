@@ -199,6 +199,9 @@ def test_the_empty_step_of_horovods_broadcast_is_told_where_it_does_something():
     (one,) = told(**{"optimizer.0.0.betas": [0.9, 0.999], "optimizer.0.0.weight_decay": 0.01})
     assert one.severity == "training" and len(one.sentence.split()) <= 25
     assert one.sentence.endswith("weight decay moves parameters and Adam's bias correction counts it; new takes none")
+    console = Console(width=200, file=io.StringIO(), force_terminal=False)
+    console.print(differences_table([one]))
+    assert one.sentence in console.file.getvalue()
     (one,) = told(**{"optimizer.0.0.weight_decay": 0.0})
     assert one.is_note
 
