@@ -137,7 +137,7 @@ class Arm(Section):
     """What between two steps of a script is not timed. ``evaluation``: while its model is in evaluation mode."""
     impose: dict[str, Any] = {}
     """Settings that a script gets in place of its own, by the names of the table of differences, such as ``loader.workers: 4``.
-    They change how fast it runs, and not what it computes."""
+    They are settings of speed: threads, loaders, buckets, kernels, environment variables."""
 
     @model_validator(mode="before")
     @classmethod

@@ -197,14 +197,16 @@ def with_explaining_arms(plan: Plan, tried: Sequence[LaunchRecord]) -> Plan:
 
 def settings_to_try(differences: Sequence[Difference], *, baseline: str, candidate: str) -> dict[str, Any]:
     """Return the candidate's value of each setting that may explain a difference in speed, those that matter most first."""
-    fields = {one.field: one for one in differences if imposing.is_known(one.field) and not one.changes_work}
+    fields = {one.field: one for one in differences}
     found = {}
     for field, one in fields.items():
+        if one.changes_work or not imposing.is_known(field):
+            continue
         both = [one.values.get(name) for name in (baseline, candidate)]
         is_variable = field.startswith(imposing.VARIABLE)
         if is_variable and (one.is_note or (field == imposing.OMP_NUM_THREADS and imposing.THREADS in fields)):
             continue  # it has no effect of its own, or comes with a launcher
-        if "library" in {row.field for row in differences} and field.startswith(("ddp.", "environment.HOROVOD_")):
+        if "library" in fields and field.startswith(("ddp.", "environment.HOROVOD_")):
             continue  # one of them has no such setting
         if not any(is_by_rank(value) for value in both):
             found[field] = both[1]

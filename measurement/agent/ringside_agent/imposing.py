@@ -1,7 +1,7 @@
 """Settings that a script gets in place of its own: ``impose`` in a plan, and ``ringside ab --explain``.
 
-Their names are those of the settings that are read (``reading.configuration``). All of them change how fast a script runs, and
-none what it computes.
+Their names are those of the settings that are read (``reading.configuration``). They are settings of speed. Of ``loader.in_order``
+and of variables, the comparison of first steps shows whether a script then computes the same.
 """
 
 from __future__ import annotations
