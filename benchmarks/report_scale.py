@@ -29,7 +29,7 @@ from measurement.records.results import ResultsFolder
 STEPS_PER_BLOCK = 12
 LOCAL_EVERY = 4
 RANKS_PER_HOST = 8
-SHARES = (0.02, 0.3, 0.6, 0.08)
+SHARES = (0.02, 0.3, 0.6, 0.08, 0.0)
 
 
 def make(root: Path, *, ranks: int, steps: int) -> ResultsFolder:

@@ -39,7 +39,7 @@ TENSORS = 62
 SKETCH = [0.001 * place for place in range(64)]
 CORES = 64
 STEP_S = 0.02
-SHARES = (0.02, 0.3, 0.6, 0.08)
+SHARES = (0.02, 0.3, 0.6, 0.08, 0.0)
 
 
 class IdleRanks(Launcher):

@@ -93,7 +93,7 @@ OF_HOROVOD = {
     ("", "sums"): (r"new sums gradients over its ranks", "horovod.op"),
     ("clips", "clips_first"): (
         r"before the exchange: clip_grad_norm_ 0.1|clips gradients before",
-        "step.clipping parameters.by_rank",
+        "step.clipping parameters.by_rank gradients.by_rank",
     ),
     ("seeds_at_the_start", "no_broadcast"): (r"ranks of new start apart", "parameters.by_rank gradients"),
     ("resumes", "loses_state"): (r"optimizer.loaded +6 +0", "optimizer.loaded"),
