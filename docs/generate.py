@@ -1,4 +1,4 @@
-"""Write the pages that are made from the code: docs/plan-reference.md, docs/cli.md, docs/variables.md and docs/plan.schema.json.
+"""Write the pages that are made from the code: docs/plan-reference.md, docs/cli.md, docs/variables.md, and two JSON schemas.
 
 python docs/generate.py
 """
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 from typer._click.core import Context
 from typer.main import get_command
 
@@ -22,6 +22,7 @@ from backends import backend_class
 from measurement.conditions.disturbing_variables import TABLE
 from measurement.plans.plan import Arm, Measurement, Plan, Point, ScriptSettings
 from measurement.plans.settings import SpeedSettings, TrainingSettings
+from reports.schema import Comparison, Study
 from runners.cli import app as ringside
 from runners.spawn import _arguments as spawn_arguments
 from runners.standalone.command import command_line, epilog
@@ -48,6 +49,15 @@ This page is made from the code by `python docs/generate.py`. These variables ch
 - Runs that you start yourself are not compared where they differ in one, unless `--allow environment` says so.
 - Scripts keep what their shell or their command sets. The headline names it.
 - What a plan sets in `environment` is its own choice, and is not named."""
+EXIT_CODES = """## Exit codes
+
+| code | means |
+|---|---|
+| 0 | it is done, and nothing that was asked for failed |
+| 1 | an arm failed, is wrong, or was not measured; `ringside hosts` and `check`: a problem was found |
+| 2 | bad input, or something that is missing: one message on stderr says what to do |
+| 3 | what was asked does not hold, or is not shown: `--assert-equal`, `--assert-not-slower`; or `--against` shows a regression |
+| 130, 143 | interrupted by Ctrl-C, or ended by SIGTERM; the message says how to go on |"""
 BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 FROM_HOSTS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}, {"type": "null"}], "default": None}
 VALUES_OF_VARIABLES = {"type": ["string", "number", "boolean"]}
@@ -60,6 +70,7 @@ def pages() -> dict[str, str]:
         "cli.md": command_reference(),
         "variables.md": variables(),
         "plan.schema.json": plan_schema(),
+        "comparison.schema.json": comparison_schema(),
     }
 
 
@@ -138,13 +149,22 @@ def plan_schema() -> str:
     for place in (schema, arm):
         place["properties"]["environment"]["additionalProperties"] = VALUES_OF_VARIABLES
     schema["required"] = [name for name in schema["required"] if name != "world_size"]  # hosts or points may say it
-    schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
-    return json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
+    return schema_text(schema)
+
+
+def comparison_schema() -> str:
+    """Return the JSON schema of comparison.json, of a comparison and of a study."""
+    return schema_text(TypeAdapter(Comparison | Study).json_schema(mode="serialization"))
+
+
+def schema_text(schema: Mapping[str, Any]) -> str:
+    """Return a schema as a file."""
+    return json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}, indent=1, ensure_ascii=False) + "\n"
 
 
 def command_reference() -> str:
     """Return every command with its flags, in tables."""
-    parts = ["# Command reference", "This page is made from the code by `python docs/generate.py`.", "## `ringside`"]
+    parts = ["# Command reference", "This page is made from the code by `python docs/generate.py`.", EXIT_CODES, "## `ringside`"]
     group = get_command(ringside)
     for name, command in _commands(group):
         parts += _command(command, f"ringside {name}", level="###")

@@ -16,6 +16,7 @@ from runners.flags import Flag, Given, command, values_of
 
 if TYPE_CHECKING:
     from measurement.records.results import ResultsFolder
+    from reports.schema import Comparison, Study
 
 
 class ReportOptions(Section):
@@ -30,6 +31,8 @@ class ReportOptions(Section):
     """For your runs: folder to write. [results/report-TIME]"""
     allow: tuple[str, ...] = ()
     """For your runs, and --against: compare although this differs; may be repeated."""
+    figure: str | None = None
+    """Print one value of comparison.json in the place of the first screen, such as results.horovod.throughput_ratio."""
 
     def report_folder(self) -> ResultsFolder:
         """Return the folder to write; refuses one that holds measurements."""
@@ -47,6 +50,7 @@ FLAGS: Sequence[Flag] = (
     _own("baseline"),
     _own("output", ("-o", "--output")),
     _own("allow", metavar="FIELD"),
+    _own("figure", ("--json",), metavar="PATH"),
     _earlier("against", metavar="OLD", help="For a comparison: its results at an earlier date; say what changed since."),
     _earlier("allow_slower", metavar="PERCENT"),
 )
@@ -68,7 +72,7 @@ def report_given(given: Given) -> None:
                 "--against holds the folder of one comparison against an earlier one; leave other folders and flags out"
             )
         comparison = write_reports(results, earlier=earlier)
-        show(comparison, results, tells=True)
+        tell(comparison, results, asked)
         end_with(comparison)
         return
     if len(asked.folders) > 1 or not results.plan_path.is_file() or is_separate(results):
@@ -79,7 +83,7 @@ def report_given(given: Given) -> None:
                 raise PlanError(f"{flag} is for runs that you started yourself; '{results.root}' is a comparison: leave it out")
         points = results.read_plan().points
         written = write_study(results, points=True) if points else write_reports(results)
-        is_ok = show(written, results, tells=True)
+        is_ok = tell(written, results, asked)
     if not is_ok:
         raise typer.Exit(EXIT_FAILED)
 
@@ -99,4 +103,14 @@ def report_runs(asked: ReportOptions) -> bool:
     where = asked.report_folder()
     found = conclude_runs(read_runs(list(asked.folders)), name=where.root.name, baseline=asked.baseline, allowed=asked.allow)
     write_runs(found, where)
-    return show(found[0], where)
+    return tell(found[0], where, asked)
+
+
+def tell(summary: Comparison | Study, folder: ResultsFolder, asked: ReportOptions) -> bool:
+    """Print what is asked for: one value, or the first screen. Returns whether every arm is ok."""
+    from reports.formats.for_programs import value_at
+
+    if asked.figure is None:
+        return show(summary, folder, tells=True)
+    print(value_at(summary, asked.figure))
+    return summary.is_ok

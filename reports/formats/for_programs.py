@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import isfinite
 from typing import Any
 
-from measurement.errors import in_report
+from measurement.errors import PlanError, in_report, unknown_name
 from reports.base import Report
 from reports.estimate import Estimate
 from reports.schema import Comparison, Study
@@ -165,3 +165,37 @@ class JsonReport(Report):
 
     def render(self, summary: Comparison | Study) -> bytes:
         return (summary.model_dump_json(indent=1) + "\n").encode()
+
+
+NAMED_BY = ("name", "candidate", "arm", "field", "scenario")
+"""Keys by whose value a step of a path may choose an item of a list, where it is the only one."""
+
+
+def value_at(summary: Comparison | Study, path: str) -> str:
+    """One value of comparison.json, as text: numbers unrounded, text as it is, the rest as JSON.
+
+    ``path``: keys, and numbers or names of a list's items, with dots between: ``results.horovod.throughput_ratio``.
+
+    Raises:
+        PlanError: there is no such value; the message has what is there instead.
+    """
+    found, walked, rest = json.loads(JsonReport().render(summary)), "", path
+    while rest:
+        known = _steps(found)
+        step = max((name for name in known if f"{rest}.".startswith(f"{name}.")), key=len, default=None)
+        if step is None:
+            where = f" below '{walked[1:]}'" if walked else ""
+            numbers = [f"0 to {len(found) - 1}"] if isinstance(found, list) and found else []
+            shown = [*numbers, *(name for name in known if not name.isdecimal())]
+            raise PlanError(unknown_name(f"value{where} in comparison.json", rest.partition(".")[0], shown))
+        found, walked, rest = known[step], f"{walked}.{step}", rest[len(step) + 1 :]
+    return found if isinstance(found, str) else json.dumps(found, indent=1, ensure_ascii=False)
+
+
+def _steps(found: Any) -> Mapping[str, Any]:
+    """What may follow in a path, with where it leads."""
+    if not isinstance(found, list):
+        return found if isinstance(found, dict) else {}
+    named = [(str(one[key]), one) for one in found if isinstance(one, dict) for key in NAMED_BY if key in one]
+    names = [name for name, _ in named]
+    return {str(number): one for number, one in enumerate(found)} | {name: one for name, one in named if names.count(name) == 1}

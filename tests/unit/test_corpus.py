@@ -8,6 +8,7 @@ import re
 
 import pytest
 
+from tests.conftest import REPOSITORY
 from tests.kit import corpus
 from tests.kit.corpus import CASES, PRINTED, compare
 
@@ -77,3 +78,12 @@ def test_accepted_differences_are_written_down_with_the_reason(tmp_path, monkeyp
     before = (tmp_path / "EXPECTED").read_bytes()
     corpus.write_expected(rebuilt)
     assert (tmp_path / "EXPECTED").read_bytes() == before, "the same texts give the same bytes"
+
+
+def test_the_published_schema_accepts_what_is_written():
+    validator = pytest.importorskip("jsonschema").Draft202012Validator
+    schema = json.loads((REPOSITORY / "docs" / "comparison.schema.json").read_text())
+    stored = {case: json.loads(files["comparison.json"]) for case, files in STORED.items() if "comparison.json" in files}
+    assert len(stored) > 10
+    assert {case: found for case, one in stored.items() if (found := [e.message for e in validator(schema).iter_errors(one)])} == {}
+    assert not validator(schema).is_valid(stored[CASE] | {"arms": "none"})

@@ -15,6 +15,7 @@ from reports.base import Report
 from reports.charts.comparison_charts import MAX_POINTS, charts, pair_stride
 from reports.formats.html import FILES as FILES_BESIDE
 from reports.formats.html import HtmlReport
+from tests.conftest import run_here
 from tests.kit.changed import changed
 from tests.kit.commands import run_python
 from tests.kit.results_factory import FORMATS, concluded, make_plan, on_terminal, write_results
@@ -131,3 +132,35 @@ def test_reports_need_no_torch(folder, tmp_path):
     )
     done = run_python(code, copy)
     assert (done.stderr, done.stdout.strip()) == ("", "2")
+
+
+def printed(folder, *flags):
+    from runners.cli import app
+
+    done = run_here(lambda: app(["report", str(folder.root), *flags]))
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_one_value_of_the_json_is_printed_alone(tmp_path):
+    folder = write_results(tmp_path)
+    result = write_reports(folder).result("horovod-gloo")
+    assert printed(folder, "--json", "results.horovod-gloo.throughput_ratio") == (0, f"{result.throughput_ratio!r}\n", "")
+    assert printed(folder, "--json", "results.1.candidate") == (0, "horovod-gloo\n", "")
+    assert printed(folder, "--json", "measurement.launches") == (0, "3\n", "")
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        (
+            "results.horovod.ci_low",
+            "value below 'results' in comparison.json 'horovod'; did you mean 'horovod-mpi'? (known: 0 to 2, ",
+        ),
+        ("result", "value in comparison.json 'result'; did you mean 'results'? (known: against, arms, "),
+        ("baseline.x", "value below 'baseline' in comparison.json 'x' (known: none)"),
+        ("block_table.turn.-1", "value below 'block_table.turn' in comparison.json '-1' (known: 0 to "),
+    ],
+)
+def test_a_path_that_leads_nowhere_is_told_with_what_is_there(path, message, tmp_path):
+    code, out, errors = printed(write_results(tmp_path), "--json", path)
+    assert (code, out) == (2, "") and errors.startswith(f"ringside: unknown {message}"), errors
