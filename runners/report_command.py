@@ -111,6 +111,6 @@ def tell(summary: Comparison | Study, folder: ResultsFolder, asked: ReportOption
     from reports.formats.for_programs import value_at
 
     if asked.figure is None:
-        return show(summary, folder, tells=True)
+        return show(summary, folder, tells=folder.plan_path.exists())
     print(value_at(summary, asked.figure))
     return summary.is_ok
