@@ -38,7 +38,7 @@ import yaml
 
 from measurement.records.results import ResultsFolder
 from reports import conclude
-from reports.conclusions.study_conclusions import quotient
+from reports.conclusions.scaling import quotient
 from reports.projection.what_if import ArmTerms, Links, links_of
 from reports.schema import Comparison, Estimate, WhatIfArm
 from runners.project_command import parse_rate

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel
 from typer._click.core import Context
 from typer.main import get_command
 
@@ -22,7 +22,7 @@ from backends import backend_class
 from measurement.conditions.disturbing_variables import TABLE
 from measurement.plans.plan import Arm, Measurement, Plan, Point, ScriptSettings
 from measurement.plans.settings import SpeedSettings, TrainingSettings
-from reports.schema import Comparison, Study
+from reports.schema import Comparison
 from runners.cli import app as ringside
 from runners.spawn import _arguments as spawn_arguments
 from runners.standalone.command import command_line, epilog
@@ -153,8 +153,8 @@ def plan_schema() -> str:
 
 
 def comparison_schema() -> str:
-    """Return the JSON schema of comparison.json, of a comparison and of a study."""
-    return schema_text(TypeAdapter(Comparison | Study).json_schema(mode="serialization"))
+    """Return the JSON schema of comparison.json, of a comparison."""
+    return schema_text(Comparison.model_json_schema(mode="serialization"))
 
 
 def schema_text(schema: Mapping[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from reports.against import StoredComparison
     from reports.base import Report
     from reports.projection.what_if import Links
-    from reports.schema import Comparison, Study
+    from reports.schema import Comparison
 
 REGISTRY = Registry(
     kind="report",
@@ -36,18 +36,25 @@ REGISTRY = Registry(
 )
 
 
-def conclude(folder: ResultsFolder, *, links: Links | None = None) -> Comparison:
-    """The comparison, from the records of a results folder; writes nothing.
+def conclude(
+    folder: ResultsFolder, *, links: Links | None = None, at_point: Callable[[ResultsFolder], Comparison] | None = None
+) -> Comparison:
+    """The comparison, from the records of a results folder, or from those of its points; writes nothing.
 
-    ``links``: to answer "what if" for.
+    ``links``: to answer "what if" for. ``at_point``: makes the comparison of a point from its folder; None: this function.
 
     Raises:
         RecordError: the folder is missing or damaged, or holds no record.
     """
-    from reports.compose_comparison import Besides, compare
+    from reports.compose_comparison import Besides, compare, compare_points
     from reports.conclusions.steps import read_steps
 
     plan = folder.read_plan()
+    if plan.points:
+        folders = {name: folder.point(name) for name in plan.points}
+        known = {name for name, place in folders.items() if place.plan_path.is_file() and place.records()}
+        compared = {name: (at_point or conclude)(place) if name in known else None for name, place in folders.items()}
+        return compare_points(plan, compared, comparison_id=folder.root.name, manifest=folder.manifest())
     records = folder.records()
     if not records:
         raise RecordError(f"'{folder.root}' holds no launch record yet; run 'ringside compare' with this folder first")
@@ -57,16 +64,17 @@ def conclude(folder: ResultsFolder, *, links: Links | None = None) -> Comparison
 
 
 def write_reports(folder: ResultsFolder, *, earlier: StoredComparison | None = None) -> Comparison:
-    """Rebuild from the records the reports that the plan names, if they have content. The same records give the same bytes.
+    """Rebuild from the records the reports that the plan names, if they have content, and those of its points.
 
-    Trackers are told afterwards, by ``send_reports``. ``earlier``: the result that it is held against.
+    The same records give the same bytes. Trackers are told afterwards, by ``send_reports``. ``earlier``: the result that it is
+    held against.
 
     Raises:
         RecordError: the folder is missing or damaged, or holds no record.
         PlanError: a report that the plan names cannot be loaded, or the earlier result was measured under unlike conditions.
     """
     if earlier is None:
-        comparison = conclude(folder)
+        comparison = conclude(folder, at_point=write_reports)
     else:
         from reports.against import StoredComparison, compare_to_earlier
 
@@ -80,7 +88,7 @@ def write_reports(folder: ResultsFolder, *, earlier: StoredComparison | None = N
     return comparison
 
 
-def write_files(folder: ResultsFolder, summary: Comparison | Study, references: Sequence[str] | None) -> None:
+def write_files(folder: ResultsFolder, summary: Comparison, references: Sequence[str] | None) -> None:
     """Write the reports that have content; ``references`` as ``make_reports`` has them."""
     from measurement.records.results import write_result
     from reports.formats.tracker import Tracker
@@ -91,8 +99,8 @@ def write_files(folder: ResultsFolder, summary: Comparison | Study, references: 
             write_result(folder.root / report.file_name, content)
 
 
-def send_reports(folder: ResultsFolder, summary: Comparison | Study) -> list[str]:
-    """Tell the trackers that the plan names what is written; of a study its points, too.
+def send_reports(folder: ResultsFolder, summary: Comparison) -> list[str]:
+    """Tell the trackers that the plan names what is written, at its points, too.
 
     Returns:
         For each tracker that could not be told, why, and what to do.
@@ -100,11 +108,11 @@ def send_reports(folder: ResultsFolder, summary: Comparison | Study) -> list[str
     from measurement.records.results import write_result
     from reports.formats.html import HtmlReport
     from reports.formats.tracker import Tracker, tracked_run
-    from reports.schema import Comparison, Study
+    from reports.schema import Comparison
 
     trackers = [report for report in make_reports(folder.read_plan().reports) if isinstance(report, Tracker)]
     failed = dict[str, str]()
-    points = [folder.point(point.name) for point in summary.points] if isinstance(summary, Study) and trackers else []
+    points = [folder.point(point.name) for point in summary.points] if trackers else []
     stored = [(place, place.root / "comparison.json") for place in points]
     known = [(place, Comparison.model_validate_json(path.read_bytes(), extra="ignore")) for place, path in stored if path.is_file()]
     for place, found in [*known, (folder, summary)] if trackers else []:

@@ -1,11 +1,11 @@
-"""The interface of a report: from a ``Comparison`` or a ``Study`` to the bytes of one file."""
+"""The interface of a report: from a ``Comparison`` to the bytes of one file."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
-from reports.schema import Comparison, Study
+from reports.schema import Comparison
 
 
 class Report(ABC):
@@ -26,5 +26,5 @@ class Report(ABC):
         return None
 
     @abstractmethod
-    def render(self, summary: Comparison | Study) -> bytes | None:
+    def render(self, summary: Comparison) -> bytes | None:
         """The whole file; None: there is nothing of this to write."""

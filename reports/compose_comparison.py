@@ -16,18 +16,20 @@ from measurement.conditions.disturbing_variables import told
 from measurement.conditions.same_environment import plan_digest
 from measurement.errors import RecordError
 from measurement.plans.plan import Plan
+from measurement.plans.plan_file import plan_at, world_size_at
 from measurement.records.record import LaunchRecord, Manifest
 from measurement.records.trace import Traces
 from reports.conclusions.blocks import THROUGHPUT, columns
 from reports.conclusions.disturbances import left_in_shell, summarise_load
 from reports.conclusions.evidence import Evidence
 from reports.conclusions.ratios import fastest, summarise_ratios
+from reports.conclusions.scaling import WITHOUT_WRAPPER, ScalingBase, scaling_base, with_scaling
 from reports.conclusions.steps import Steps
 from reports.conclusions.summaries import summarise_arms
 from reports.conclusions.training_results import summarise_training
 from reports.parts_schema import TrainingSummary
 from reports.projection.what_if import Links, what_if
-from reports.schema import ArmSummary, Comparison, RatioSummary
+from reports.schema import ArmError, ArmSummary, Comparison, RatioSummary, Status
 from reports.scripts.configuration import script_differences
 from reports.scripts.equality import judge_equality
 from reports.scripts.explanations import explanations
@@ -36,6 +38,7 @@ from reports.scripts.script_arms import ITERATIONS, sample_unit, samples_of_a_st
 from reports.statistics.budget import error_share
 from reports.traces.causes import DDP, HOROVOD, is_like, with_causes, with_named
 from reports.traces.exchange import TracedStep, summarise_traces, traced_steps
+from reports.wording import points as of_points
 from reports.wording.causes import limit_sentence
 from reports.wording.comparison_sentences import (
     control_sentence,
@@ -44,7 +47,7 @@ from reports.wording.comparison_sentences import (
     warnings,
 )
 from reports.wording.disturbances import elsewhere_lines, floor_lines, load_sentence, oversubscription_warning, page_fault_lines
-from reports.wording.headlines import headline
+from reports.wording.headlines import headline, left_clause
 from reports.wording.reasons import ratio_note, work_note
 from reports.wording.training_sentences import NO_CONTROL, training_findings, training_note, training_warnings
 
@@ -232,17 +235,27 @@ def _asked(plan: Plan, records: Sequence[LaunchRecord], unit: str) -> dict[str, 
         batch, world_size = samples_of_a_step(own), max((len(record.ranks) for record in own), default=0) or world_size
     ranks = [rank for record in records for rank in record.ranks]
     hosts = dict.fromkeys(host for record in records for host in (record.hosts or [rank.host for rank in record.ranks]))
-    return {
+    return _of_plan(plan) | {
         "comparison_id": first.comparison_id,
-        **{name: getattr(plan, name) for name in ("name", "baseline", "workload", "seed", "link")},
         "world_size": world_size,
-        "question": plan.asked_arms(),
         "sample_unit": unit,
         "device": next((rank.device for rank in ranks), plan.device),
         "hosts": list(hosts),
         "drawn_hosts": max(len(record.hosts) for record in records) if plan.nodes == "draw" else None,
         "local_batch_size": batch if plan.are_scripts else plan.local_batch_size,
         "global_batch_size": batch * world_size,
+    }
+
+
+def _of_plan(plan: Plan) -> dict[str, Any]:
+    """Fields of ``Comparison`` that a plan tells by itself."""
+    return {
+        **{
+            name: getattr(plan, name) for name in ("name", "baseline", "workload", "seed", "link", "world_size", "local_batch_size")
+        },
+        "asked_hosts": plan.hosts,
+        "question": plan.asked_arms(),
+        "global_batch_size": plan.local_batch_size * plan.micro_steps * plan.world_size,
         "measurement": plan.measurement.model_dump(mode="json"),
     }
 
@@ -257,3 +270,69 @@ def _manifest_fields(manifest: Manifest | None, records: Sequence[LaunchRecord])
         return fields
     told = ("created_at", "ringside_version", "driver", "seconds", "choices")
     return fields | {name: getattr(manifest, name) for name in told}
+
+
+def compare_points(
+    plan: Plan, compared: Mapping[str, Comparison | None], *, comparison_id: str, manifest: Manifest | None = None
+) -> Comparison:
+    """What follows from the comparisons at a plan's points together.
+
+    ``compared``: by point; None where nothing was measured. ``manifest``: None where no driver ran it.
+    """
+    causes = manifest.failed_points if manifest else {}
+    points = [_point(plan, name, compared[name], causes.get(name)) for name in plan.points]
+    bases = {name: scaling_base(points, name) for name in plan.compared_arms()}
+    scaled = [[_scaled(arm, point, bases[arm.name]) for arm in point.arms] for point in points]
+    points = [point.model_copy(update={"arms": arms}) for point, arms in zip(points, scaled, strict=True)]
+    largest = max(points, key=lambda point: point.world_size)
+    measured = [found for found in compared.values() if found]
+    left = list(dict.fromkeys(name for found in measured for name in found.left_in_shell))
+    size = ("world_size", "local_batch_size", "global_batch_size")
+    some: Manifest | Comparison | None = manifest or next(iter(measured), None)
+    return Comparison(
+        **_of_plan(plan) | {name: getattr(largest, name) for name in size},
+        comparison_id=comparison_id,
+        created_at=some.created_at if some else "",
+        ringside_version=manifest.ringside_version if manifest else None,
+        scaling=plan.scaling,
+        headline=left_clause(left) + of_points.headline(points, plan),
+        findings=of_points.findings(points, plan),
+        warnings=of_points.warnings(points, plan),
+        left_in_shell=left,
+        sample_unit=measured[0].sample_unit if measured else "samples",
+        hosts=list(dict.fromkeys(host for found in measured for host in found.hosts)),
+        measured_minutes=sum(found.measured_minutes for found in measured),
+        points=points,
+    )
+
+
+def _scaled(arm: ArmSummary, point: Comparison, base: ScalingBase | None) -> ArmSummary:
+    """The arm with its scaling and the name of what that is relative to; unchanged where there is none."""
+    if base is None or arm.throughput_per_s is None:
+        return arm
+    return with_scaling(arm, point, base).model_copy(update={"scaling_baseline": of_points.base_words(base)})
+
+
+def _point(plan: Plan, name: str, found: Comparison | None, cause: str | None) -> Comparison:
+    """The comparison at a point with all arms of the plan: each as it was measured, or with the reason why it was not."""
+    arms = {arm.name: arm for arm in found.arms} if found else {}
+    for arm in plan.compared_arms().keys() - arms.keys():
+        arms[arm] = _missing(plan, name, arm, is_measured=found is not None, cause=cause)
+    known = found or Comparison(comparison_id=name, created_at="", **_of_plan(plan_at(plan, name)))
+    return known.model_copy(update={"name": name, "cause": cause, "arms": [arms[arm] for arm in plan.compared_arms()]})
+
+
+def _missing(plan: Plan, point: str, name: str, *, is_measured: bool, cause: str | None) -> ArmSummary:
+    """An arm that was not compared at a point."""
+    asked, ranks = plan.compared_arms()[name], world_size_at(plan, point)
+    status: Status = "failed" if cause else "not measured"
+    if is_measured or (asked.backend in WITHOUT_WRAPPER and ranks > 1):
+        status, cause = "not at this point", None
+    return ArmSummary(
+        name=name,
+        role=plan.role(name),
+        status=status,
+        **asked.model_dump(include={"backend", "transport", "launcher", "options"}),
+        world_size=ranks,
+        errors=[ArmError(launch=0, status=status, message=cause)] if cause else [],
+    )

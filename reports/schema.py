@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import Field
@@ -14,7 +13,7 @@ from reports.estimate import Caution, Estimate, RunOrder, Stored
 from reports.parts_schema import Against, Equality, TrainingSummary
 
 SCHEMA_VERSION = 2
-"""Version of comparison.json, a study's too. It grows when a key changes its meaning or goes."""
+"""Version of comparison.json. It grows when a key changes its meaning or goes."""
 
 Verdict = Literal["faster", "slower", "equivalent", "undecided"]
 Withheld = Literal["work", "control", "stalls", "load"]
@@ -26,7 +25,7 @@ Phase = Literal["data_wait", "forward", "backward", "exchange", "optimizer", "ba
 The last stands for two where scripts of unlike libraries are compared, since DDP waits for exchange within backward."""
 Role = Literal["baseline", "control", "candidate"]
 Status = Literal["ok", "failed", "wrong", "timeout", "not measured", "not at this point"]
-"""The last only in studies: an arm of one process, where there are more ranks."""
+"""The last only at points: an arm of one process, where there are more ranks."""
 
 
 class ArmError(Failure):
@@ -360,17 +359,15 @@ class ArmSummary(Stored):
     step_shares: StepShares | None = None
     """Null without synchronised steps."""
     speed_up: Estimate | None = None
-    """In a study, throughput over that of the ``scaling_baseline``."""
+    """At a point, throughput over that of the ``scaling_baseline``."""
     compute_units: int | None = None
     """Cores, or GPUs, that its ranks compute on: ranks that share cores share them here; null where it is not known."""
     cores_per_rank: int | None = None
     threads_per_rank: int | None = None
-    time_to_train_s: Estimate | None = None
-    """In a study whose points train, seconds until the target accuracy or, without one, the end; see ``ArmTraining``."""
     scaling_efficiency: Estimate | None = None
-    """In a study, ``speed_up`` over how many times the compute units."""
+    """At a point, ``speed_up`` over how many times the compute units."""
     scaling_baseline: str | None = None
-    """The arm and point that they are relative to; null outside of studies."""
+    """The arm and point that they are relative to; null without points."""
     by_rank: ByRank | None = None
     """None with a single rank."""
     links: list[LinkFigures] = []
@@ -527,11 +524,40 @@ class WhatIf(Stored):
         return not any(arm.throughput_per_s for arm in self.arms)
 
 
-class Point(Stored):
-    """Arms that were compared in one place: of a study at one of its points, else in all."""
+class Comparison(Stored):
+    """All that the reports show: of arms in one place or, where it has ``points``, at each of them."""
 
+    schema_version: int = SCHEMA_VERSION
+    comparison_id: str
+    name: str
+    """The plan's; of a point, the point's."""
+    created_at: str
+    ringside_version: str | None = None
+    headline: str = ""
+    """The answer in at most 20 words."""
+    findings: list[str] = []
+    """One sentence per candidate: those that the plan's question is about first, of both kinds the fastest first."""
+    warnings: list[str] = []
+    baseline: str
+    workload: str
+    sample_unit: str = "samples"
+    link: str | None = None
+    """Where the whole report will be found, as the plan says."""
+    against: Against | None = None
+    """What changed since an earlier result (``--against``); null where none was named."""
+    points: list[Comparison] = []
+    """The comparison at each point of the plan, with all arms in the same order: also those that failed, or do not run there. Where
+    there are points, figures are theirs. The whole report of one lies in ``points/NAME/``."""
+    scaling: Literal["weak", "strong"] | None = None
+    """What stays the same from point to point; null without points."""
+    cause: str | None = None
+    """Why nothing, or no more, could be measured at this point."""
     world_size: int
-    hosts: Sequence[str] | None
+    """Where there are points, the most."""
+    asked_hosts: str | None = None
+    """As the plan has them, such as ``host1:2,host2:2``; null: one machine, not named."""
+    hosts: list[str] = []
+    """That ranks ran on."""
     local_batch_size: int
     global_batch_size: int
     """Samples per optimizer step, over all ranks and micro-steps."""
@@ -540,75 +566,29 @@ class Point(Stored):
     """A sentence on the launches of each other environment (``--resume-elsewhere``); among the warnings, too."""
     cases: list[Case] = []
     """The cases of a micro-benchmark, operation by operation; empty where the workload is trained."""
-    arms: list[ArmSummary]
+    arms: list[ArmSummary] = []
     """In the plan's order."""
-    results: list[RatioSummary]
+    results: list[RatioSummary] = []
     fastest: list[str] = []
     """The arms than which none is shown to be faster; several are tied. None without a ratio, and of a micro-benchmark."""
     training: TrainingSummary | None = None
-    """How arms converge, where the plan trains; null of a study's points, whose own reports have it."""
+    """How arms converge, where the plan trains."""
     equality: Equality | None = None
     """Whether scripts train alike; null of workloads."""
-
-    def arm(self, name: str) -> ArmSummary:
-        """The arm of this name."""
-        return next(arm for arm in self.arms if arm.name == name)
-
-    def result(self, candidate: str, case: str | None = None) -> RatioSummary | None:
-        """The ratio of this arm to the baseline; of a micro-benchmark, in this case. None for the baseline itself."""
-        return next((result for result in self.results if (result.candidate, result.case) == (candidate, case)), None)
-
-
-class Summary(Stored):
-    """What a comparison and a study have in common."""
-
-    schema_version: int = SCHEMA_VERSION
-    comparison_id: str
-    name: str
-    created_at: str
-    ringside_version: str | None = None
-    headline: str = ""
-    """The answer in at most 20 words."""
-    findings: list[str]
-    """One sentence per candidate: those that the plan's question is about first, of both kinds the fastest first."""
-    warnings: list[str]
-    baseline: str
-    workload: str
-    sample_unit: str
-    link: str | None = None
-    """Where the whole report will be found, as the plan says."""
-    against: Against | None = None
-    """What changed since an earlier result (``--against``); null where none was named, and of a study."""
-
-    @property
-    def places(self) -> Mapping[str, Point]:
-        """The points by name; of a comparison itself alone, without a name."""
-        raise NotImplementedError
-
-    @property
-    def arms_anywhere(self) -> list[ArmSummary]:
-        """All arms; of a study at each point."""
-        return [arm for point in self.places.values() for arm in point.arms]
-
-
-class Comparison(Summary, Point):
-    """All that the reports show."""
-
     question: list[str] = []
     """The candidates that the plan's question is about."""
-    control: str
+    control: str = ""
     """What the control says, in one sentence."""
     remedies: list[str] = []
     """What would narrow the intervals without measuring longer; among the warnings, too."""
     limit: str | None = None
     """Which term limits the speed, in one sentence; null without timing, and of a micro-benchmark."""
-    hosts: list[str]
     drawn_hosts: int | None = None
-    """How many of them each launch drew; null: all launches ran on all of them."""
+    """How many of the hosts each launch drew; null: all launches ran on all of them."""
     seed: int
     measurement: dict[str, Any]
     """The plan's measurement section."""
-    measured_minutes: float
+    measured_minutes: float = 0.0
     """Wall time of all blocks, all arms together."""
     traces: TraceFigures | None = None
     """Null without ``--trace``."""
@@ -633,8 +613,32 @@ class Comparison(Summary, Point):
     samples (of all ranks), block_s (of the slowest)."""
 
     @property
-    def places(self) -> Mapping[str, Point]:
-        return {"": self}
+    def places(self) -> dict[str, Comparison]:
+        """The points by name; without any, itself without a name."""
+        return {point.name: point for point in self.points} or {"": self}
+
+    @property
+    def arms_anywhere(self) -> list[ArmSummary]:
+        """All arms, at each point."""
+        return [arm for place in self.places.values() for arm in place.arms]
+
+    @property
+    def arm_names(self) -> list[str]:
+        """In the plan's order."""
+        return list(dict.fromkeys(arm.name for arm in self.arms_anywhere))
+
+    def arm(self, name: str) -> ArmSummary:
+        """The arm of this name."""
+        return next(arm for arm in self.arms if arm.name == name)
+
+    def result(self, candidate: str, case: str | None = None) -> RatioSummary | None:
+        """The ratio of this arm to the baseline; of a micro-benchmark, in this case. None for the baseline itself."""
+        return next((result for result in self.results if (result.candidate, result.case) == (candidate, case)), None)
+
+    @property
+    def target_accuracy(self) -> float | None:
+        """That arms train to; None: they train to the end of their epochs, or do not train."""
+        return next((one.training.settings.target_accuracy for one in self.places.values() if one.training), None)
 
     @property
     def confidence(self) -> float:
@@ -648,8 +652,9 @@ class Comparison(Summary, Point):
 
     @property
     def is_ok(self) -> bool:
-        """Whether every arm is ok."""
-        return all(arm.status == "ok" for arm in self.arms)
+        """Whether every arm is ok wherever it runs, and every point could be measured."""
+        failed = any(place.cause for place in self.places.values())
+        return not failed and all(arm.status in ("ok", "not at this point") for arm in self.arms_anywhere)
 
     @property
     def are_loaders(self) -> bool:
@@ -678,43 +683,3 @@ class Comparison(Summary, Point):
         """The candidates' ratios that more measuring could still decide; the control asks no question."""
         open_ = [result for result in self.candidates if result.verdict == "undecided"]
         return [result for result in open_ if result.pairs > 0 and result.withheld_by not in ("stalls", "work")]
-
-
-class StudyPoint(Point):
-    """The comparison at one point; the whole of it lies in ``points/<name>/``.
-
-    It has all arms of the plan, in the same order at every point: also those that failed, or do not run here.
-    """
-
-    name: str
-    hosts: str | None
-    """As asked for: ``host1:2,host2:2``; null: one machine, not named."""
-    cause: str | None = None
-    """Why nothing, or no more, could be measured here."""
-    headline: str | None = None
-    """The point's own answer."""
-
-
-class Study(Summary):
-    """One comparison at several points."""
-
-    kind: Literal["study"] = "study"
-    target_accuracy: float | None = None
-    """That points train to; null: they train to the end of their epochs, or do not train."""
-    scaling: Literal["weak", "strong"]
-    confidence: float
-    points: list[StudyPoint]
-
-    @property
-    def places(self) -> Mapping[str, Point]:
-        return {point.name: point for point in self.points}
-
-    @property
-    def is_ok(self) -> bool:
-        """Whether every arm is ok wherever it runs, and every point could be measured."""
-        return all(arm.status in ("ok", "not at this point") and not point.cause for point in self.points for arm in point.arms)
-
-    @property
-    def arm_names(self) -> list[str]:
-        """In the plan's order."""
-        return [arm.name for arm in self.points[0].arms]

@@ -1,7 +1,7 @@
-"""Runs that people started themselves become a comparison, or a study: ``ringside report RUN RUN ...``.
+"""Runs that people started themselves become a comparison: ``ringside report RUN RUN ...``.
 
 One run is one launch. Runs of the same backend, transport, launcher and options are one arm's launches; runs of several world
-sizes are the points of a study.
+sizes are its points.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from measurement.plans.plan import Arm, Plan, Point
 from measurement.records.record import LaunchRecord
 from measurement.records.results import ResultsFolder
 from reports import write_files
-from reports.compose_comparison import compare
-from reports.compose_study import study_of
+from reports.compose_comparison import compare, compare_points
 from reports.conclusions.steps import Steps, read_steps
 from reports.runs import (
     ArmKey,
@@ -27,10 +26,10 @@ from reports.runs import (
     refuse,
     require_equal_conditions,
 )
-from reports.schema import Comparison, Study
+from reports.schema import Comparison
 
-ConcludedRuns = tuple[Comparison | Study, Mapping[str, Comparison]]
-"""What runs come to; of a study also the comparison at each point."""
+ConcludedRuns = tuple[Comparison, Mapping[str, Comparison]]
+"""What runs come to; those of several sizes also at each point."""
 
 
 def conclude_runs(runs: Sequence[Run], *, name: str, baseline: str | None = None, allowed: Sequence[str] = ()) -> ConcludedRuns:
@@ -51,11 +50,11 @@ def conclude_runs(runs: Sequence[Run], *, name: str, baseline: str | None = None
     unlike = require_equal_conditions(runs, arms, allowed)
     if len(by_size) == 1 or runs[0].plan.training is not None:
         return _comparison(runs, arms, name=name, baseline=chosen, allowed=allowed, unlike=unlike), {}
-    return _study(by_size, arms, name=name, baseline=chosen, allowed=allowed, unlike=unlike)
+    return _points(by_size, arms, name=name, baseline=chosen, allowed=allowed, unlike=unlike)
 
 
 def write_runs(found: ConcludedRuns, folder: ResultsFolder) -> None:
-    """Write every customary report into a folder, those of a study's points into folders of their own."""
+    """Write every customary report into a folder, those of its points into folders of their own."""
     summary, points = found
     for name, comparison in points.items():
         write_files(folder.point(name), comparison, None)
@@ -125,7 +124,7 @@ def _launches(by_arm: Mapping[str, Sequence[Run]], *, trains: bool) -> dict[tupl
     return found
 
 
-def _study(
+def _points(
     by_size: Mapping[int, Sequence[Run]],
     arms: Mapping[ArmKey, str],
     *,
@@ -154,4 +153,4 @@ def _study(
     asked = {arms[run.kind]: _as_asked(run.record) for same in by_size.values() for run in same}
     update = {"name": name, "baseline": baseline, "arms": asked, "points": points, "scaling": scaling, "world_size": sizes[0]}
     plan = first.model_copy(update=update)
-    return study_of(plan, compared, comparison_id=name), compared
+    return compare_points(plan, compared, comparison_id=name), compared

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from measurement.records.record import LaunchRecord
     from measurement.records.results import ResultsFolder
     from reports.against import StoredComparison
-    from reports.schema import Comparison, Study
+    from reports.schema import Comparison
     from runners.driver.run_comparison import ComparisonRun
 
 EXIT_FAILED, EXIT_REGRESSED = 1, 3
@@ -195,23 +195,19 @@ def interrupted_by_user(again: Sequence[str]) -> typer.Exit:
     return typer.Exit(interrupted_code())
 
 
-def show(summary: Comparison | Study, folder: ResultsFolder, *, tells: bool = False) -> bool:
+def show(summary: Comparison, folder: ResultsFolder, *, tells: bool = False) -> bool:
     """The first screen on stdout, below what changed since an earlier result, and where the reports are. Returns ``is_ok``.
 
     With ``tells``, trackers that the plan names are told then: one that cannot be is a line on stderr, and no other exit code.
     """
     from reports import send_reports
     from reports.formats.console import new_console
-    from reports.formats.terminal import against_group, comparison_lines, shown, study_lines
-    from reports.schema import Study
+    from reports.formats.terminal import against_group, comparison_lines, shown
 
     console = new_console()
-    if isinstance(summary, Study):
-        console.print(study_lines(summary))
-    else:
-        if summary.against is not None:
-            console.print(shown(summary.against.headline), against_group(summary), soft_wrap=True)
-        console.print(comparison_lines(summary))
+    if summary.against is not None:
+        console.print(shown(summary.against.headline), against_group(summary), soft_wrap=True)
+    console.print(comparison_lines(summary))
     console.print(f"report: {folder.root / 'report.html'}", markup=False, highlight=False, soft_wrap=True)
     sys.stdout.flush()
     for failure in send_reports(folder, summary) if tells else []:

@@ -14,7 +14,7 @@ from measurement.errors import PlanError, RecordError, printable, quoted
 if TYPE_CHECKING:
     from reports.projection.project import Projection
     from reports.projection.what_if import Links
-    from reports.schema import Study
+    from reports.schema import Comparison
 
 PROJECTION = "projection.json"
 """File of a results folder."""
@@ -70,7 +70,7 @@ def project(
 
     sizes = _sizes(to)
     limit = float("inf") if fit_up_to is None else fit_up_to
-    series, pairs = series_of(_study(source))
+    series, pairs = series_of(_concluded(source))
     found = project_series(series, sizes, source=str(source), fit_up_to=limit, pairs=pairs)
     told = refusals(found)
     if len(told) == len(found.series):
@@ -91,18 +91,18 @@ def _sizes(text: str) -> list[int]:
     return sorted({int(word) for word in words})
 
 
-def _study(folder: Path) -> Study:
-    """From the records of a study, or from the report of runs of several sizes that people started themselves."""
+def _concluded(folder: Path) -> Comparison:
+    """From records, or from the report of runs of several sizes that people started themselves."""
     from measurement.files import read_text
     from measurement.records.results import ResultsFolder
-    from reports.compose_study import conclude_study
-    from reports.schema import Study
+    from reports import conclude
+    from reports.schema import Comparison
 
     report = folder / "comparison.json"
     if (folder / "plan.yaml").is_file() or not report.is_file():
-        return conclude_study(ResultsFolder(folder))
+        return conclude(ResultsFolder(folder))
     try:
-        return Study.model_validate_json(read_text(report), extra="ignore")
+        return Comparison.model_validate_json(read_text(report), extra="ignore")
     except (OSError, ValueError) as error:
         raise RecordError(
             f"'{report}' is no report of runs of several sizes; make one with 'ringside report RUN RUN ...'"

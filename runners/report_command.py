@@ -16,7 +16,7 @@ from runners.flags import Flag, Given, command, values_of
 
 if TYPE_CHECKING:
     from measurement.records.results import ResultsFolder
-    from reports.schema import Comparison, Study
+    from reports.schema import Comparison
 
 
 class ReportOptions(Section):
@@ -60,7 +60,6 @@ def report_given(given: Given) -> None:
     """Rebuild reports, or make one, and end with the code that says what came out."""
     from measurement.records.results import ResultsFolder
     from reports import write_reports
-    from reports.compose_study import write_study
     from reports.runs import is_separate
 
     asked, more = ReportOptions(**values_of(given, ReportOptions)), CompareOptions(**values_of(given, CompareOptions))
@@ -81,9 +80,7 @@ def report_given(given: Given) -> None:
         for flag, value in (("--baseline", asked.baseline), ("-o", asked.output), ("--allow", asked.allow)):
             if value:
                 raise PlanError(f"{flag} is for runs that you started yourself; '{results.root}' is a comparison: leave it out")
-        points = results.read_plan().points
-        written = write_study(results, points=True) if points else write_reports(results)
-        is_ok = tell(written, results, asked)
+        is_ok = tell(write_reports(results), results, asked)
     if not is_ok:
         raise typer.Exit(EXIT_FAILED)
 
@@ -106,11 +103,11 @@ def report_runs(asked: ReportOptions) -> bool:
     return tell(found[0], where, asked)
 
 
-def tell(summary: Comparison | Study, folder: ResultsFolder, asked: ReportOptions) -> bool:
+def tell(summary: Comparison, folder: ResultsFolder, asked: ReportOptions) -> bool:
     """Print what is asked for: one value, or the first screen. Returns whether every arm is ok."""
     from reports.formats.for_programs import value_at
 
     if asked.figure is None:
-        return show(summary, folder, tells=folder.plan_path.exists())
+        return show(summary, folder, tells=folder.plan_path.is_file())
     print(value_at(summary, asked.figure))
     return summary.is_ok

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from reports.schema import Estimate, Point
+from reports.schema import Comparison, Estimate
 
 Figure = dict[str, Any]
 
@@ -21,7 +21,7 @@ COLOURS = 10
 """How many candidates have a colour of their own; beyond, they are used again."""
 
 
-def arm_colour(comparison: Point, name: str) -> str:
+def arm_colour(comparison: Comparison, name: str) -> str:
     """The baseline and its control are grey, candidates have a colour each."""
     arm = comparison.arm(name)
     if arm.role in ("baseline", "control"):
@@ -30,7 +30,7 @@ def arm_colour(comparison: Point, name: str) -> str:
     return f"@arm-{candidates.index(name) % COLOURS}"
 
 
-def arm_style(comparison: Point, name: str) -> Figure:
+def arm_style(comparison: Comparison, name: str) -> Figure:
     """How ``line`` draws an arm: in its colour, a control dotted."""
     return {"color": arm_colour(comparison, name), "dash": "dot" if comparison.arm(name).role == "control" else "solid"}
 

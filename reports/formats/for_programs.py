@@ -15,7 +15,7 @@ from typing import Any
 from measurement.errors import PlanError, in_report, unknown_name
 from reports.base import Report
 from reports.estimate import Estimate
-from reports.schema import Comparison, Study
+from reports.schema import Comparison
 from reports.tables.figures import (
     ARM,
     CASE,
@@ -43,7 +43,7 @@ class OpenmetricsReport(Report):
     file_name = "comparison.prom"
     is_customary = False
 
-    def render(self, summary: Comparison | Study) -> bytes:
+    def render(self, summary: Comparison) -> bytes:
         """The families one after another; all samples of one stand together."""
         families: dict[Figure, list[str]] = {}
         for figure, labels, value in gauges(summary):
@@ -57,7 +57,7 @@ class OpenmetricsReport(Report):
         return "\n".join([*lines, "# EOF\n"]).encode()
 
 
-def gauges(summary: Comparison | Study) -> Iterator[tuple[Figure, Labels, float]]:
+def gauges(summary: Comparison) -> Iterator[tuple[Figure, Labels, float]]:
     """Every figure that has a gauge, with what tells it from others: the point, the arm, the case."""
     found: list[tuple[Sequence[Figure], Any, Labels]] = [([CREATED], summary, {})]
     found += [([OK, *ARM], row, _labels(row)) for row in arm_rows(summary)]
@@ -92,7 +92,7 @@ class BencherReport(Report):
     file_name = "bencher.json"
     is_customary = False
 
-    def render(self, summary: Comparison | Study) -> bytes:
+    def render(self, summary: Comparison) -> bytes:
         found: dict[str, dict[str, dict[str, float]]] = {}
         for place, measure, estimate in throughputs(summary):
             measures = found.setdefault(f"{in_report(summary.name)}/{place}", {})
@@ -111,14 +111,14 @@ class OtavaReport(Report):
     file_name = "otava.csv"
     is_customary = False
 
-    def render(self, summary: Comparison | Study) -> bytes:
+    def render(self, summary: Comparison) -> bytes:
         row: dict[str, str | float | None] = {"time": summary.created_at, "comparison": in_report(summary.comparison_id)}
         for place, measure, estimate in throughputs(summary):
             row[f"{place}/{measure}"] = None if estimate is None else estimate.value
         return csv_bytes(row, [row])
 
 
-def throughputs(summary: Comparison | Study) -> Iterator[tuple[str, str, Estimate | None]]:
+def throughputs(summary: Comparison) -> Iterator[tuple[str, str, Estimate | None]]:
     """Each arm's throughput and ratio, at each point: where, of what, and how much; None: there is no timing.
 
     Of a micro-benchmark it is latencies and ratios, case by case.
@@ -139,9 +139,9 @@ class CsvReport(Report):
 
     file_name = "report.csv"
 
-    def render(self, summary: Comparison | Study) -> bytes:
+    def render(self, summary: Comparison) -> bytes:
         points = summary.places.values()
-        figures = [Figure("point", "place")] if isinstance(summary, Study) else []
+        figures = [Figure("point", "place")] if summary.points else []
         figures += [*IDENTITY, *RATIO, *(CASE if any(point.cases for point in points) else ARM)]
         figures += TRAINING if any(point.training for point in points) else ()
         figures += EQUALITY if any(point.equality for point in points) else ()
@@ -163,7 +163,7 @@ class JsonReport(Report):
 
     file_name = "comparison.json"
 
-    def render(self, summary: Comparison | Study) -> bytes:
+    def render(self, summary: Comparison) -> bytes:
         return (summary.model_dump_json(indent=1) + "\n").encode()
 
 
@@ -171,7 +171,7 @@ NAMED_BY = ("name", "candidate", "arm", "field", "scenario")
 """Keys by whose value a step of a path may choose an item of a list, where it is the only one."""
 
 
-def value_at(summary: Comparison | Study, path: str) -> str:
+def value_at(summary: Comparison, path: str) -> str:
     """One value of comparison.json, as text: numbers unrounded, text as it is, the rest as JSON.
 
     ``path``: keys, and numbers or names of a list's items, with dots between: ``results.horovod.throughput_ratio``.

@@ -24,10 +24,10 @@ from measurement.errors import in_report
 from reports.base import Report
 from reports.charts.comparison_charts import CURVE_TITLES, charts, curve_name, pair_stride
 from reports.charts.frame import WIDEST, Figure
-from reports.charts.study_charts import study_charts
-from reports.conclusions.study_conclusions import has_own_units
+from reports.charts.point_charts import point_charts
+from reports.conclusions.scaling import has_own_units
 from reports.formats.texts import content, templates
-from reports.schema import Comparison, Study
+from reports.schema import Comparison
 from reports.wording import formatting
 from reports.wording.first_screen import Candidate
 
@@ -39,7 +39,7 @@ FILES = [
     ("launch-000/", "of each launch and arm: record.json, steps.parquet with every step, logs"),
 ]
 """What lies beside the page; of standalone runs only what was concluded."""
-STUDY_FILES = [*FILES[:4], ("points/", "the folder of each point, a comparison like any other")]
+POINT_FILES = [*FILES[:4], ("points/", "the folder of each point, a comparison like any other")]
 
 
 class HtmlReport(Report):
@@ -47,12 +47,10 @@ class HtmlReport(Report):
 
     file_name = "report.html"
 
-    def render(self, summary: Comparison | Study) -> bytes:
+    def render(self, summary: Comparison) -> bytes:
         """UTF-8 HTML, see ``render_page``."""
-        if isinstance(summary, Study):
-            return render_page("study.html.j2", figures=study_charts(summary), files=STUDY_FILES, **content(summary))
-        files = FILES[:2] if summary.runs else FILES
-        return render_page("report.html.j2", figures=charts(summary), files=files, **content(summary))
+        files = POINT_FILES if summary.points else FILES[:2] if summary.runs else FILES
+        return render_page("report.html.j2", figures=charts(summary) | point_charts(summary), files=files, **content(summary))
 
 
 def render_page(template: str, *, figures: Mapping[str, Figure], **shown: Any) -> bytes:

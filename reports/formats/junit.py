@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 from measurement.errors import in_report
 from reports.base import Report
 from reports.parts_schema import Against, Change
-from reports.schema import ArmSummary, Comparison, Study
+from reports.schema import ArmSummary, Comparison
 from reports.tables.figures import CHANGE, RATIO, ArmRow, arm_rows, columns
 
 
@@ -23,7 +23,7 @@ class JunitReport(Report):
     file_name = "junit.xml"
     is_customary = False
 
-    def render(self, summary: Comparison | Study) -> bytes:
+    def render(self, summary: Comparison) -> bytes:
         suites = []
         for place in summary.places:
             name = f"{summary.name}.{place}" if place else summary.name

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from measurement.conditions.differences import Difference
 from measurement.errors import printable
-from reports.schema import Comparison, Study
+from reports.schema import Comparison
 from reports.scripts.culprits import Culprit
 from reports.tables.arm_tables import against_table, case_table
 from reports.tables.arm_tables import differences_table as script_differences_table
@@ -47,20 +47,16 @@ def against_group(comparison: Comparison) -> Group:
 
 
 def comparison_lines(comparison: Comparison) -> Group:
-    """The first screen; of a micro-benchmark also latency in every case, without the control."""
-    screen = screen_lines(first_screen(comparison))
+    """The first screen; how the arms scale, where nothing is compared; latency in every case, without the control."""
+    found = first_screen(comparison)
+    scales = comparison.findings if comparison.points and not found.candidates else []
+    screen = Group(screen_lines(found), *(shown(f"{line}.") for line in scales))
     if not comparison.cases:
         return screen
     reasons = dict.fromkeys(figures.not_offered for arm in comparison.arms for figures in arm.cases if figures.not_offered)
     first = "loaders" if comparison.are_loaders else "latency"
     latencies = _by_operation(case_table(comparison, control=False), first)
     return Group(screen, Text(), latencies, *(shown(f"–: {reason}") for reason in reasons))
-
-
-def study_lines(study: Study) -> Group:
-    """The first screen; where nothing is compared, how the arms scale."""
-    screen = first_screen(study)
-    return Group(screen_lines(screen), *(shown(f"{line}.") for line in study.findings if not screen.candidates))
 
 
 def screen_lines(screen: FirstScreen) -> Group:

@@ -20,7 +20,7 @@ from reports.conclusions.machine import is_far_off
 from reports.conclusions.step_terms import LIMIT
 from reports.conclusions.training_results import FEWEST
 from reports.conclusions.verdict import LOAD_POWER
-from reports.schema import Comparison, Study
+from reports.schema import Comparison
 from reports.statistics.budget import PILOTS
 from reports.statistics.intervals import TRIM
 from reports.tables import arm_tables, machine_tables
@@ -36,14 +36,14 @@ from reports.tables.step_tables import (
     what_if_table,
 )
 from reports.tables.table import Table
-from reports.wording import formatting, study_sentences
+from reports.wording import formatting, points
 from reports.wording.causes import trace_sentence
 from reports.wording.first_screen import MOST_LINES, first_screen
 
 SPECIAL = str.maketrans({char: f"\\{char}" for char in "\\`*_[]<>|#&~$"})
 
 
-def method(shown: Comparison | Study) -> list[str]:
+def method(shown: Comparison) -> list[str]:
     """The method section of a report, one paragraph an entry."""
     constants = {
         "gate_steps": GATE_STEPS,
@@ -53,8 +53,7 @@ def method(shown: Comparison | Study) -> list[str]:
         "load_power": LOAD_POWER,
         "fewest_seeds": FEWEST,
     }
-    template = "study_method.md.j2" if isinstance(shown, Study) else "method.md.j2"
-    paragraphs = re.split(r"\n\s*\n", render_text(template, c=shown, d=disturbances, **constants).strip())
+    paragraphs = re.split(r"\n\s*\n", render_text("method.md.j2", c=shown, d=disturbances, **constants).strip())
     return [paragraph.replace("\n", " ") for paragraph in paragraphs]
 
 
@@ -63,7 +62,7 @@ def render_text(template: str, **shown: Any) -> str:
     return _texts().get_template(template).render(shown)
 
 
-def caption(name: str, shown: Comparison | Study) -> str:
+def caption(name: str, shown: Comparison) -> str:
     """What the figures of a section mean, without a full stop; empty where they say it themselves."""
     macro = getattr(_texts().get_template("captions.md.j2").module, name, None)
     return macro(shown).strip().replace("\n", " ") if macro else ""
@@ -79,7 +78,7 @@ def templates(*, autoescape: bool) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.globals |= {"q": formatting, "tables": arm_tables, "study": study_sentences, "caption": caption, "most_lines": MOST_LINES}
+    found.globals |= {"q": formatting, "tables": arm_tables, "of_points": points, "caption": caption, "most_lines": MOST_LINES}
     return found
 
 
@@ -107,18 +106,8 @@ class Section(NamedTuple):
     """What the figures mean, without a full stop."""
 
 
-def sections(shown: Comparison | Study) -> dict[str, Section]:
-    """Those that have rows, by name, after the tables of the answer itself; of a study those of all its points together."""
-    made = _of_study(shown) if isinstance(shown, Study) else _of_comparison(shown)
-    return {name: Section(title, table, caption(name, shown)) for name, (title, table) in made.items() if table.rows}
-
-
-def _of_study(s: Study) -> dict[str, tuple[str, Table]]:
-    return {"links": ("Bytes per link", link_table(s)), "resources": ("", resource_table(s))}
-
-
-def _of_comparison(c: Comparison) -> dict[str, tuple[str, Table]]:
-    """Its tables by name, with their titles. A micro-benchmark has none about steps."""
+def sections(c: Comparison) -> dict[str, Section]:
+    """Those that have rows, by name, after the tables of the answer itself. A micro-benchmark has none about steps."""
     trained = {
         "equality": ("Do they train alike?", equality_table(c)),
         "phases": ("Why", phases_table(c)),
@@ -132,7 +121,7 @@ def _of_comparison(c: Comparison) -> dict[str, tuple[str, Table]]:
         "links": ("Bytes per link", link_table(c)),
         "what_if": ("Without one cause of lost time", what_if_table(c.what_if)),
     }
-    return {
+    made = {
         "against": (f"Against {c.against.comparison_id}" if c.against else "", against_table(c)),
         "differences": ("What the arms do differently", differences_table([one for one in c.differences if not one.is_note])),
         "notes": ("", differences_table([one for one in c.differences if one.is_note])),
@@ -140,9 +129,10 @@ def _of_comparison(c: Comparison) -> dict[str, tuple[str, Table]]:
         "resources": ("Per device, memory, energy", resource_table(c)),
         "machine": ("The machine beside the ranks", machine_table(c)),
     }
+    return {name: Section(title, table, caption(name, c)) for name, (title, table) in made.items() if table.rows}
 
 
-def content(shown: Comparison | Study) -> dict[str, Any]:
+def content(shown: Comparison) -> dict[str, Any]:
     """What the templates of the page and of Markdown are filled with."""
     return {"c": shown, "screen": first_screen(shown), "method": method(shown), "sections": sections(shown)}
 
@@ -157,10 +147,9 @@ class MarkdownReport(Report):
 
     file_name = "report.md"
 
-    def render(self, summary: Comparison | Study) -> bytes:
+    def render(self, summary: Comparison) -> bytes:
         """The first screen in ten lines for three arms, then a fold for each question."""
-        template = "study.md.j2" if isinstance(summary, Study) else "report.md.j2"
-        return render_text(template, **content(summary)).encode()
+        return render_text("report.md.j2", **content(summary)).encode()
 
 
 class PullRequestReport(Report):
@@ -169,7 +158,7 @@ class PullRequestReport(Report):
     file_name = "pull-request.md"
     is_customary = False
 
-    def render(self, summary: Comparison | Study) -> bytes:
+    def render(self, summary: Comparison) -> bytes:
         """Some 15 lines."""
         return render_text(
             "pull-request.md.j2",

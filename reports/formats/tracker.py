@@ -18,7 +18,7 @@ from measurement.errors import ReportError, cut
 from reports.base import Report
 from reports.formats.for_programs import gauges
 from reports.formats.html import HtmlReport
-from reports.schema import Comparison, Study
+from reports.schema import Comparison
 from reports.tables.figures import CREATED, OK, VERDICT
 
 SETTINGS = {"name", "workload", "baseline", "device", "world_size", "hosts", "local_batch_size", "global_batch_size", "seed"}
@@ -27,7 +27,7 @@ CREDENTIALS = re.compile(r"(?<=//)[^/@\s]+@")
 
 @dataclass(frozen=True, kw_only=True)
 class TrackedRun:
-    """A comparison, or a study, as trackers see runs."""
+    """A comparison, as trackers see runs."""
 
     identity: str
     """Letters and digits that stay the same when the comparison is resumed or its reports are rebuilt."""
@@ -41,7 +41,7 @@ class TrackedRun:
     settings: Mapping[str, Any]
     """What was compared, in plain JSON."""
     figures: Mapping[str, float]
-    """By names such as ``horovod-mpi/throughput_ratio``; in a study the point comes first."""
+    """By names such as ``horovod-mpi/throughput_ratio``; where there are points, theirs comes first."""
     verdicts: Mapping[str, str]
     """By names such as ``horovod-mpi/verdict``."""
     page: str
@@ -77,7 +77,7 @@ class Tracker(Report):
             f"'{self.requirement or self.package}', or leave the report out of the plan's 'reports'"
         )
 
-    def render(self, summary: Comparison | Study) -> bytes:
+    def render(self, summary: Comparison) -> bytes:
         return self.told(tracked_run(summary, HtmlReport().render(summary)))
 
     def told(self, run: TrackedRun) -> bytes:
@@ -91,7 +91,7 @@ class Tracker(Report):
             ) from error
 
 
-def tracked_run(summary: Comparison | Study, page: bytes) -> TrackedRun:
+def tracked_run(summary: Comparison, page: bytes) -> TrackedRun:
     """What trackers are told; ``page`` is report.html."""
     known, found = f"{summary.comparison_id} {summary.created_at}", list(gauges(summary))
     verdicts = [labels for figure, labels, _ in found if figure == VERDICT]

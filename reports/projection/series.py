@@ -1,4 +1,4 @@
-"""Throughput by number of ranks, taken from a study: what is projected."""
+"""Throughput by number of ranks, taken from a comparison at several points: what is projected."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scipy import special
 
 from measurement.errors import PlanError
 from reports.estimate import Estimate
-from reports.schema import Study, StudyPoint
+from reports.schema import Comparison
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +38,11 @@ class Series:
         return Series(name=self.name, ranks_per_host=self.ranks_per_host, samples_per_s=kept, errors=self.errors)
 
 
-def series_of(study: Study) -> tuple[list[Series], list[tuple[str, str]]]:
-    """Make the series of a study's arms, and tell which are compared, candidate and baseline; an arm without timing has none.
+def series_of(study: Comparison) -> tuple[list[Series], list[tuple[str, str]]]:
+    """Make the series of the arms over points, and tell which are compared, candidate and baseline; an arm without timing has none.
 
     Raises:
-        PlanError: its points differ in more than the number of ranks.
+        PlanError: it has no points, or these differ in more than the number of ranks.
     """
     if study.scaling == "strong":
         raise PlanError(
@@ -50,6 +50,8 @@ def series_of(study: Study) -> tuple[list[Series], list[tuple[str, str]]]:
             "with scaling: weak"
         )
     points = study.points
+    if not points:
+        raise PlanError(f"'{study.comparison_id}' has one size; project a comparison at several points, or runs of several sizes")
     _require_alike(points)
     per_host = _ranks_per_host(points)
     names = [arm.name for arm in points[0].arms if arm.role != "control"]
@@ -61,7 +63,7 @@ def series_of(study: Study) -> tuple[list[Series], list[tuple[str, str]]]:
     return found, pairs
 
 
-def _series_of_arm(points: Sequence[StudyPoint], arm: str, per_host: int, confidence: float) -> Series | None:
+def _series_of_arm(points: Sequence[Comparison], arm: str, per_host: int, confidence: float) -> Series | None:
     """None of an arm without timing, and of one that runs as a single process."""
     arms = {point.world_size: point.arm(arm) for point in points}
     figures = {ranks: own.throughput_per_s for ranks, own in arms.items() if own.status == "ok" and own.throughput_per_s}
@@ -82,7 +84,7 @@ def _error(figure: Estimate, confidence: float) -> float:
     return math.log(figure.bounds[1] / figure.bounds[0]) / (2 * float(special.ndtri((1 + confidence) / 2)))
 
 
-def _require_alike(points: Sequence[StudyPoint]) -> None:
+def _require_alike(points: Sequence[Comparison]) -> None:
     first = points[0]
     for point in points[1:]:
         if point.local_batch_size != first.local_batch_size:
@@ -98,7 +100,7 @@ def _require_alike(points: Sequence[StudyPoint]) -> None:
         )
 
 
-def _ranks_per_host(points: Sequence[StudyPoint]) -> int:
+def _ranks_per_host(points: Sequence[Comparison]) -> int:
     """Ranks of each host, where there are several; all ranks where every point has one host."""
     found: dict[int, str] = {}
     for point in points:
@@ -111,13 +113,13 @@ def _ranks_per_host(points: Sequence[StudyPoint]) -> int:
     return next(iter(found), max(point.world_size for point in points))
 
 
-def _used_slots(point: StudyPoint) -> list[int]:
+def _used_slots(point: Comparison) -> list[int]:
     """How many ranks each host has: as measured where no hosts were asked for, else filled in the order of the list."""
     seen = next((arm.by_rank.hosts for arm in point.arms if arm.by_rank), [])
-    if point.hosts is None and seen:
+    if point.asked_hosts is None and seen:
         return [host.ranks for host in seen]
     used, left = [], point.world_size
-    for host in (point.hosts or f"here:{left}").split(","):
+    for host in (point.asked_hosts or f"here:{left}").split(","):
         slots = min(int(host.rpartition(":")[2]) if ":" in host else 1, left)
         used += [slots] if slots else []
         left -= slots

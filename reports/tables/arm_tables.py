@@ -1,4 +1,4 @@
-"""The tables of all arms: verdicts, of a study at each point, of a micro-benchmark in each case; what they ran on and differ in."""
+"""The tables of all arms: verdicts, also at each point, of a micro-benchmark in each case; what they ran on and differ in."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from measurement.conditions.differences import Difference, shown
 from measurement.records.record import Case
 from reports.conclusions.summaries import OUTCOMES, Outcome, count_verdicts
 from reports.parts_schema import Against, ArmTraining, Change, ChangeVerdict, LossEquality, ParameterEquality, TrainingSummary
-from reports.schema import ArmSummary, CaseFigures, Comparison, Estimate, RatioSummary, Study
+from reports.schema import ArmSummary, CaseFigures, Comparison, Estimate, RatioSummary
 from reports.tables.figures import EFFICIENCY, SPEED_UP, TIME_TO_TRAIN, ArmRow, arm_rows
 from reports.tables.table import Column, Entry, Kind, Table, figure_column, number, table
 from reports.wording.comparison_sentences import first_line
@@ -33,8 +33,8 @@ from reports.wording.formatting import (
     with_interval,
 )
 from reports.wording.headlines import figure_name
+from reports.wording.points import cause_of, trained_to
 from reports.wording.reasons import REASONS
-from reports.wording.study_sentences import cause_of, trained_to
 
 POINT = Column("point", "place", optional=True)
 ARM = Column("arm", "arm.name")
@@ -53,7 +53,7 @@ def _pairs(row: ArmRow) -> str:
     return f"{row.result.launches}, {row.result.pairs}" if row.result and row.result.pairs else ""
 
 
-def results_table(study: Study) -> Table:
+def results_table(study: Comparison) -> Table:
     """Every arm at every point, in groups by point. Without scaling where all points have as many ranks."""
     status, speed, *verdicts = _verdicts(study.sample_unit, study.confidence)
     scaling = [figure_column(figure, is_short=True, optional=True) for figure in (SPEED_UP, EFFICIENCY)]
@@ -120,14 +120,14 @@ def verdict_kind(result: RatioSummary | None) -> Kind:
 POINTS = (
     Column("point", "name"),
     Column("ranks", "world_size"),
-    Column("hosts", lambda point: point.hosts or "this machine"),
+    Column("hosts", lambda point: point.asked_hosts or "this machine"),
     Column("batch per rank", "local_batch_size"),
     Column("global batch", "global_batch_size"),
     Column("its answer", lambda point: point.cause or point.headline or "not measured"),
 )
 
 
-def points_table(study: Study) -> Table:
+def points_table(study: Comparison) -> Table:
     """What the points are."""
     return table(POINTS, study.points)
 

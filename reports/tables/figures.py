@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from measurement.records.record import Case
 from reports.conclusions.step_terms import TERMS
 from reports.parts_schema import ArmTraining
-from reports.schema import ArmSummary, CaseFigures, Point, RatioSummary, Summary
+from reports.schema import ArmSummary, CaseFigures, Comparison, RatioSummary
 from reports.wording.causes import TERM_NAMES
 from reports.wording.formatting import gibibytes, milliseconds, rate, significant
 
@@ -79,10 +79,10 @@ def columns(figures: Iterable[Figure], found: Any, *, unit: str = "") -> dict[st
 class ArmRow(NamedTuple):
     """An arm in one place, beside the baseline; of a micro-benchmark, in one case."""
 
-    summary: Summary
+    summary: Comparison
     place: str
     """The point's name; empty where there is but one."""
-    point: Point
+    point: Comparison
     arm: ArmSummary
     case: Case | None
     result: RatioSummary | None
@@ -95,7 +95,8 @@ class ArmRow(NamedTuple):
     @property
     def training(self) -> ArmTraining | None:
         """How the arm converges."""
-        return self.point.training.arm(self.arm.name) if self.point.training else None
+        arms = self.point.training.arms if self.point.training else []
+        return next((own for own in arms if own.name == self.arm.name), None)
 
     @property
     def equality(self) -> dict[str, Any]:
@@ -103,15 +104,9 @@ class ArmRow(NamedTuple):
         known = {name: getattr(self.point.equality, name) for name in JUDGED} if self.point.equality else {}
         return {name: by_arm.get(self.arm.name) for name, by_arm in known.items()}
 
-    @property
-    def hosts(self) -> str:
-        """The point's, as they were asked for, or as they were used."""
-        hosts = self.point.hosts or ""
-        return hosts if isinstance(hosts, str) else " ".join(hosts)
 
-
-def arm_rows(summary: Summary, *, by_case: bool = False) -> list[ArmRow]:
-    """All arms, in the plan's order; of a study at each point."""
+def arm_rows(summary: Comparison, *, by_case: bool = False) -> list[ArmRow]:
+    """All arms, in the plan's order; at each point."""
     found = []
     for place, point in summary.places.items():
         cases: Sequence[Case | None] = point.cases if by_case and point.cases else [None]
@@ -130,7 +125,7 @@ IDENTITY = (
     *_of("summary", "comparison_id", "workload"),
     Figure("arm", "arm.name"),
     *_of("arm", "role", "status", "backend", "transport", "launcher", "world_size"),
-    Figure("hosts"),
+    Figure("hosts", lambda row: " ".join(row.point.hosts)),
     *_of("point", "local_batch_size"),
     Figure("options", lambda row: json.dumps(row.arm.options, sort_keys=True)),
 )
@@ -203,7 +198,7 @@ EFFICIENCY = Figure(
     "Speed-up over that of the compute units.",
     bounded=True,
 )
-TIME_TO_TRAIN = Figure("time_to_train_s", "arm.time_to_train_s", "seconds to {end}", "{:.3g}".format, bounded=True)
+TIME_TO_TRAIN = Figure("time_to_train_s", "training.time_to_train_s", "seconds to {end}", "{:.3g}".format, bounded=True)
 LINKS = (
     Figure("link_sent_bytes_per_step", lambda row: max((link.sent_bytes for link in row.arm.links), default=None)),
     Figure("link_needed_bytes_per_step", lambda row: max((link.needed_bytes for link in row.arm.links), default=None)),

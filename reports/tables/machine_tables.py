@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from operator import itemgetter
 
-from reports.schema import ArmSummary, ByRank, Comparison, Estimate, MachineFigures, Summary
+from reports.schema import ArmSummary, ByRank, Comparison, Estimate, MachineFigures
 from reports.tables.arm_tables import ARM, POINT
 from reports.tables.figures import RESOURCES, ArmRow, arm_rows
 from reports.tables.table import Column, Table, figure_column, number, table
@@ -67,8 +67,8 @@ def _flops(row: ArmRow) -> Estimate | None:
     return found.flops_per_s.mapped(lambda value: value / size)
 
 
-def resource_table(summary: Summary) -> Table:
-    """One row per arm, of a study at each point; figures that nothing is known of are left out. No rows where no arm started."""
+def resource_table(summary: Comparison) -> Table:
+    """One row per arm, at each point; figures that nothing is known of are left out. No rows where no arm started."""
     rows = [row for row in arm_rows(summary) if row.arm.resources]
     devices = list(dict.fromkeys(row.arm.resources.device for row in rows if row.arm.resources))
     flops, _ = FLOP_UNITS[devices[0] if devices else "GPU"]
@@ -132,7 +132,7 @@ LINKS = (
 )
 
 
-def link_table(summary: Summary) -> Table:
-    """Bytes over the link of each host, a row for each arm and host, of a study at each point; none where nothing was counted."""
+def link_table(summary: Comparison) -> Table:
+    """Bytes over the link of each host, a row for each arm and host, at each point; none where nothing was counted."""
     rows = [{"place": row.place, "arm": row.arm.name, "link": link} for row in arm_rows(summary) for link in row.arm.links]
     return table(LINKS, rows, group="place")

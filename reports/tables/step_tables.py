@@ -8,7 +8,7 @@ from measurement.records.trace import NcclCollective
 from reports.conclusions.step_terms import SCRIPT_PHASES
 from reports.estimate import Estimate
 from reports.schema import ArmSummary, Comparison, Phase, WhatIf, WhatIfArm
-from reports.tables.arm_tables import ARM
+from reports.tables.arm_tables import ARM, POINT
 from reports.tables.figures import TERM, arm_rows
 from reports.tables.table import Column, Table, figure_column, number, table
 from reports.wording.causes import NAMES
@@ -38,6 +38,7 @@ def _bytes(size: int) -> str:
 
 
 STEPS = (
+    POINT,
     ARM,
     Column("step p50 ms", "arm.step_time_s.p50", milliseconds),
     Column("p5 to p95 ms", "arm.step_time_s", lambda times: bounds_text(times.get("p5"), times.get("p95"), milliseconds)),
@@ -46,14 +47,14 @@ STEPS = (
 
 def steps_table(comparison: Comparison) -> Table:
     """One row per arm: how long its steps are."""
-    return table(STEPS, [row for row in arm_rows(comparison) if row.arm.step_time_s])
+    return table(STEPS, [row for row in arm_rows(comparison) if row.arm.step_time_s], group="place")
 
 
 def terms_table(comparison: Comparison) -> Table:
     """One row per arm that has blocks of both kinds: milliseconds of a step, term by term. No rows where nothing is known."""
     step = number("step", "arm.step_terms_s.step", _milliseconds)
-    columns = [Column("ms per step", "arm.name"), step, *map(figure_column, TERM)]
-    return table(columns, [row for row in arm_rows(comparison) if row.arm.step_terms_s])
+    columns = [POINT, Column("ms per step", "arm.name"), step, *map(figure_column, TERM)]
+    return table(columns, [row for row in arm_rows(comparison) if row.arm.step_terms_s], group="place")
 
 
 def phases_table(comparison: Comparison) -> Table:

@@ -10,7 +10,7 @@ from measurement.conditions.differences import Difference
 from reports.conclusions.disturbances import is_quiet
 from reports.conclusions.step_terms import bottleneck_of
 from reports.conclusions.summaries import VERDICTS, count_verdicts
-from reports.schema import ArmSummary, Comparison, LoadFigures, Point, RatioSummary, Study
+from reports.schema import ArmSummary, Comparison, LoadFigures, RatioSummary
 from reports.wording.causes import short_cause
 from reports.wording.comparison_sentences import (
     WIDE,
@@ -43,7 +43,7 @@ class Candidate:
 
     arm: str
     point: str = ""
-    """A study's; empty elsewhere."""
+    """Empty where there are none."""
     verdict: str
     """faster, slower, equivalent, undecided, no verdict, or why there is no timing: failed, wrong, timeout, no timing. Of a
     micro-benchmark also mixed."""
@@ -90,13 +90,13 @@ class FirstScreen:
     next_step: str | None = None
 
 
-def first_screen(shown: Comparison | Study) -> FirstScreen:
-    """The first screen of a comparison of any kind, or of a study."""
-    compared = _of_study(shown) if isinstance(shown, Study) else _of_comparison(shown)
+def first_screen(shown: Comparison) -> FirstScreen:
+    """The first screen of a comparison of any kind."""
+    compared = _at_points(shown) if shown.points else _in_one_place(shown)
     return FirstScreen(headline=shown.headline, marks=_marks(shown), next_step=_next_step(shown), **compared)
 
 
-def _of_comparison(comparison: Comparison) -> dict[str, Any]:
+def _in_one_place(comparison: Comparison) -> dict[str, Any]:
     """Fields of ``FirstScreen``: a line for each candidate, and what was compared."""
     results = {result.candidate: result for result in comparison.results if result.case is None}
     arms = {arm.name: arm for arm in comparison.arms if arm.role == "candidate"}
@@ -113,7 +113,7 @@ def _of_comparison(comparison: Comparison) -> dict[str, Any]:
     return {"candidates": candidates, "compared": _compared(comparison), "alike": alike}
 
 
-def _of_study(study: Study) -> dict[str, Any]:
+def _at_points(study: Comparison) -> dict[str, Any]:
     """Fields of ``FirstScreen``: a line for each candidate at each point, and what was compared."""
     candidates = [
         _candidate(arm, point.result(name), point=point.name)
@@ -179,14 +179,14 @@ def _by_case(arm: ArmSummary, comparison: Comparison) -> Candidate:
     )
 
 
-def _marks(shown: Comparison | Study) -> list[Mark]:
+def _marks(shown: Comparison) -> list[Mark]:
     """The three marks, each as it is at the worst point."""
     places = {name: place for name, place in shown.places.items() if place.results or not name}
     by_place = [(_control(place), _quiet(place.arms, place.results), _same_work(place)) for place in places.values()]
     return [_worst(marks, list(places)) for marks in zip(*by_place, strict=True)]
 
 
-def _control(place: Point) -> Mark:
+def _control(place: Comparison) -> Mark:
     results, by_seed = place.results, place.training is not None
     controls = [result for result in results if result.role == "control"]
     known = [control for control in controls if control.ci_low is not None]
@@ -221,10 +221,10 @@ def _quiet(arms: Sequence[ArmSummary], results: Sequence[RatioSummary]) -> Mark:
     return Mark(name=QUIET, word=word, ok=word == "quiet", explanation=". ".join(said))
 
 
-def _same_work(place: Point) -> Mark:
+def _same_work(place: Comparison) -> Mark:
     """Whether all arms train the same: gradients or, of scripts, all that was seen of them. The worst finding is shown."""
     arms, equality = place.arms, place.equality
-    differences, lines = (place.differences, first_lines(place)) if isinstance(place, Comparison) else ([], [])
+    differences, lines = place.differences, first_lines(place)
     wrong = [arm.name for arm in arms if arm.status == "wrong" or (arm.parity and not arm.parity.passed)]
     unlike = [result.candidate for result in place.results if result.withheld_by == "work"]
     timed = [arm for arm in arms if arm.launches] or arms
@@ -274,15 +274,13 @@ def _ranks(ranks: int, hosts: int, device: str, *, drawn: str) -> str:
     return f"{count(ranks, 'rank')} on {drawn}{count(hosts, 'host')} ({kind})" if hosts else count(ranks, "rank")
 
 
-def _next_step(shown: Comparison | Study) -> str | None:
+def _next_step(shown: Comparison) -> str | None:
     """What to do about what is worst; None where there is nothing."""
     bad = [(arm, name) for name, place in shown.places.items() for arm in place.arms if arm.has_failed and arm.role != "control"]
     if bad:
         arm, point = bad[0]
         where, see = (f" at {point}", "") if point else ("", ", see 'What failed?'")
         return f"Fix {arm.name}{where} and run again: it {BAD[arm.status]}{see}"
-    if isinstance(shown, Study):
-        return None
     shares = [arm.step_shares for arm in shown.arms if arm.step_shares and arm.competes]
     starved = bool(shares) and all(bottleneck_of(own) == "input" for own in shares)
     return next_step(shown.candidates) or ("Give the loaders more workers: the input limits every arm" if starved else None)

@@ -11,8 +11,8 @@ from measurement.errors import PlanError, RingsideError, about
 from measurement.plans.plan import Plan
 from measurement.plans.plan_file import plan_at, world_size_at
 from measurement.records.results import ResultsFolder
-from reports.compose_study import write_study
-from reports.schema import Study
+from reports import write_reports
+from reports.schema import Comparison
 from runners.driver.comparison_folder import new_manifest, open_folder, refuse_another_environment, require_same_plan
 from runners.driver.progress import LaunchProgress
 from runners.driver.run_comparison import ComparisonRun
@@ -42,7 +42,7 @@ class StudyRun:
         self.study = study
         self.folder = folder
         self.runs: dict[str, ComparisonRun] = {}
-        self.report: Study | None = None
+        self.report: Comparison | None = None
         plans = point_plans(study)
         for number, (name, plan) in enumerate(plans.items(), start=1):
             progress = LaunchProgress(
@@ -72,7 +72,7 @@ class StudyRun:
             first.require_data()  # all points train on the same
         open_folder(self.folder, self.study)
 
-    def run(self) -> Study:
+    def run(self) -> Comparison:
         """Run what has no records yet, then write all reports; on Ctrl-C, too, which is then raised again."""
         known = self.folder.manifest_path.is_file()
         manifest = self.folder.read_manifest() if known else new_manifest(self.folder, self.study)
@@ -90,5 +90,5 @@ class StudyRun:
                     manifest.failed_points[name] = str(error)
                 self.folder.write_manifest(manifest)
         finally:
-            self.report = write_study(self.folder)
+            self.report = write_reports(self.folder)
         return self.report

@@ -10,10 +10,9 @@ from dataclasses import replace
 import pytest
 
 from measurement.records.record import Case
-from reports import make_report
+from reports import conclude, make_report
 from reports.charts.comparison_charts import charts
-from reports.charts.study_charts import study_charts
-from reports.compose_study import conclude_study
+from reports.charts.point_charts import point_charts
 from reports.formats.html import interval_axis
 from reports.statistics.student import around
 from reports.wording.first_screen import first_screen
@@ -194,10 +193,10 @@ def test_micro_benchmarks_of_few_launches_say_so(tmp_path, launches, said):
 def test_points_of_few_launches_say_so(tmp_path, launches, said):
     study = study_of({"two": {"world_size": 2}, "four": {"world_size": 4}}, launches=launches)
     truth = Truth(ratios={ONE: 0.8}, launch_noise=1.0)
-    found = conclude_study(write_points(tmp_path, study, dict.fromkeys(study.points, truth)))
+    found = conclude(write_points(tmp_path, study, dict.fromkeys(study.points, truth)))
     lines = [line for line in found.warnings if said in line]
     assert [line.partition(":")[0] for line in lines] == ["two", "four"]
-    json.dumps(study_charts(found), allow_nan=False)
+    json.dumps(point_charts(found), allow_nan=False)
     for name in FORMATS:
         make_report(name).render(found)
 

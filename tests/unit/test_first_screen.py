@@ -8,7 +8,6 @@ import re
 import pytest
 
 from reports import conclude
-from reports.compose_study import conclude_study
 from reports.formats.html import HtmlReport, interval_axis
 from reports.schema import Explanation, MachineFigures
 from reports.tables.machine_tables import machine_table
@@ -50,7 +49,7 @@ def shown(tmp_path_factory):
     found = {kind: conclude(write_results(root / kind.replace(" ", "-"), truth=truth)) for kind, truth in KINDS.items()}
     plan = study_of({"one": {"world_size": 1}, "two": {"world_size": 2}})
     truths = {"one": Truth(ratios={"horovod-gloo": 0.9}), "two": Truth(ratios={"horovod-gloo": 1.1})}
-    found["study"] = conclude_study(write_points(root / "study", plan, truths))
+    found["study"] = conclude(write_points(root / "study", plan, truths))
     return {kind: (one, first_screen(one)) for kind, one in found.items()}
 
 

@@ -11,7 +11,7 @@ import pytest
 from measurement.plans.plan import Point
 from measurement.records.record import Case
 from reports import conclude, make_report
-from reports.compose_study import study_of
+from reports.compose_comparison import compare_points
 from reports.schema import CaseFigures, Estimate
 from tests.kit.changed import changed
 from tests.kit.results_factory import Truth, write_results
@@ -31,7 +31,7 @@ def comparison(folder):
 @pytest.fixture(scope="module")
 def study(folder, comparison):
     plan = changed(folder.read_plan(), points={"two": Point(), "four": Point(world_size=4)})
-    return study_of(plan, {"two": comparison, "four": None}, comparison_id="study")
+    return compare_points(plan, {"two": comparison, "four": None}, comparison_id="study")
 
 
 def bencher(summary):

@@ -11,7 +11,7 @@ import pytest
 
 from measurement.errors import PlanError, RecordError
 from measurement.records.results import ResultsFolder
-from reports.compose_study import conclude_study
+from reports import conclude
 from reports.projection.growth_model import fit_growth
 from reports.projection.project import Projection, notes, project, refusals
 from reports.projection.series import Series, series_of
@@ -122,7 +122,7 @@ def measured(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def concluded(measured):
-    return conclude_study(ResultsFolder(measured.root))
+    return conclude(ResultsFolder(measured.root))
 
 
 @pytest.mark.parametrize("wrong", ["", "32,", "-1", "many", "9" * 5000])
@@ -152,8 +152,8 @@ def test_a_study_is_projected_with_its_ratio(measured, concluded, capsys):
 def test_the_report_of_runs_is_projected_from_the_hosts_that_were_seen(tmp_path, concluded, capsys):
     runs = concluded.model_copy(deep=True)
     for point in runs.points:
-        listed = (point.hosts or "here:2").split(",")
-        point.hosts = None
+        listed = (point.asked_hosts or "here:2").split(",")
+        point.asked_hosts = None
         for arm in point.arms:
             seen = [HostFigures(host=host, ranks=2, throughput_per_s=1.0) for host in listed]
             arm.by_rank = changed(arm.by_rank, hosts=seen)
@@ -171,7 +171,7 @@ def test_the_report_of_runs_is_projected_from_the_hosts_that_were_seen(tmp_path,
     [
         ({"scaling": "strong"}, "strong scaling"),
         ({"points.1.local_batch_size": 4}, "points 'n1' and 'n2' have"),
-        ({"points.1.hosts": "host1:3,host2:1"}, "unlike numbers of ranks"),
+        ({"points.1.asked_hosts": "host1:3,host2:1"}, "unlike numbers of ranks"),
         ({"points.1.world_size": 2}, "has 2 ranks, as another point has"),
     ],
 )

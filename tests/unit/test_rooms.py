@@ -48,7 +48,7 @@ INNER_ROOMS = {
     "reports/projection": {"conclusions", "statistics", "wording", "tables", "formats"},
 }
 """What each room of a room may import of the others beside it: driver and rank know each other only through messages."""
-COMPOSING = {"cli", "compare_command", "report_command", "compose_comparison", "compose_study", "conclude", "write_reports"}
+COMPOSING = {"cli", "compare_command", "report_command", "compose_comparison", "conclude", "write_reports"}
 """Above these rooms: what a person types, and what puts a report together. No room may import it."""
 SHARED_BY_REPORTS = ("schema", "parts_schema", "estimate", "base")
 """Modules of reports/ that stand above its rooms and that every room may import."""

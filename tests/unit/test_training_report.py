@@ -9,8 +9,7 @@ import pytest
 from measurement.conditions.same_environment import plan_digest
 from measurement.plans.plan import Arm, Measurement, Plan, Point
 from measurement.plans.settings import EpochRecord, TrainingSettings
-from reports.compose_comparison import compare
-from reports.compose_study import study_of
+from reports.compose_comparison import compare, compare_points
 from reports.conclusions.steps import Steps
 from reports.conclusions.training_results import FEWEST, converges, reference_of
 from reports.estimate import Estimate
@@ -221,14 +220,14 @@ def test_a_study_tells_how_long_each_arm_trains_by_ranks():
     seeds = {name: ending_with(198, 196, 197, train_s=time) for name, time in (("single", 4.0), ("ddp", 2.0), ("horovod", 3.0))}
     one = conclude_from(plan, seeds)
     two = conclude_from(plan, seeds | {"horovod": [epochs([1, 1, 1, 1]), *ending_with(196, 197, train_s=3.0)]})
-    study = study_of(
+    study = compare_points(
         changed(plan, points={"one": Point(world_size=2), "two": Point(world_size=4, hosts="a:2,b:2")}),
         {"one": one, "two": two},
         comparison_id=COMPARISON_ID,
     )
-    assert study.points[0].arm("ddp").time_to_train_s == Estimate(value=6.0, ci_low=6.0, ci_high=6.0)
-    assert study.points[0].arm("horovod").time_to_train_s.value == pytest.approx(9.0)
-    assert study.points[1].arm("horovod").time_to_train_s is None
+    assert study.points[0].training.arm("ddp").time_to_train_s == Estimate(value=6.0, ci_low=6.0, ci_high=6.0)
+    assert study.points[0].training.arm("horovod").time_to_train_s.value == pytest.approx(9.0)
+    assert study.points[1].training.arm("horovod").time_to_train_s is None
     assert "horovod trains to 97% accuracy in 9.00 s at one, not with every seed at two" in study.findings
 
 

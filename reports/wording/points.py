@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from measurement.plans.plan import Plan
-from reports.conclusions.study_conclusions import ScalingBase, leaders, units
-from reports.schema import ArmSummary, Study, StudyPoint
+from reports.conclusions.scaling import ScalingBase, leaders, units
+from reports.schema import ArmSummary, Comparison
 from reports.wording.comparison_sentences import chance_lines, first_line
 from reports.wording.disturbances import run_lines
 from reports.wording.formatting import count, listed, percent, seconds, with_interval
@@ -22,7 +22,7 @@ BASES = {
 }
 
 
-def headline(points: Sequence[StudyPoint], plan: Plan) -> str:
+def headline(points: Sequence[Comparison], plan: Plan) -> str:
     """Who is fastest where, and between which points that changes. Without any candidate to compare: how the first arm scales."""
     partly = {arm.name for point in points for arm in point.arms if arm.status == "not at this point"}
     told = [(point.name, leaders(point, without=partly)) for point in points]
@@ -51,7 +51,7 @@ def _lead(who: Sequence[str], plan: Plan) -> str:
     return f"{who[0]} is fastest" if len(who) == 1 else f"{listed(who)} are tied as fastest"
 
 
-def findings(points: Sequence[StudyPoint], plan: Plan) -> list[str]:
+def findings(points: Sequence[Comparison], plan: Plan) -> list[str]:
     """One sentence per candidate on its verdicts, then on each arm: how it scales, how long it trains."""
     candidates = [name for name, role in plan.roles().items() if role == "candidate"]
     said = [
@@ -62,7 +62,7 @@ def findings(points: Sequence[StudyPoint], plan: Plan) -> list[str]:
     return list(filter(None, said))
 
 
-def verdicts_sentence(points: Sequence[StudyPoint], name: str, baseline: str) -> str:
+def verdicts_sentence(points: Sequence[Comparison], name: str, baseline: str) -> str:
     """The candidate's verdicts, each with its points."""
     told = [(point.name, _verdict(point, name)) for point in points]
     parts = []
@@ -72,7 +72,7 @@ def verdicts_sentence(points: Sequence[StudyPoint], name: str, baseline: str) ->
     return f"{name} against {baseline}: {'; '.join(parts)}"
 
 
-def _verdict(point: StudyPoint, name: str) -> str:
+def _verdict(point: Comparison, name: str) -> str:
     result = point.result(name)
     if result is not None and result.throughput_ratio is not None:
         return verdict_word(result)
@@ -85,13 +85,13 @@ def base_words(base: ScalingBase) -> str:
     return f"{base.arm.name} at {base.point.name} ({BASES[base.kind]})"
 
 
-def bases(study: Study) -> list[str]:
+def bases(study: Comparison) -> list[str]:
     """What each arm's scaling is relative to, one line each."""
     found = {arm.name: arm.scaling_baseline for point in study.points for arm in point.arms if arm.scaling_baseline}
     return [f"{arm}: relative to {base}" for arm, base in found.items()]
 
 
-def scaling_sentence(points: Sequence[StudyPoint], name: str, *, brief: bool = False) -> str | None:
+def scaling_sentence(points: Sequence[Comparison], name: str, *, brief: bool = False) -> str | None:
     """Speed-up and efficiency at the most ranks that the arm was measured with."""
     most = max(points, key=lambda point: (point.arm(name).speed_up is not None, point.world_size))
     arm = most.arm(name)
@@ -111,12 +111,13 @@ def trained_to(target_accuracy: float | None) -> str:
     return f"{percent(target_accuracy)} accuracy" if target_accuracy is not None else "the last epoch"
 
 
-def training_sentence(points: Sequence[StudyPoint], name: str, plan: Plan) -> str | None:
+def training_sentence(points: Sequence[Comparison], name: str, plan: Plan) -> str | None:
     """How long an arm trained at each point, and where it did not reach the target; None where nothing was trained."""
     if plan.training is None:
         return None
     target = plan.training.target_accuracy
-    times = {point.name: point.arm(name).time_to_train_s for point in points if point.arm(name).status == "ok"}
+    trained = [(point.name, point.training) for point in points if point.arm(name).status == "ok"]
+    times = {place: training.arm(name).time_to_train_s for place, training in trained if training}
     told = [f"{seconds(time)} at {place}" for place, time in times.items() if time]
     missed = [place for place, time in times.items() if not time]
     parts = [f"in {listed(told)}"] if told else []
@@ -124,7 +125,7 @@ def training_sentence(points: Sequence[StudyPoint], name: str, plan: Plan) -> st
     return f"{name} trains to {trained_to(target)} {', '.join(parts)}" if parts else None
 
 
-def warnings(points: Sequence[StudyPoint], plan: Plan) -> list[str]:
+def warnings(points: Sequence[Comparison], plan: Plan) -> list[str]:
     """What a reader must know before believing the figures, point by point."""
     said = [f"{point.name}: {line}" for point in points for line in _point_warnings(point)]
     compared = [point.results for point in points if any(result.throughput_ratio is not None for result in point.results)]
@@ -132,7 +133,7 @@ def warnings(points: Sequence[StudyPoint], plan: Plan) -> list[str]:
     return said + chance_lines(results, comparisons=len(compared), kind="points", confidence=plan.measurement.confidence)
 
 
-def _point_warnings(point: StudyPoint) -> list[str]:
+def _point_warnings(point: Comparison) -> list[str]:
     failed = [arm for arm in point.arms if arm.has_failed and arm.errors]
     return [
         *point.elsewhere,

@@ -1,4 +1,4 @@
-"""What follows from a study's points together: who wins where, speed-up and scaling efficiency.
+"""What follows from points together: who wins where, speed-up and scaling efficiency.
 
 Speed-up: an arm's throughput over that of its scaling baseline. Scaling efficiency: speed-up over how many times the cores (or
 GPUs) that the ranks compute on, never over ranks that share them; with throughput in samples per second that is the same in weak
@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from reports.schema import ArmSummary, Estimate, StudyPoint
+from reports.schema import ArmSummary, Comparison, Estimate
 
 WITHOUT_WRAPPER = ("single",)
 """Backends of a single process that does not scale itself."""
@@ -24,11 +24,11 @@ class ScalingBase:
     """What an arm's scaling is relative to."""
 
     kind: Literal["single process", "one rank", "first point"]
-    point: StudyPoint
+    point: Comparison
     arm: ArmSummary
 
 
-def scaling_base(points: Sequence[StudyPoint], name: str) -> ScalingBase | None:
+def scaling_base(points: Sequence[Comparison], name: str) -> ScalingBase | None:
     """What an arm's scaling is relative to; None where that was not measured, or where all points have as many ranks."""
     if len({point.world_size for point in points}) == 1:
         return None
@@ -44,7 +44,7 @@ def scaling_base(points: Sequence[StudyPoint], name: str) -> ScalingBase | None:
     return ScalingBase(kind="first point", point=first, arm=arm) if arm.throughput_per_s else None
 
 
-def with_scaling(arm: ArmSummary, point: StudyPoint, base: ScalingBase) -> ArmSummary:
+def with_scaling(arm: ArmSummary, point: Comparison, base: ScalingBase) -> ArmSummary:
     """The arm with its speed-up and efficiency; unchanged where it was not measured."""
     if arm.throughput_per_s is None or base.arm.throughput_per_s is None:
         return arm
@@ -54,12 +54,12 @@ def with_scaling(arm: ArmSummary, point: StudyPoint, base: ScalingBase) -> ArmSu
     return arm.model_copy(update={"speed_up": speed_up, "scaling_efficiency": efficiency})
 
 
-def units(arm: ArmSummary, point: StudyPoint) -> int:
+def units(arm: ArmSummary, point: Comparison) -> int:
     """What an arm computes on at a point: its cores or GPUs, or where that is not known as many as it has ranks."""
     return arm.compute_units or (1 if arm.backend in WITHOUT_WRAPPER else point.world_size)
 
 
-def has_own_units(points: Sequence[StudyPoint]) -> bool:
+def has_own_units(points: Sequence[Comparison]) -> bool:
     """Whether more ranks mean as many times more cores or GPUs at every point, so that there is an ideal speed-up."""
     ratios = {units(arm, point) / point.world_size for point in points for arm in point.arms if arm.throughput_per_s}
     return len(ratios) == 1
@@ -76,7 +76,7 @@ def quotient(one: Estimate, other: Estimate) -> Estimate:
     return Estimate(value=value, ci_low=value * math.exp(-down), ci_high=value * math.exp(up))
 
 
-def leaders(point: StudyPoint, *, without: Collection[str] = ()) -> tuple[str, ...]:
+def leaders(point: Comparison, *, without: Collection[str] = ()) -> tuple[str, ...]:
     """The arms than which none is shown to be faster at a point: one, or several that are tied; none where nothing was compared.
 
     ``without``: arms that do not run at every point; they only show what the others scale from.

@@ -1,4 +1,4 @@
-"""The charts of a study as plain Plotly figures.
+"""The charts of several points as plain Plotly figures.
 
 Throughput, speed-up beside the ideal line and time to train against ranks; ratios by point.
 """
@@ -8,21 +8,23 @@ from __future__ import annotations
 import html
 
 from reports.charts.frame import Figure, arm_style, bounded_axis, curve_layout, error_bars, line, rule
-from reports.conclusions.study_conclusions import has_own_units, scaling_base
-from reports.schema import Estimate, Study, StudyPoint
+from reports.conclusions.scaling import has_own_units, scaling_base
+from reports.schema import Comparison, Estimate
 from reports.tables.figures import arm_rows, figure_at
-from reports.wording.study_sentences import trained_to
+from reports.wording.points import trained_to
 
 HEIGHT_PX = 360
 FROM_ZERO = {"rangemode": "tozero"}
 
 
-def study_charts(study: Study) -> dict[str, Figure]:
-    """Every chart that has data, by name."""
+def point_charts(study: Comparison) -> dict[str, Figure]:
+    """Every chart that has data, by name; none without points."""
+    if not study.points:
+        return {}
     made = {
         "throughput": _by_ranks(study, "arm.throughput_per_s", f"{html.escape(study.sample_unit)}/s"),
         "speed_up": _by_ranks(study, "arm.speed_up", "speed-up"),
-        "time_to_train": _by_ranks(study, "arm.time_to_train_s", f"seconds to {trained_to(study.target_accuracy)}"),
+        "time_to_train": _by_ranks(study, "training.time_to_train_s", f"seconds to {trained_to(study.target_accuracy)}"),
         "ratios": _ratios(study),
     }
     if (speed_up := made["speed_up"]) and has_own_units(study.points):
@@ -35,7 +37,7 @@ def study_charts(study: Study) -> dict[str, Figure]:
     return {name: figure for name, figure in made.items() if figure}
 
 
-def _by_ranks(study: Study, path: str, title: str) -> Figure | None:
+def _by_ranks(study: Comparison, path: str, title: str) -> Figure | None:
     """A line for each arm against ranks, with hosts below where they are named; None if all points have as many ranks."""
     points = sorted(study.points, key=lambda point: point.world_size)
     ticks = {point.world_size: _ranks_and_hosts(point) for point in points}
@@ -47,14 +49,14 @@ def _by_ranks(study: Study, path: str, title: str) -> Figure | None:
     return _chart(study, path, ranks, x, {"title": title} | FROM_ZERO | bounded_axis(found))
 
 
-def _ranks_and_hosts(point: StudyPoint) -> str:
-    if point.hosts is None:
+def _ranks_and_hosts(point: Comparison) -> str:
+    if point.asked_hosts is None:
         return str(point.world_size)
-    number = point.hosts.count(",") + 1
+    number = point.asked_hosts.count(",") + 1
     return f"{point.world_size}<br>{number} host{'' if number == 1 else 's'}"
 
 
-def _ratios(study: Study) -> Figure | None:
+def _ratios(study: Comparison) -> Figure | None:
     """A line for each arm, point by point in the plan's order."""
     found = _found(study, "result.ratio")
     if not found:
@@ -67,11 +69,11 @@ def _ratios(study: Study) -> Figure | None:
     return chart
 
 
-def _found(study: Study, path: str) -> list[Estimate]:
+def _found(study: Comparison, path: str) -> list[Estimate]:
     return [found for row in arm_rows(study) if (found := figure_at(row, path))]
 
 
-def _chart(study: Study, path: str, places: Figure, x: Figure, y: Figure) -> Figure:
+def _chart(study: Comparison, path: str, places: Figure, x: Figure, y: Figure) -> Figure:
     """A line with intervals for each arm along the points at which it has a figure. ``places``: of the points, in their order."""
     by_arm: dict[str, dict[str, Estimate]] = {name: {} for name in study.arm_names}
     for row in arm_rows(study):
