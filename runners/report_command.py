@@ -108,6 +108,6 @@ def tell(summary: Comparison, folder: ResultsFolder, asked: ReportOptions) -> bo
     from reports.formats.for_programs import value_at
 
     if asked.figure is None:
-        return show(summary, folder, tells=folder.plan_path.is_file())
+        return show(summary, folder, tells=folder.plan_path.exists())
     print(value_at(summary, asked.figure))
     return summary.is_ok

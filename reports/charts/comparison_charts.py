@@ -6,6 +6,8 @@ import html
 import math
 from collections.abc import Callable, Sequence
 
+import pandas as pd
+
 from measurement.plans.settings import Quantity
 from measurement.records.record import Case
 from reports.charts.frame import (
@@ -15,13 +17,16 @@ from reports.charts.frame import (
     arm_colour,
     arm_style,
     base_layout,
+    bounded_axis,
     curve_layout,
+    error_bars,
     legend_above,
     line,
     log_axis,
     note,
     rule,
 )
+from reports.conclusions.blocks import totals
 from reports.conclusions.step_terms import TERMS
 from reports.parts_schema import Band
 from reports.schema import ArmSummary, Comparison, RatioSummary
@@ -36,6 +41,7 @@ BARS_PX, BAR_PX = 88, 34
 def charts(comparison: Comparison) -> dict[str, Figure]:
     """Every chart that has data, by name: those of a micro-benchmark, or those of a workload that is trained."""
     makers: dict[str, Callable[[Comparison], Figure | None]] = {
+        "launches": launches_chart,
         "pairs": pairs_chart,
         "terms": terms_chart,
         "losses": losses_chart,
@@ -215,6 +221,41 @@ def _case_line(comparison: Comparison, arm: ArmSummary, cases: list[Case], figur
         marker={"size": 6},
         hover=f"{arm.name}, %{{customdata[0]}}: %{{customdata[1]}}, {'' if comparison.are_loaders else 'bus '}%{{customdata[2]}}",
     )
+
+
+LAUNCHES_PX = 56
+"""Height of an arm's row."""
+SPREAD = 0.6
+"""Of a row's height that its dots take."""
+
+
+def launches_chart(comparison: Comparison) -> Figure | None:
+    """A row for each arm: a dot for each launch, the first at the top, and below them the arm's throughput with its interval.
+
+    None where no arm has several launches.
+    """
+    rows = {arm.name: arm.throughput_per_s for arm in comparison.arms if arm.throughput_per_s}
+    if max((comparison.arm(name).launches for name in rows), default=0) < 2:
+        return None
+    by_launch = totals(pd.DataFrame(comparison.block_table), ["arm", "launch"])["throughput_per_s"]
+    layout = base_layout(BARS_PX + LAUNCHES_PX * len(rows), f"{html.escape(comparison.sample_unit)}/s, of all ranks")
+    layout["xaxis"] |= {"tickformat": ",.4~r"} | bounded_axis([*rows.values()], *by_launch[[*rows]], may_be_log=True)
+    names = {"tickvals": [*range(len(rows))], "ticktext": [*rows]}
+    layout["yaxis"] |= names | {"range": [len(rows) - 0.45, -0.5], "automargin": True, "showgrid": False}
+    traces = []
+    for number, (name, mean) in enumerate(rows.items()):
+        known, colour = by_launch[name], arm_colour(comparison, name)
+        places = [number + SPREAD * ((at + 0.5) / len(known) - 0.5) for at in range(len(known))]
+        dots = {"x": known.tolist(), "y": places, "customdata": known.index.tolist()}
+        mark = {"x": [mean.value], "y": [number + 0.42], "error_x": error_bars([mean], color=colour, thickness=2, width=5)}
+        for trace, style, what in (
+            (dots, {"size": 8, "opacity": 0.6}, "launch %{customdata}"),
+            (mark, {"size": 10, "symbol": "diamond"}, "all"),
+        ):
+            hover = f"{name}, {what}: %{{x:.4~g}}<extra></extra>"
+            look = {"marker": style | {"color": colour}, "hovertemplate": hover, "cliponaxis": False}
+            traces.append({"type": "scatter", "mode": "markers"} | look | trace)
+    return {"data": traces, "layout": layout}
 
 
 MAX_POINTS = 5000

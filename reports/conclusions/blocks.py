@@ -120,6 +120,12 @@ def _by_round(sync: pd.DataFrame, arms: Sequence[str]) -> tuple[Array, Array]:
     return places, wide
 
 
+def totals(blocks: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
+    """Samples, seconds and throughput over the synchronised blocks that have the same keys, by these."""
+    sums = blocks[blocks["kind"] == "sync"].groupby(list(keys))[THROUGHPUT].sum()
+    return sums.assign(throughput_per_s=sums["samples"] / sums["block_s"])
+
+
 def throughput_per_s(blocks: pd.DataFrame) -> float:
     """Samples per second over all these blocks together: synchronised ones of one arm, at least one (``tabulate_blocks``)."""
     samples, seconds = blocks[THROUGHPUT].sum()

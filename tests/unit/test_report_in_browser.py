@@ -89,7 +89,7 @@ def test_charts_are_drawn_and_nothing_is_asked_for(browser, proxy, tmp_path):
     page = run(browser, tmp_path, port, "--virtual-time-budget=10000", "--timeout=60000", "--dump-dom")
     assert 'data-drawn="yes"' in page
     drawn = re.findall(r'data-chart="([\w-]+)"[^>]*>\s*<div class="plot-container', page)
-    assert drawn == ["terms", "pairs"]
+    assert drawn == ["terms", "launches", "pairs"]
     assert page.count('class="point"') + page.count('class="points"') > 0
     assert "<title>hacked</title>" not in page
     assert [path for path in asked if not re.search("google|gvt1|gstatic", path)] == []  # the browser's own

@@ -18,7 +18,7 @@ from reports.formats.html import HtmlReport
 from tests.conftest import run_here
 from tests.kit.changed import changed
 from tests.kit.commands import run_python
-from tests.kit.results_factory import FORMATS, concluded, make_plan, on_terminal, write_results
+from tests.kit.results_factory import FORMATS, Truth, concluded, make_plan, on_terminal, write_results
 
 STORED = Path(__file__).parents[1] / "data" / "results-v1"
 FILES = ["comparison.json", "report.csv", "report.html", "report.md"]
@@ -132,6 +132,17 @@ def test_reports_need_no_torch(folder, tmp_path):
     )
     done = run_python(code, copy)
     assert (done.stderr, done.stdout.strip()) == ("", "2")
+
+
+def test_an_arm_of_two_speeds_is_seen_launch_by_launch(tmp_path):
+    """Each launch is a dot of its arm's row; the mean alone would hide that no launch ran at it."""
+    faster = {launch: Truth(ratios={"horovod-gloo": 1.3}) for launch in (1, 3)}
+    found = concluded(tmp_path, truth=Truth(ratios={"horovod-gloo": 1.0}), truths=faster, launches=5)
+    dots, mean = charts(found)["launches"]["data"][-2:]
+    assert dots["customdata"] == [0, 1, 2, 3, 4] and dots["y"] == sorted(dots["y"])
+    assert {launch for launch, speed in enumerate(dots["x"]) if speed > mean["x"][0] * 1.1} == {1, 3}
+    assert mean["x"] == [found.arm("horovod-gloo").throughput_per_s.value]
+    assert "launches" not in charts(concluded(tmp_path / "one", launches=1))
 
 
 def printed(folder, *flags):

@@ -250,4 +250,5 @@ def run_here_report(arguments):
 def test_a_single_run_is_shown(tmp_path):
     run = write_run(tmp_path / "run", DDP)
     assert conclude(ResultsFolder(run)).results == []
-    assert run_here_report([run, "-o", tmp_path / "out"]).returncode == 0
+    done = run_here_report([run, "-o", tmp_path / "out"])
+    assert (done.returncode, done.stderr) == (0, "")
