@@ -31,6 +31,9 @@ class ReportOptions(Section):
     """For your runs: folder to write. [results/report-TIME]"""
     allow: tuple[str, ...] = ()
     """For your runs, and --against: compare although this differs; may be repeated."""
+    by: str | None = None
+    """For a comparison: figures for each value of a key of its records, such as host, rank, seed, launch or round, in the place of
+    the first screen."""
     figure: str | None = None
     """Print one value of comparison.json in the place of the first screen, such as results.horovod.throughput_ratio."""
 
@@ -50,6 +53,7 @@ FLAGS: Sequence[Flag] = (
     _own("baseline"),
     _own("output", ("-o", "--output")),
     _own("allow", metavar="FIELD"),
+    _own("by", metavar="KEY"),
     _own("figure", ("--json",), metavar="PATH"),
     _earlier("against", metavar="OLD", help="For a comparison: its results at an earlier date; say what changed since."),
     _earlier("allow_slower", metavar="PERCENT"),
@@ -64,6 +68,12 @@ def report_given(given: Given) -> None:
 
     asked, more = ReportOptions(**values_of(given, ReportOptions)), CompareOptions(**values_of(given, CompareOptions))
     results = ResultsFolder(Path(asked.folders[0]))
+    if asked.by is not None:
+        besides = [flag.name for flag in given if flag.field not in ("folders", "by")]
+        if besides or len(asked.folders) > 1:
+            raise PlanError(f"--by looks into one results folder; leave {', '.join(besides) or 'the other folders'} out")
+        show_by_key(results, asked.by)
+        return
     earlier = read_earlier(more.against, more.allow_slower, allowed=asked.allow)
     if earlier is not None:
         if len(asked.folders) > 1 or asked.baseline or asked.output:
@@ -101,6 +111,19 @@ def report_runs(asked: ReportOptions) -> bool:
     found = conclude_runs(read_runs(list(asked.folders)), name=where.root.name, baseline=asked.baseline, allowed=asked.allow)
     write_runs(found, where)
     return tell(found[0], where, asked)
+
+
+def show_by_key(folder: ResultsFolder, key: str) -> None:
+    """Print the figures of a comparison for each value of a key; writes nothing."""
+    from reports.by_key import table_by_key
+    from reports.formats.console import new_console
+    from reports.formats.terminal import rich_table, shown
+
+    console, table = new_console(), table_by_key(folder, key)
+    console.print(rich_table(table))
+    console.print(
+        shown(f"Ratios are to {folder.read_plan().baseline} with the same {key}; intervals are over launches.", style="dim")
+    )
 
 
 def tell(summary: Comparison, folder: ResultsFolder, asked: ReportOptions) -> bool:

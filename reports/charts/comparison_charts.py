@@ -226,7 +226,7 @@ def _case_line(comparison: Comparison, arm: ArmSummary, cases: list[Case], figur
 LAUNCHES_PX = 56
 """Height of an arm's row."""
 SPREAD = 0.6
-"""Of a row's height that its dots take."""
+"""Share of a row's height that its dots take."""
 
 
 def launches_chart(comparison: Comparison) -> Figure | None:

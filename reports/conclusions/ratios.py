@@ -65,6 +65,11 @@ def fastest(evidence: Evidence, results: Sequence[RatioSummary]) -> list[str]:
     return [best, *([] if verdicts[best] == "faster" else [baseline]), *tied]
 
 
+def ratio_intervals_of(evidence: Evidence, blocks: pd.DataFrame) -> Mapping[str, RatioEstimate | None]:
+    """The ratio of every other arm to the baseline in these blocks, of one case where there are several; by arm."""
+    return _Ratios.find(evidence, blocks).intervals
+
+
 def find_spread(plan: Plan, blocks: pd.DataFrame, *, cases: Sequence[str | None] = (None,)) -> Spread:
     """How much the ratios of these blocks vary within and between launches. What they are it does not tell."""
     groups = [[name, *copies_of_baseline(plan, name)] for name in plan.compared_arms() if name != plan.baseline]

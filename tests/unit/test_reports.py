@@ -10,11 +10,13 @@ import pytest
 
 from measurement.plans.plan import FLOOR
 from measurement.records.results import ResultsFolder
-from reports import REGISTRY, make_report, write_reports
+from reports import REGISTRY, conclude, make_report, write_reports
 from reports.base import Report
+from reports.by_key import table_by_key
 from reports.charts.comparison_charts import MAX_POINTS, charts, pair_stride
 from reports.formats.html import FILES as FILES_BESIDE
 from reports.formats.html import HtmlReport
+from reports.wording.formatting import interval, rate, ratio
 from tests.conftest import run_here
 from tests.kit.changed import changed
 from tests.kit.commands import run_python
@@ -175,3 +177,34 @@ def test_one_value_of_the_json_is_printed_alone(tmp_path):
 def test_a_path_that_leads_nowhere_is_told_with_what_is_there(path, message, tmp_path):
     code, out, errors = printed(write_results(tmp_path), "--json", path)
     assert (code, out) == (2, "") and errors.startswith(f"ringside: unknown {message}"), errors
+
+
+def test_a_key_of_one_value_gives_the_comparisons_own_figures(tmp_path):
+    folder = write_results(tmp_path)
+    found, shown = conclude(folder), {row.entries[1].text: row for row in table_by_key(folder, "workload").rows}
+    assert [*shown] == [arm.name for arm in found.arms]
+    for result in found.results:
+        speed = found.arm(result.candidate).throughput_per_s
+        value, _, throughput, _, *figures = (entry.text for entry in shown[result.candidate].entries)
+        assert (value, throughput, *figures) == ("digits", rate(speed), ratio(result.throughput_ratio), interval(result))
+
+
+def test_a_key_shows_in_which_launch_or_rank_an_arm_is_faster(tmp_path):
+    faster = {launch: Truth(ratios={"horovod-gloo": 1.3}) for launch in (1, 3)}
+    folder = write_results(tmp_path, truth=Truth(ratios={"horovod-gloo": 1.0}), truths=faster, launches=4)
+    rows = [row for row in table_by_key(folder, "launch").rows if row.entries[1].text == "horovod-gloo"]
+    assert [row.group for row in rows] == ["0", "1", "2", "3"] and {row.entries[-1].text for row in rows} == {"\N{EN DASH}"}
+    assert [float(row.entries[-2].text) > 1.1 for row in rows] == [False, True, False, True]
+    assert printed(folder, "--by", "rank")[1].count("horovod-gloo") == 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--by", "ranks"], "unknown key 'ranks'; did you mean 'rank'? (known: arm, backend, block, launch, "),
+        (["--by", "rank", "--json", "arms"], "--by looks into one results folder; leave --json out"),
+    ],
+)
+def test_a_key_that_no_record_has_is_told_with_those_that_there_are(flags, message, tmp_path):
+    code, out, errors = printed(write_results(tmp_path), *flags)
+    assert (code, out) == (2, "") and errors.startswith(f"ringside: {message}"), errors

@@ -1,0 +1,110 @@
+"""Figures by any key of the records, such as host, rank, seed, launch or round: a projection, as Go's benchstat has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from measurement.errors import PlanError, unknown_name
+from measurement.records.results import ResultsFolder
+from reports.conclusions.blocks import tabulate_blocks, throughput_interval
+from reports.conclusions.evidence import Evidence
+from reports.conclusions.ratios import ratio_intervals_of
+from reports.conclusions.steps import RANK_BLOCK_TYPES, TIMES, read_steps
+from reports.schema import Estimate
+from reports.scripts.script_arms import ITERATIONS, sample_unit
+from reports.statistics.budget import error_share
+from reports.tables.table import Column, Table, number, table
+from reports.wording.formatting import bounds_text, milliseconds, percent, rate, ratio
+
+OF_RANK = ["launch", "arm", "rank"]
+NO_KEYS = {"steps", "samples", "kind", *TIMES}
+"""Columns of steps that nothing is known by."""
+
+
+class KeyRow(NamedTuple):
+    """An arm, where the key has one value; of a micro-benchmark, in one case."""
+
+    value: str
+    case: str | None
+    arm: str
+    throughput_per_s: Estimate
+    step_s: float
+    """Mean of the blocks with exchange, by the slowest of the ranks that have this value."""
+    ratio: Estimate | None
+    """To the baseline's blocks of the same rounds with the same value. None where there are none, and for the baseline."""
+
+
+def table_by_key(folder: ResultsFolder, key: str) -> Table:
+    """A comparison's arms for each value of a key, in groups by value.
+
+    Raises:
+        PlanError: it has points, or no record has such a key.
+        RecordError: the folder is missing or damaged.
+    """
+    plan, records, manifest = folder.read_plan(), folder.records(), folder.manifest()
+    if plan.points:
+        place = folder.point(next(iter(plan.points))).root
+        raise PlanError(f"--by is for one comparison, and '{folder.root}' has points; give one of their folders, such as '{place}'")
+    unit, share = (
+        sample_unit(records),
+        error_share(manifest.looks if manifest else [], until_decided=plan.measurement.until_decided),
+    )
+    evidence = Evidence.gather(plan, records, read_steps(folder, records), host_use=None, error_share=share)
+    columns = [
+        Column(key, "value", wraps=True),
+        Column("case", "case", optional=True, wraps=True),
+        Column("arm", "arm", wraps=True),
+        number(f"{unit}/s", "throughput_per_s", rate),
+        number("ms per step", "step_s", milliseconds),
+        number("ratio", lambda row: "1" if row.arm == plan.baseline else row.ratio and ratio(row.ratio.value)),
+        number(f"{percent(evidence.confidence)} interval", "ratio", lambda found: bounds_text(found.ci_low, found.ci_high)),
+    ]
+    return table(columns, rows_by_key(evidence, key, by_iteration=unit == ITERATIONS), group="value")
+
+
+def rows_by_key(evidence: Evidence, key: str, *, by_iteration: bool) -> Iterator[KeyRow]:
+    """The figures of each arm for each value of a key. Ranks of another value are left out, as if they had not been there.
+
+    ``by_iteration``: whether iterations are counted, since samples could not be.
+
+    Raises:
+        PlanError: no record has such a key.
+    """
+    plan, table = evidence.plan, _with_keys(evidence)
+    keys = [str(name) for name in table if name not in NO_KEYS]
+    if key not in keys:
+        several = [name for name in keys if table[name].nunique() > 1]
+        raise PlanError(unknown_name("key", key, several, remedy="these have several values here"))
+    for value, part in table.groupby(key):
+        steps = replace(evidence.steps, rank_blocks=part[list(RANK_BLOCK_TYPES)])
+        blocks = tabulate_blocks(steps.by_iteration() if by_iteration else steps)
+        for case, timed in blocks[blocks["kind"] == "sync"].groupby("case", dropna=False):
+            ratios = ratio_intervals_of(evidence, timed) if plan.baseline in set(timed["arm"]) else {}
+            for arm in plan.compared_arms():
+                own = timed[timed["arm"] == arm]
+                if len(own):
+                    yield KeyRow(
+                        value=str(value),
+                        case=None if pd.isna(case) else str(case),
+                        arm=arm,
+                        throughput_per_s=throughput_interval(own, confidence=evidence.confidence),
+                        step_s=float(own["block_s"].sum() / own["steps"].sum()),
+                        ratio=ratios.get(arm),
+                    )
+
+
+def _with_keys(evidence: Evidence) -> pd.DataFrame:
+    """The sums of each rank and block beside what record and rank report of themselves, as far as it is a number or a word."""
+    rows = []
+    for record in evidence.records:
+        rows += [_words(dict(record)) | _words(dict(rank)) | {"launch": record.launch, "arm": record.arm} for rank in record.ranks]
+    sums, told = evidence.steps.rank_blocks, pd.DataFrame(rows, columns=None if rows else OF_RANK)
+    return sums.merge(told[[name for name in told if name in OF_RANK or name not in sums]], on=OF_RANK)
+
+
+def _words(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if isinstance(value, str | int)}
