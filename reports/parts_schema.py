@@ -186,7 +186,7 @@ class Equality(Stored):
 
 
 ChangeVerdict = Literal["regressed", "improved", "no regression", "undecided"]
-ChangeWithheld = Literal["launches", "load", "work", "control", "stalls"]
+ChangeWithheld = Literal["launches", "load", "cpu", "work", "control", "stalls"]
 """``launches``: one of the two has a single launch. ``load``: the machine was not quiet. Else as ``reports.schema.Withheld``."""
 
 

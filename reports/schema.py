@@ -16,7 +16,7 @@ SCHEMA_VERSION = 2
 """Version of comparison.json. It grows when a key changes its meaning or goes."""
 
 Verdict = Literal["faster", "slower", "equivalent", "undecided"]
-Withheld = Literal["work", "control", "stalls", "load"]
+Withheld = Literal["cpu", "work", "control", "stalls", "load"]
 Term = Literal["compute", "data_wait", "library_overhead", "imbalance", "exposed_exchange"]
 """What a step is made of, see ``reports.conclusions.step_terms``."""
 Phase = Literal["data_wait", "forward", "backward", "exchange", "optimizer", "backward_and_exchange"]

@@ -175,6 +175,9 @@ class ScriptSettings(Section):
     """Load the baseline's first parameters and buffers into the other arms, by name."""
     same_data: bool = False
     """Say where the first batches differ. Neither script is changed."""
+    cpu: bool = False
+    """Give the CPU to whatever asks torch for CUDA, to check scripts for GPUs where there are none. There is no verdict on speed.
+    A host is said to have as many GPUs as CUDA_VISIBLE_DEVICES names; otherwise as many as a launcher starts ranks there, or 2."""
     loss_margin: float = Field(default=0.02, gt=0, lt=1)
     """A loss that is higher by less than this share counts as no worse."""
     trackers: Literal["offline", "on"] = "offline"

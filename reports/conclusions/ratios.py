@@ -50,7 +50,7 @@ def fastest(evidence: Evidence, results: Sequence[RatioSummary]) -> list[str]:
     ratios = {
         one.candidate: one.throughput_ratio
         for one in results
-        if one.role == "candidate" and one.throughput_ratio is not None and one.withheld_by != "work"
+        if one.role == "candidate" and one.throughput_ratio is not None and one.withheld_by not in ("cpu", "work")
     }
     if not ratios or evidence.cases:
         return []
@@ -229,8 +229,8 @@ def _verdict_fields(
     plan, interval, threshold = evidence.plan, intervals[name], evidence.threshold
     control = next((one for other, one in intervals.items() if plan.role(other) == "control"), None)
     alone = decide(interval, threshold=threshold)
-    if interval is not None and evidence.unlike_work.get(name):
-        return {"verdict": "undecided", "verdict_alone": alone, "withheld_by": "work"}
+    if interval is not None and (plan.scripts.cpu or evidence.unlike_work.get(name)):
+        return {"verdict": "undecided", "verdict_alone": alone, "withheld_by": "cpu" if plan.scripts.cpu else "work"}
     if interval is None or alone == "undecided":
         return {"verdict": alone, "verdict_alone": alone, **_more(evidence, interval)}
     withheld: Withheld | None = None

@@ -131,6 +131,8 @@ def _candidate(arm: ArmSummary, result: RatioSummary | None, *, point: str = "",
         verdict = arm.status if arm.status != "ok" else "no timing"
         message = first_line(arm.errors[0].message) if arm.errors and arm.status != "wrong" else ""
         return Candidate(arm=arm.name, point=point, verdict=verdict, cause=cause or cut(message or WRONG * (verdict == "wrong")))
+    if result.withheld_by == "cpu":
+        return Candidate(arm=arm.name, point=point, verdict=verdict_word(result), cause=brief_reason(result))
     return Candidate(
         arm=arm.name,
         point=point,
@@ -226,7 +228,8 @@ def _same_work(place: Comparison) -> Mark:
     arms, equality = place.arms, place.equality
     differences, lines = place.differences, first_lines(place)
     wrong = [arm.name for arm in arms if arm.status == "wrong" or (arm.parity and not arm.parity.passed)]
-    unlike = [result.candidate for result in place.results if result.withheld_by == "work"]
+    reasons = ("cpu", "work") if any(one.withholds for one in differences) else ("work",)
+    unlike = [result.candidate for result in place.results if result.withheld_by in reasons]
     timed = [arm for arm in arms if arm.launches] or arms
     unchecked = [arm.name for arm in timed if arm.parity is None] if equality is None else []
     shown = [one for one in differences if not (one.is_note or one.withholds)]

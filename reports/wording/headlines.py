@@ -18,6 +18,7 @@ from reports.wording.training_sentences import training_clauses
 MOST_WORDS = 20
 """The most that a headline has."""
 BAD = {"failed": "failed", "wrong": "computes wrongly", "timeout": "ran out of time"}
+NO_SPEED = "No verdict on speed: CPUs stand in for GPUs, and whether both train alike is by the CPU's arithmetic"
 BAD_ALL = BAD | {"wrong": "are wrong"}
 WRITTEN = {"ddp": "DDP", "fsdp2": "FSDP2", "horovod": "Horovod", "gloo": "Gloo", "mpi": "MPI", "nccl": "NCCL"}
 """Libraries and transports as they are written; others as they call themselves."""
@@ -60,6 +61,8 @@ def _clauses(comparison: Comparison) -> list[str]:
             f"nothing was timed that {comparison.baseline} could be compared with"
         ]
         return [f"No comparison: {said[0]}", *said[1:]]
+    if all(result.withheld_by == "cpu" for result in timed):
+        return [NO_SPEED, *(f"{arm.name} {BAD[arm.status]}" for arm in bad)]
     names = labels(arms)
     base = names[comparison.baseline]
     groups: dict[str, list[RatioSummary]] = {}

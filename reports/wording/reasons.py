@@ -38,6 +38,11 @@ MORE_LAUNCHES = "measure three or more (the plan's measurement.launches)"
 NEXT_LAUNCHES = "Measure three or more launches (measurement.launches)"
 NEXT_RUNS = "Measure five or more runs of each, alternating"
 REASONS: dict[str, Reason] = {
+    "cpu": Reason(
+        brief="CPUs stand in for GPUs",
+        explanation="CPUs stand in for GPUs (cpu, --cpu), and say nothing of their speed",
+        next_step="For a verdict on speed, measure on GPUs, without --cpu",
+    ),
     "work": Reason(brief="other work", next_step="Make both do the same work, or allow the difference: see 'What differed?'"),
     "control": Reason(
         brief="the control deviates by as much",
@@ -109,8 +114,8 @@ def reasons_of(result: RatioSummary) -> list[Reason]:
 
 
 def verdict_word(result: RatioSummary) -> str:
-    """The verdict as people read it: arms that do unlike work get none, not even 'undecided'."""
-    return "no verdict" if result.withheld_by == "work" else result.verdict
+    """The verdict as people read it: arms that do unlike work get none, nor do CPUs in the place of GPUs, not even 'undecided'."""
+    return "no verdict" if result.withheld_by in ("cpu", "work") else result.verdict
 
 
 def brief_reason(result: RatioSummary) -> str:

@@ -30,6 +30,8 @@ Run = Callable[..., "Comparison"]
 """Measures a plan into a folder and shows the result; also given how to go on (``again``)."""
 Try = Callable[[Plan, "ResultsFolder"], "list[LaunchRecord]"]
 """Holds the trial of a plan's commands alone; returns its records, none where one failed."""
+FIRST_STEPS = {"launches": 1, "rounds": 1, "block_steps": 1, "warmup_steps": 0, "control": False, "rehearsal": "never"}
+"""How ``--small`` measures."""
 MOST_TRIED = 3
 """Settings that ``--explain`` tries."""
 
@@ -48,6 +50,8 @@ class AbOptions(SessionOptions):
     explain: bool = False
     """Time the first command with settings of the second as well, one in each arm more, and say how much of the difference each
     explains."""
+    small: bool = False
+    """Compare the first steps of one start, and time nothing that a verdict could rest on. Implies --assert-equal."""
     assert_equal: bool = False
     """End with code 3 unless both are shown to train alike."""
     assert_not_slower: str | None = None
@@ -90,6 +94,7 @@ FLAGS: Sequence[Flag] = (
     _scripts("seed_flag"),
     _scripts("same_start"),
     _scripts("same_data"),
+    _scripts("cpu"),
     _scripts("loss_margin"),
     _scripts("trackers"),
     _scripts("keep_files"),
@@ -101,6 +106,7 @@ FLAGS: Sequence[Flag] = (
         metavar="FIELD",
         help="A difference in work that does not withhold the verdict, or all.",
     ),
+    Flag(COMPARING, AbOptions, "small"),
     Flag(COMPARING, AbOptions, "explain"),
     Flag(COMPARING, AbOptions, "assert_equal"),
     Flag(COMPARING, AbOptions, "assert_not_slower", metavar="PERCENT"),
@@ -121,6 +127,8 @@ def run_given(run: Run, hold_trial: Try, given: Given) -> None:
     asked = AbOptions(**values_of(given, AbOptions))
     most = percent_of(asked.assert_not_slower, flag="--assert-not-slower") if asked.assert_not_slower is not None else None
     plan = plan_of(given)
+    if plan.scripts.cpu and (most is not None or asked.explain):
+        raise PlanError("--cpu says nothing of speed; leave --assert-not-slower and --explain out")
     folder = ResultsFolder(asked.output or default_folder(plan.name))
     tried: list[LaunchRecord] = []
     if asked.explain and folder.plan_path.is_file():
@@ -133,7 +141,7 @@ def run_given(run: Run, hold_trial: Try, given: Given) -> None:
     comparison = run(plan, folder, again=again, resume_elsewhere=asked.resume_elsewhere, tried=tried)
     if not comparison.is_ok:
         raise typer.Exit(EXIT_FAILED)
-    unmet = not_shown(comparison, equal=asked.assert_equal, most_slower=most)
+    unmet = not_shown(comparison, equal=asked.assert_equal or asked.small, most_slower=most)
     for line in unmet:
         print(f"ringside: {line}", file=sys.stderr)
     if unmet:
@@ -171,7 +179,7 @@ def plan_of(given: Given) -> Plan:
         "name": f"{first}-against-{second}"[:100],
         "baseline": first,
         "arms": {first: arms["a"], second: arms["b"]},
-        "measurement": values_of(given, Measurement),
+        "measurement": values_of(given, Measurement) | (FIRST_STEPS if asked.small else {}),
         "scripts": values_of(given, ScriptSettings),
         **values_of(given, Plan),
     }

@@ -26,6 +26,14 @@ MAX_SCRIPT_BYTES = 1 << 20
 LAUNCHER_FILES = ("torchrun", "torch.distributed.run", "horovodrun", "mpirun", "run_processes", "multiprocessing")
 HINTS = (
     (
+        re.compile(r"No module named '(apex|amp_C)"),
+        "instead of apex use torch.amp and torch.nn.parallel.DistributedDataParallel, which do the same",
+    ),
+    (
+        re.compile(r"active drivers|libcuda\.so|No CUDA GPUs are|Found no NVIDIA driver|No module named '(flash_attn|triton)"),
+        "this needs a GPU, and --cpu cannot stand in for it: leave it out by a flag of the script's, if there is one",
+    ),
+    (
         re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE),
         "a program of it that is not Python's serves at a fixed port, which one process can have: end who has it, or set "
         "measurement.mode: sequential where it is another arm",

@@ -86,7 +86,7 @@ def _resolved(name: str, arm: Arm, plan: Plan) -> LaunchedArm:
             backend=OfScript(transport=None),
             launcher=launcher,
             variables=WHILE_STOPPED | freed | threads,
-            agent=asked | {"python": sys.executable, **lists_for_agent()},
+            agent=asked | {"python": sys.executable, "cpu": plan.scripts.cpu, **lists_for_agent()},
             sources=sources,
             named_ports={*DEFAULTS, *named_ports([" ".join(line.words), str(plan.environment), str(arm.environment), *texts])},
             may_end=True,

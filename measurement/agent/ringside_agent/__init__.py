@@ -28,6 +28,15 @@ def begin() -> None:
         return
     impose_variables(found.impose)
     keep_to_sandbox(found)
+    if found.cpu:
+        from .machine import cpus_for_gpus
+
+        after_import(
+            {
+                "torch": lambda: cpus_for_gpus.stand_in(sys.modules["torch"]),
+                "horovod.torch": lambda: cpus_for_gpus.stand_in_for_horovods(sys.modules["horovod.torch"]),
+            }
+        )
     places = meeting.Meeting(found)
     if settings.read() is None:
         after_import({"socket": places.watch_sockets, "torch": places.watch_stores})

@@ -53,7 +53,7 @@ def impose_on_torch(torch: Any, settings: Mapping[str, Any]) -> None:
     }
     for owner, arguments in owners.items():
         if arguments:
-            owner.__init__ = _with_arguments(owner.__init__, arguments)
+            owner.__init__ = with_arguments(owner.__init__, arguments)
     chosen = {name: settings[f"optimizer.0.0.{name}"] for name in OF_OPTIMIZER if f"optimizer.0.0.{name}" in settings}
     if chosen:
         _choose_kernels(torch.optim.Optimizer, chosen)
@@ -75,22 +75,22 @@ def _only_in_children(original: Callable[[int], None]) -> Callable[[int], None]:
     return set_num_threads
 
 
-def _with_arguments(original: Callable[..., None], imposed: Mapping[str, Any]) -> Callable[..., None]:
-    """An ``__init__`` that is called with these arguments, as far as this version has them."""
+def with_arguments(original: Callable[..., Any], imposed: Mapping[str, Any]) -> Callable[..., Any]:
+    """A function, or an ``__init__``, that is called with these arguments, as far as this version has them."""
     import inspect  # which most processes of a launcher do not need
 
     signature = inspect.signature(original)
 
     @functools.wraps(original)
-    def __init__(*args: Any, **kwargs: Any) -> None:
+    def call(*args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs)
         bound.arguments.update({name: value for name, value in imposed.items() if name in signature.parameters})
         if "num_workers" in signature.parameters and not bound.arguments.get("num_workers"):
             for name in WITH_WORKERS:
                 bound.arguments.pop(name, None)
-        original(*bound.args, **bound.kwargs)
+        return original(*bound.args, **bound.kwargs)
 
-    return __init__
+    return call
 
 
 def _choose_kernels(owner: Any, chosen: Mapping[str, Any]) -> None:

@@ -54,6 +54,8 @@ class Settings(NamedTuple):
     """For stores at ports that are not among those; none where it runs on several hosts."""
     hosts: Sequence[str] = ()
     """On which it runs; none where it is this machine alone."""
+    cpu: bool = False
+    """What asks torch for CUDA gets the CPU, see ``machine.cpus_for_gpus``."""
     impose: Mapping[str, Any] = {}
     """Settings that the script gets in place of its own, see ``imposing``."""
 

@@ -1,0 +1,278 @@
+"""``--cpu``: what asks torch for CUDA gets the CPU, so that a script for GPUs computes where there are none.
+
+For what a script computes, not for how fast. A tensor's own ``device`` stays ``cpu``, its ``is_cuda`` False, and ``torch.compile``
+compiles nothing. What cannot be stood in for raises: graphs that are captured, kernels of one's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import sys
+import threading
+from collections import defaultdict
+from time import perf_counter
+from types import SimpleNamespace
+from typing import Any, Callable
+
+from ..imposing import with_arguments
+
+USUAL_DEVICES = 2
+"""GPUs of a host where no variable says how many: the fewest that exchange."""
+COUNTS = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "HOROVOD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE")
+CAPABILITY = (8, 0)
+"""Compute capability of a GPU that has bfloat16 and TF32."""
+MEMORY_BYTES = 80 << 30
+NO_GRAPH = "--cpu cannot replay a CUDA graph that was captured; run the step as it is, or use torch.cuda.make_graphed_callables"
+
+
+class Event:
+    """A CUDA event by the clock."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self._at = 0.0
+
+    def record(self, *_: Any) -> None:
+        self._at = perf_counter()
+
+    def elapsed_time(self, end: Event) -> float:
+        return (end._at - self._at) * 1000
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self, *_: Any) -> None:
+        pass
+
+    wait = synchronize
+
+
+class Stream(contextlib.nullcontext):
+    """A CUDA stream: all is done when it is asked."""
+
+    cuda_stream = stream_id = device_index = 0
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        super().__init__(self)
+
+    def record_event(self, event: Event | None = None) -> Event:
+        event = event or Event()
+        event.record()
+        return event
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self, *_: Any) -> None:
+        pass
+
+    wait_stream = wait_event = synchronize
+
+
+def stand_in(torch: Any) -> None:
+    """Put the CPU in the place of CUDA, in a process that has just imported torch."""
+    here = functools.partial(on_cpu, torch)
+    enter_mode(torch, here)
+    values = values_of(torch)
+    for module in (torch.cuda, torch.cuda.memory, torch.cuda.nvtx, torch.cuda.profiler, getattr(torch, "accelerator", None)):
+        for name in dir(module):
+            original = getattr(module, name)
+            if isinstance(values.get(name), type):
+                setattr(module, name, values[name])
+            elif name in values or (name in getattr(module, "__all__", ()) and is_function(original)):
+                value = values.get(name) or returns(0 if "memory" in name else None)
+                setattr(module, name, functools.wraps(original)(functools.partial(value)))
+    for name in (name for name in torch.cuda.__all__ if name.endswith("Tensor")):
+        setattr(torch.cuda, name, getattr(torch, name))
+    torch.cuda.nccl.version = returns((0, 0, 0))
+    torch.load = with_arguments(torch.load, {"map_location": "cpu"})
+    autocast = torch.amp.autocast_mode.autocast
+    autocast.__init__ = half_by_default(mapped(autocast.__init__, here), torch.float16)
+    if hasattr(torch.amp, "GradScaler"):  # since torch 2.3
+        torch.amp.GradScaler.__init__ = mapped(torch.amp.GradScaler.__init__, here)
+    ddp = torch.nn.parallel.DistributedDataParallel
+    ddp.__init__ = with_arguments(ddp.__init__, {"device_ids": None, "output_device": None})
+    ddp._passing_sync_batchnorm_handle = torch.nn.Module.compile = returns(None)
+    torch.compile = lambda model=None, **_: (lambda function: function) if model is None else model
+    torch.nn.DataParallel.__init__ = without_devices
+    torch.nn.SyncBatchNorm.forward = synchronised_forward
+    if hasattr(torch.distributed, "init_process_group"):
+        over_gloo(torch.distributed, here)
+
+
+def on_cpu(torch: Any, value: Any) -> Any:
+    """A value, the CPU in the place of a GPU: of devices, and of their names."""
+    if isinstance(value, torch.device):
+        return torch.device("cpu") if value.type == "cuda" else value
+    if isinstance(value, str):
+        return "cpu" if value.partition(":")[0] == "cuda" else value.replace("torch.cuda.", "torch.")
+    return value
+
+
+def enter_mode(torch: Any, here: Callable[[Any], Any]) -> None:
+    """Map the arguments of all of torch's functions and methods, in this thread and in those that it will start."""
+    tensor = torch.Tensor
+
+    class OnCpu(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function: Any, _: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if function in (tensor.cuda, tensor.pin_memory):
+                return args[0]
+            if function is tensor.record_stream:
+                return None
+            if function is torch.device and here(args[0] if args else None) == "cpu":
+                return torch.device("cpu")
+            args, kwargs = [here(one) for one in args], {name: here(value) for name, value in (kwargs or {}).items()}
+            if function is tensor.to and len(args) > 1 and isinstance(args[1], int):
+                args[1] = "cpu"
+            if isinstance(kwargs.get("device"), int):
+                kwargs["device"] = "cpu"
+            return function(*args, **kwargs)
+
+    OnCpu().__enter__()
+    run = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
+
+    @functools.wraps(run)
+    def in_thread(self: threading.Thread) -> None:
+        with OnCpu():
+            run(self)
+
+    threading.Thread._bootstrap_inner = in_thread  # type: ignore[attr-defined]
+
+
+def values_of(torch: Any) -> dict[str, Any]:
+    """What functions of ``torch.cuda`` and ``torch.accelerator`` are, by name; the others do nothing."""
+    stream, current = Stream(), [0]
+
+    def set_device(device: Any) -> None:
+        named = str(device).rpartition(":")[2]
+        current[0] = int(named) if named.isdecimal() else current[0]
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise RuntimeError(NO_GRAPH)
+
+    properties = SimpleNamespace(name="CPU", total_memory=MEMORY_BYTES, multi_processor_count=1, gcnArchName="")
+    properties.major, properties.minor = CAPABILITY
+    nothing = contextlib.nullcontext
+    contexts = ("device", "device_of", "device_index", "stream", "StreamContext", "range", "profile")
+    fixed = {
+        **dict.fromkeys(("is_available", "is_initialized", "is_bf16_supported", "is_tf32_supported"), True),
+        "is_current_stream_capturing": False,
+        "get_device_name": "CPU",
+        "get_device_capability": CAPABILITY,
+        "get_device_properties": properties,
+        "mem_get_info": (MEMORY_BYTES, MEMORY_BYTES),
+        "memory_summary": "",
+        "memory_stats": defaultdict(int),
+        "get_arch_list": [],
+        **dict.fromkeys(("current_stream", "default_stream"), stream),
+        "current_accelerator": torch.device("cuda"),
+    }
+    return {
+        **{name: returns(value) for name, value in fixed.items()},
+        **{name: lambda *_, **__: nothing() for name in contexts},
+        "device_count": device_count,
+        **dict.fromkeys(("current_device", "current_device_index", "current_device_idx"), lambda: current[0]),
+        **dict.fromkeys(("set_device", "set_device_index", "set_device_idx"), set_device),
+        **dict.fromkeys(("CUDAGraph", "Graph", "graph"), refuse),
+        "Event": Event,
+        "Stream": Stream,
+        "ExternalStream": Stream,
+        "make_graphed_callables": lambda callables, *_, **__: callables,
+        "get_rng_state": lambda *_: torch.get_rng_state(),
+        "get_rng_state_all": lambda: [torch.get_rng_state()],
+        "initial_seed": torch.initial_seed,
+    }
+
+
+def device_count() -> int:
+    """GPUs that this host is said to have: those that are visible, or as many as its ranks, as far as a launcher says."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible:
+        return len(visible.split(","))
+    return next((int(os.environ[name]) for name in COUNTS if os.environ.get(name, "").isdecimal()), USUAL_DEVICES)
+
+
+def is_function(value: Any) -> bool:
+    """Whether it is one, and no class."""
+    return callable(value) and not isinstance(value, type)
+
+
+def returns(value: Any) -> Callable[..., Any]:
+    """A function that returns this, whatever it is asked."""
+    return lambda *_, **__: value
+
+
+def mapped(original: Callable[..., Any], here: Callable[[Any], Any]) -> Callable[..., Any]:
+    """A function whose arguments are mapped."""
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return original(*map(here, args), **{name: here(value) for name, value in kwargs.items()})
+
+    return call
+
+
+def half_by_default(original: Callable[..., None], half: Any) -> Callable[..., None]:
+    """Autocast whose type is that of CUDA where none is given."""
+
+    @functools.wraps(original)
+    def __init__(self: Any, device_type: str, dtype: Any = None, *args: Any, **kwargs: Any) -> None:
+        original(self, device_type, half if dtype is None and device_type == "cuda" else dtype, *args, **kwargs)
+
+    return __init__
+
+
+def without_devices(self: Any, module: Any, *_: Any, **__: Any) -> None:
+    """``DataParallel.__init__``: its module is called as it is."""
+    super(sys.modules["torch"].nn.DataParallel, self).__init__()
+    self.module, self.device_ids = module, []
+
+
+def over_gloo(distributed: Any, here: Callable[[Any], Any]) -> None:
+    """Have process groups meet over Gloo, which takes no devices."""
+
+    def gloo(value: Any) -> Any:
+        return "gloo" if isinstance(value, str) and "nccl" in value else here(value)
+
+    begin = mapped(with_arguments(distributed.init_process_group, {"device_id": None}), gloo)
+    names = {
+        "init_process_group": lambda backend=None, *args, **kwargs: begin(backend or "gloo", *args, **kwargs),
+        "new_group": mapped(distributed.new_group, gloo),
+        "barrier": with_arguments(distributed.barrier, {"device_ids": None}),
+        "is_nccl_available": returns(True),
+    }
+    for name, function in names.items():
+        for module in (distributed, distributed.distributed_c10d):
+            setattr(module, name, function)
+    if hasattr(distributed, "init_device_mesh"):
+        distributed.init_device_mesh = mapped(distributed.init_device_mesh, here)
+
+
+def synchronised_forward(self: Any, batch: Any) -> Any:
+    """``SyncBatchNorm.forward``, which torch has for GPUs alone: by the mean and the variance over all ranks."""
+    torch: Any = sys.modules["torch"]
+    if not (self.training and torch.distributed.is_initialized()):
+        return torch.nn.modules.batchnorm._BatchNorm.forward(self, batch)
+    from torch.distributed.nn.functional import all_reduce
+
+    others, channels = [place for place in range(batch.dim()) if place != 1], batch.size(1)
+    own = [batch.sum(others), batch.square().sum(others), batch.new_tensor([batch.numel() / channels])]
+    total = all_reduce(torch.cat(own), group=self.process_group or torch.distributed.group.WORLD)
+    count = total[-1].detach()
+    mean = total[:channels] / count
+    variance = total[channels:-1] / count - mean.square()
+    if self.track_running_stats:
+        self.num_batches_tracked += 1
+        share = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+        self.running_mean.lerp_(mean.detach(), share)
+        self.running_var.lerp_(variance.detach() * count / (count - 1), share)
+    shape = [-1 if place == 1 else 1 for place in range(batch.dim())]
+    normal = (batch - mean.view(shape)) * (variance + self.eps).rsqrt().view(shape)
+    return normal * self.weight.view(shape) + self.bias.view(shape) if self.affine else normal
+
+
+def stand_in_for_horovods(horovod: Any) -> None:
+    """Say yes where a script asks whether Horovod was built for GPUs."""
+    for name in ("nccl_built", "cuda_built"):
+        setattr(horovod, name, returns(True))

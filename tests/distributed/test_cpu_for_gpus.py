@@ -1,0 +1,92 @@
+"""``--cpu``: scripts for GPUs where there are none. They start, are compared, and get no verdict on speed."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import REPOSITORY
+from tests.distributed.test_scripts import ab, cache  # noqa: F401 - no command was tried before
+
+AS_WRITTEN = """
+import sys, threading, torch
+sys.path.insert(0, {agent!r})
+from ringside_agent.machine import cpus_for_gpus
+cpus_for_gpus.stand_in(torch)
+
+assert torch.cuda.is_available() and torch.cuda.device_count() == {devices}
+torch.cuda.set_device("cuda:1")
+assert torch.cuda.current_device() == 1
+device, cpu = torch.device("cuda", 1), torch.device("cpu")
+ones = torch.ones(3, device=device)
+moved = [torch.ones(3).cuda(), torch.ones(3).to(0), torch.ones(3).to(device, torch.float64), torch.ones(3).pin_memory(), ones,
+         torch.zeros_like(ones, device="cuda"), torch.tensor([1.0], device=1), torch.cuda.FloatTensor([1.0])]
+assert all(one.device == cpu for one in moved)
+layer = torch.nn.Linear(3, 3).cuda().to(0).to("cuda:1")
+assert layer.weight.device == cpu
+torch.save(layer.state_dict(), {file!r})
+assert torch.load({file!r}, map_location="cuda:1")["weight"].device == cpu
+assert torch.load({file!r}, map_location=lambda storage, place: storage.cuda(0))["weight"].device == cpu
+start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+stream = torch.cuda.Stream()
+with torch.cuda.stream(stream), torch.cuda.device(0), torch.cuda.nvtx.range("step"):
+    start.record()
+    end.record(stream)
+stream.wait_stream(torch.cuda.current_stream())
+torch.cuda.synchronize()
+assert start.elapsed_time(end) >= 0
+assert torch.cuda.max_memory_allocated() == 0 and torch.cuda.memory_summary() == "" and torch.cuda.get_device_properties(0).major
+assert torch.cuda.make_graphed_callables(layer, (ones,)) is layer
+with torch.autocast("cuda"):
+    assert layer(ones).dtype == torch.float16
+scaler = torch.cuda.amp.GradScaler()
+optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+scaler.scale(layer(ones).sum()).backward()
+scaler.step(optimizer)
+assert scaler.is_enabled()
+assert torch.nn.DataParallel(layer, device_ids=[0, 1])(ones).shape == (3,)
+found = []
+thread = threading.Thread(target=lambda: found.append(torch.ones(1, device="cuda").device))
+thread.start(); thread.join()
+assert found == [cpu]
+compiled = torch.compile(lambda x: x.to("cuda") + 1, backend="eager")
+assert compiled(ones).device == cpu
+try:
+    torch.cuda.CUDAGraph()
+except RuntimeError as error:
+    assert "cannot replay" in str(error)
+print("all")
+"""
+
+
+@pytest.mark.parametrize(
+    ("variables", "devices"), [({}, 2), ({"LOCAL_WORLD_SIZE": "3"}, 3), ({"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, 4)]
+)
+def test_what_asks_for_a_gpu_gets_the_cpu(tmp_path, variables, devices):
+    code = AS_WRITTEN.format(agent=str(REPOSITORY / "measurement" / "agent"), devices=devices, file=str(tmp_path / "w.pt"))
+    own = os.environ | variables
+    done = subprocess.run([sys.executable, "-c", code], env=own, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == "all\n", done.stderr
+
+
+CASES = {
+    "its port to CPUs": ("", "--cpus", 0, "train alike|same"),
+    "another learning rate": ("", "--lr 0.1", 3, "the learning rate of .* is 2 times as high"),
+    "its buffers": ("--sync", "--cpus", 3, "SyncBatchNorm"),
+    "half precision": ("--half", "--half --gpus 2", 0, "train alike|same"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_scripts_for_gpus_are_checked_without_any(tmp_path, case):
+    first, second, code, pattern = CASES[case]
+    commands = (f"python for_gpus.py {first}", f"python for_gpus.py {second}", "--name-a", "a", "--name-b", "b")
+    done = ab(*commands, "--cpu", "--small", out=tmp_path / "out", code=code, start_timeout_s=200).done
+    said = " ".join((done.stdout + done.stderr).split())
+    assert "No verdict on speed: CPUs stand in for GPUs" in said
+    assert re.search(pattern, said), said
