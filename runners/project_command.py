@@ -135,7 +135,7 @@ def _answer_what_if(source: Path, links: Links, *, form: str) -> None:
         print(TypeAdapter(list[WhatIf]).dump_json(found, indent=1).decode())
         return
     console = new_console()
-    console.print(rich_table(what_if_table(found)))
+    console.print(rich_table(what_if_table(found, unit=comparison.sample_unit)))
     console.print(shown(caption("what_if", comparison)), soft_wrap=True)
 
 

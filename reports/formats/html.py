@@ -31,16 +31,6 @@ from reports.schema import Comparison
 from reports.wording import formatting
 from reports.wording.first_screen import Candidate
 
-FILES = [
-    ("comparison.json", "every figure, for programs"),
-    ("report.csv", "a row for each arm"),
-    ("plan.yaml", "what was asked"),
-    ("manifest.json", "what every rank reported of itself"),
-    ("launch-000/", "of each launch and arm: record.json, steps.parquet with every step, logs"),
-]
-"""What lies beside the page; of standalone runs only what was concluded."""
-POINT_FILES = [*FILES[:4], ("points/", "the folder of each point, a comparison like any other")]
-
 
 class HtmlReport(Report):
     """A page for people, with charts; light and dark, fit for print."""
@@ -49,8 +39,7 @@ class HtmlReport(Report):
 
     def render(self, summary: Comparison) -> bytes:
         """UTF-8 HTML, see ``render_page``."""
-        files = POINT_FILES if summary.points else FILES[:2] if summary.runs else FILES
-        return render_page("report.html.j2", figures=charts(summary) | point_charts(summary), files=files, **content(summary))
+        return render_page("report.html.j2", figures=charts(summary) | point_charts(summary), **content(summary))
 
 
 def render_page(template: str, *, figures: Mapping[str, Figure], **shown: Any) -> bytes:

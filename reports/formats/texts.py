@@ -119,12 +119,12 @@ def sections(c: Comparison) -> dict[str, Section]:
         "threads": ("", threads_table(c)),
         "ranks": ("Ranks and hosts", rank_table(c)),
         "links": ("Bytes per link", link_table(c)),
-        "what_if": ("Without one cause of lost time", what_if_table(c.what_if)),
+        "what_if": ("Without one cause of lost time", what_if_table(c.what_if, unit=c.sample_unit)),
     }
     made = {
         "against": (f"Against {c.against.comparison_id}" if c.against else "", against_table(c)),
         "differences": ("What the arms do differently", differences_table([one for one in c.differences if not one.is_note])),
-        "notes": ("", differences_table([one for one in c.differences if one.is_note])),
+        "notes": ("", differences_table([one for one in c.differences if one.is_note], in_words=False)),
         **({} if c.cases else trained),
         "resources": ("Per device, memory, energy", resource_table(c)),
         "machine": ("The machine beside the ranks", machine_table(c)),

@@ -20,6 +20,7 @@ from reports.wording.formatting import (
     accuracy_interval,
     arm_kind,
     bandwidth,
+    bounds_text,
     interval,
     milliseconds,
     minutes_words,
@@ -46,7 +47,8 @@ def verdict_table(comparison: Comparison) -> Table:
     """One row per arm, in the plan's order."""
     own = _verdicts(comparison.sample_unit, comparison.confidence)
     name = Column("arm", lambda row: Entry(text=row.arm.name, note=_note(row.arm, row.result)))
-    return table([name, RUNS_AS, *own, number("launches, pairs", _pairs)], arm_rows(comparison))
+    run = number("one long run", "result", lambda result: bounds_text(result.run_low, result.run_high), optional=True)
+    return table([name, RUNS_AS, *own, run, number("launches, pairs", _pairs)], arm_rows(comparison))
 
 
 def _pairs(row: ArmRow) -> str:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from operator import itemgetter
-
-from reports.schema import ArmSummary, ByRank, Comparison, Estimate, MachineFigures
+from reports.schema import ArmSummary, ByRank, Comparison, Estimate, MachineFigures, RankFigures
 from reports.tables.arm_tables import ARM, POINT
 from reports.tables.figures import RESOURCES, ArmRow, arm_rows
 from reports.tables.table import Column, Table, figure_column, number, table
@@ -86,35 +82,30 @@ SLOWEST_SHOWN = 8
 
 
 def rank_table(comparison: Comparison) -> Table:
-    """Ranks down, then hosts; a column for each arm, named like it, after those of the place and the host.
-
-    Of very many ranks only the slowest of each arm have a row. No rows where no arm has figures by rank.
-    """
-    arms = {arm.name: arm.by_rank for arm in comparison.arms if arm.by_rank}
-    hosts = dict(sorted({rank.rank: rank.host for found in arms.values() for rank in found.ranks}.items()))
-    numbers = list(hosts) if len(hosts) <= MOST_RANKS else _slowest(list(arms.values()))
-    rows: list[tuple[str, str, Callable[[ByRank], str]]] = [
-        *((f"rank {number}", hosts[number], partial(_rank, number)) for number in numbers),
-        *(("sum", host, partial(_sum, host)) for host in dict.fromkeys(hosts.values())),
+    """A row for each arm and rank, then for each arm and host. Of very many ranks only the slowest of each arm have a row."""
+    columns = [
+        Column("arm", "arm"),
+        Column("", "place"),
+        Column("host", "host"),
+        number(f"{comparison.sample_unit}/s", "throughput_per_s", rate),
+        number("step ms", "step_s", milliseconds),
+        number("own ms", "own_s", milliseconds),
     ]
-    lines = [[place, host, *map(read, arms.values())] for place, host, read in rows]
-    return table([Column(title, itemgetter(at)) for at, title in enumerate(["", "host", *arms])], lines)
+    arms = [(arm.name, arm.by_rank) for arm in comparison.arms if arm.by_rank]
+    rows = [
+        {"arm": name, "place": place, **one.model_dump()}
+        for name, found in arms
+        for place, one in [*((f"rank {rank.rank}", rank) for rank in _slowest(found)), *(("sum", host) for host in found.hosts)]
+    ]
+    return table(columns, rows, group="arm")
 
 
-def _slowest(arms: Sequence[ByRank]) -> list[int]:
-    """The ranks that take longest by themselves, of every arm ``SLOWEST_SHOWN``."""
-    ordered = [sorted(arm.ranks, key=lambda rank: rank.own_s, reverse=True) for arm in arms]
-    return sorted({rank.rank for ranks in ordered for rank in ranks[:SLOWEST_SHOWN]})
-
-
-def _rank(number: int, found: ByRank) -> str:
-    """Empty where the arm has no such rank."""
-    own = next((rank for rank in found.ranks if rank.rank == number), None)
-    return f"{rate(own.throughput_per_s)}/s; step {milliseconds(own.step_s)} ms, own {milliseconds(own.own_s)} ms" if own else ""
-
-
-def _sum(host: str, found: ByRank) -> str:
-    return "".join(f"{rate(own.throughput_per_s)}/s" for own in found.hosts if own.host == host)
+def _slowest(found: ByRank) -> list[RankFigures]:
+    """All ranks; of very many those that take longest by themselves."""
+    if len(found.ranks) <= MOST_RANKS:
+        return found.ranks
+    own = sorted(found.ranks, key=lambda rank: rank.own_s, reverse=True)
+    return sorted(own[:SLOWEST_SHOWN], key=lambda rank: rank.rank)
 
 
 def _megabytes(size: float) -> str:

@@ -135,20 +135,18 @@ def nccl_table(comparison: Comparison) -> Table:
     return table(NCCL, [arm for arm in (comparison.traces.arms if comparison.traces else []) if arm.nccl])
 
 
-WHAT_IF = (
-    Column("with", "scenario.scenario", wraps=True),
-    Column("arm", "arm.arm", wraps=True),
-    number("throughput", "arm.throughput_per_s", rate),
-    number("interval", "arm.throughput_per_s", rate_interval),
-    number("times measured", "arm.gain", lambda gain: with_interval(gain, ratio)),
-    Column("fastest there", lambda row: _leads(row["scenario"], row["arm"])),
-)
-
-
-def what_if_table(found: Sequence[WhatIf]) -> Table:
-    """One row for each scenario and arm; scenarios left out of which nothing is known."""
+def what_if_table(found: Sequence[WhatIf], *, unit: str) -> Table:
+    """One row for each scenario and arm; scenarios left out of which nothing is known. ``unit``: that of the samples."""
+    columns = [
+        Column("with", "scenario.scenario", wraps=True),
+        Column("arm", "arm.arm", wraps=True),
+        number(f"{unit}/s", "arm.throughput_per_s", rate),
+        number("interval", "arm.throughput_per_s", rate_interval),
+        number("times measured", "arm.gain", lambda gain: with_interval(gain, ratio)),
+        Column("fastest there", lambda row: _leads(row["scenario"], row["arm"])),
+    ]
     rows = [{"scenario": one, "arm": arm} for one in found if not one.is_unknown for arm in one.arms]
-    return table(WHAT_IF, rows, group="scenario.scenario")
+    return table(columns, rows, group="scenario.scenario")
 
 
 def _leads(one: WhatIf, arm: WhatIfArm) -> str:

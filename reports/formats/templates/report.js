@@ -42,7 +42,10 @@
   function followHash() {  // such as #why; #all unfolds everything
     const target = document.getElementById(location.hash.slice(1));
     if (location.hash === "#all") unfold(document.querySelectorAll("details"));
-    else if (target && target.tagName === "DETAILS") unfold([target]);
+    else if (target && target.tagName === "DETAILS") {
+      unfold([...document.querySelectorAll("details")].filter((one) => one.contains(target)));
+      target.scrollIntoView();
+    }
   }
 
   function number(text) {
