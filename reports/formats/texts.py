@@ -9,6 +9,7 @@ import os
 import re
 from functools import cache
 from typing import Any, NamedTuple
+from xml.sax import saxutils
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -85,7 +86,7 @@ def templates(*, autoescape: bool) -> Environment:
 @cache
 def _texts() -> Environment:
     texts = templates(autoescape=False)
-    texts.filters["md"] = escape
+    texts.filters |= {"md": escape, "xml": escape_xml}
     texts.tests["is_far_off"] = lambda arm: any(map(is_far_off, arm.links))
     texts.globals |= {"machine_tables": machine_tables, "trace_sentence": trace_sentence}
     return texts
@@ -95,6 +96,11 @@ def escape(text: object) -> str:
     """Text that Markdown shows as it is, on one line."""
     flat = " ".join(in_report(str(text)).split()).translate(SPECIAL)
     return flat.replace("://", ":\\/\\/")
+
+
+def escape_xml(text: object) -> str:
+    """Text that XML shows as it is, in attributes, too."""
+    return saxutils.escape(in_report(str(text)), {'"': "&quot;"})
 
 
 class Section(NamedTuple):
