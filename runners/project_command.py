@@ -118,7 +118,7 @@ def _answer_what_if(source: Path, links: Links, *, form: str) -> None:
     from reports.formats.terminal import rich_table, shown
     from reports.formats.texts import caption
     from reports.schema import WhatIf
-    from reports.tables.step_tables import what_if_table
+    from reports.tables.sections import what_if_table
 
     folder = ResultsFolder(source)
     if points := folder.read_plan().points:

@@ -50,7 +50,7 @@ def comparison_lines(comparison: Comparison) -> Group:
     """The first screen; how the arms scale, where nothing is compared; latency in every case, without the control."""
     found = first_screen(comparison)
     scales = comparison.findings if comparison.points and not found.candidates else []
-    screen = Group(screen_lines(found), *(shown(f"{line}.") for line in scales))
+    screen = Group(*screen_lines(found).renderables, *(shown(f"{line}.") for line in scales))
     if not comparison.cases:
         return screen
     reasons = dict.fromkeys(figures.not_offered for arm in comparison.arms for figures in arm.cases if figures.not_offered)

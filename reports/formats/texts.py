@@ -24,19 +24,12 @@ from reports.conclusions.verdict import LOAD_POWER
 from reports.schema import Comparison
 from reports.statistics.budget import PILOTS
 from reports.statistics.intervals import TRIM
-from reports.tables import arm_tables, machine_tables
-from reports.tables.arm_tables import against_table, conditions_table, differences_table, equality_table
-from reports.tables.machine_tables import link_table, machine_table, rank_table, resource_table
-from reports.tables.step_tables import (
-    causes_table,
-    nccl_table,
-    phases_table,
-    steps_table,
-    terms_table,
-    threads_table,
-    what_if_table,
-)
-from reports.tables.table import Table
+from reports.tables import arm_tables
+from reports.tables import sections as section_tables
+from reports.tables.arm_tables import POINT, against_table, differences_table
+from reports.tables.figures import arm_rows
+from reports.tables.sections import ARM_TABLES, rank_table, resource_table, what_if_table
+from reports.tables.table import Table, table
 from reports.wording import formatting, points
 from reports.wording.causes import trace_sentence
 from reports.wording.first_screen import MOST_LINES, first_screen
@@ -79,7 +72,14 @@ def templates(*, autoescape: bool) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.globals |= {"q": formatting, "tables": arm_tables, "of_points": points, "caption": caption, "most_lines": MOST_LINES}
+    found.globals |= {
+        "q": formatting,
+        "tables": arm_tables,
+        "of_points": points,
+        "arm_rows": arm_rows,
+        "caption": caption,
+        "most_lines": MOST_LINES,
+    }
     return found
 
 
@@ -88,7 +88,7 @@ def _texts() -> Environment:
     texts = templates(autoescape=False)
     texts.filters |= {"md": escape, "xml": escape_xml}
     texts.tests["is_far_off"] = lambda arm: any(map(is_far_off, arm.links))
-    texts.globals |= {"machine_tables": machine_tables, "trace_sentence": trace_sentence}
+    texts.globals |= {"limits": section_tables, "trace_sentence": trace_sentence}
     return texts
 
 
@@ -113,29 +113,17 @@ class Section(NamedTuple):
 
 
 def sections(c: Comparison) -> dict[str, Section]:
-    """Those that have rows, by name, after the tables of the answer itself. A micro-benchmark has none about steps."""
-    trained = {
-        "equality": ("Do they train alike?", equality_table(c)),
-        "phases": ("Why", phases_table(c)),
-        "conditions": ("What each rank ran on", conditions_table(c)),
-        "steps": ("Step times", steps_table(c)),
-        "terms": ("Why", terms_table(c)),
-        "causes": ("Specific causes", causes_table(c)),
-        "nccl": ("What NCCL chose", nccl_table(c)),
-        "threads": ("", threads_table(c)),
-        "ranks": ("Ranks and hosts", rank_table(c)),
-        "links": ("Bytes per link", link_table(c)),
-        "what_if": ("Without one cause of lost time", what_if_table(c.what_if, unit=c.sample_unit)),
-    }
-    made = {
+    """Those that have rows, by name, after the tables of the answer itself."""
+    by_arm = {name: (one.title, table([POINT, *one.columns], arm_rows(c, one.each))) for name, one in ARM_TABLES.items()}
+    made = by_arm | {
         "against": (f"Against {c.against.comparison_id}" if c.against else "", against_table(c)),
         "differences": ("What the arms do differently", differences_table([one for one in c.differences if not one.is_note])),
         "notes": ("", differences_table([one for one in c.differences if one.is_note], in_words=False)),
-        **({} if c.cases else trained),
+        "ranks": ("Ranks and hosts", rank_table(c)),
+        "what_if": ("Without one cause of lost time", what_if_table(c.what_if, unit=c.sample_unit)),
         "resources": ("Per device, memory, energy", resource_table(c)),
-        "machine": ("The machine beside the ranks", machine_table(c)),
     }
-    return {name: Section(title, table, caption(name, c)) for name, (title, table) in made.items() if table.rows}
+    return {name: Section(title, shown, caption(name, c)) for name, (title, shown) in made.items() if shown.rows}
 
 
 def content(shown: Comparison) -> dict[str, Any]:

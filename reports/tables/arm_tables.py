@@ -10,7 +10,7 @@ from measurement.conditions.conditions import Severity
 from measurement.conditions.differences import Difference, shown
 from measurement.records.record import Case
 from reports.conclusions.summaries import OUTCOMES, Outcome, count_verdicts
-from reports.parts_schema import Against, ArmTraining, Change, ChangeVerdict, LossEquality, ParameterEquality, TrainingSummary
+from reports.parts_schema import Against, ArmTraining, Change, ChangeVerdict, TrainingSummary
 from reports.schema import ArmSummary, CaseFigures, Comparison, Estimate, RatioSummary
 from reports.tables.figures import EFFICIENCY, SPEED_UP, TIME_TO_TRAIN, ArmRow, arm_rows
 from reports.tables.table import Column, Entry, Kind, Table, figure_column, number, table
@@ -22,7 +22,6 @@ from reports.wording.formatting import (
     bandwidth,
     bounds_text,
     interval,
-    milliseconds,
     minutes_words,
     percent,
     points,
@@ -34,7 +33,7 @@ from reports.wording.formatting import (
     with_interval,
 )
 from reports.wording.headlines import figure_name
-from reports.wording.points import cause_of, trained_to
+from reports.wording.points import trained_to
 from reports.wording.reasons import REASONS
 
 POINT = Column("point", "place", optional=True)
@@ -44,37 +43,22 @@ STATUS = Column("status", "arm.status", lambda status: Entry(text=status, kind=s
 
 
 def verdict_table(comparison: Comparison) -> Table:
-    """One row per arm, in the plan's order."""
-    own = _verdicts(comparison.sample_unit, comparison.confidence)
-    name = Column("arm", lambda row: Entry(text=row.arm.name, note=_note(row.arm, row.result)))
-    run = number("one long run", "result", lambda result: bounds_text(result.run_low, result.run_high), optional=True)
-    return table([name, RUNS_AS, *own, run, number("launches, pairs", _pairs)], arm_rows(comparison))
-
-
-def _pairs(row: ArmRow) -> str:
-    return f"{row.result.launches}, {row.result.pairs}" if row.result and row.result.pairs else ""
-
-
-def results_table(study: Comparison) -> Table:
-    """Every arm at every point, in groups by point. Without scaling where all points have as many ranks."""
-    status, speed, *verdicts = _verdicts(study.sample_unit, study.confidence)
-    scaling = [figure_column(figure, is_short=True, optional=True) for figure in (SPEED_UP, EFFICIENCY)]
-    time = figure_column(TIME_TO_TRAIN, {"end": trained_to(study.target_accuracy)}, optional=True)
-    exposed = number("exposed ms", _exposed)
-    cause = Column("cause", "arm", cause_of, wraps=True)
-    columns = [POINT, ARM, status, speed, *scaling, time, *verdicts, exposed, cause]
-    return table(columns, arm_rows(study), group="place")
-
-
-def _verdicts(unit: str, confidence: float) -> list[Column]:
-    """Status, figures and verdict of an arm."""
-    return [
+    """Every arm at every point, in the plan's order."""
+    unit, until = comparison.sample_unit, trained_to(comparison.target_accuracy)
+    columns = [
+        POINT,
+        Column("arm", lambda row: Entry(text=row.arm.name, note=_note(row.arm, row.result))),
+        RUNS_AS,
         STATUS,
         number(f"{unit}/s", "arm.throughput_per_s", _speed, is_short=True),
+        *(figure_column(figure, {"end": until}, is_short=True, optional=True) for figure in (SPEED_UP, EFFICIENCY, TIME_TO_TRAIN)),
         number("ratio", _ratio),
-        number(f"{percent(confidence)} interval", lambda row: interval(row.result) if row.result else ""),
+        number(f"{percent(comparison.confidence)} interval", "result", interval),
         Column("verdict", _verdict),
+        number("one long run", "result", lambda one: bounds_text(one.run_low, one.run_high), optional=True),
+        number("launches, pairs", "result", lambda one: f"{one.launches}, {one.pairs}" if one.pairs else ""),
     ]
+    return table(columns, arm_rows(comparison))
 
 
 def _speed(speed: Estimate) -> Entry:
@@ -86,10 +70,6 @@ def _ratio(row: ArmRow) -> str:
     if row.result is None:
         return "1" if row.arm.role == "baseline" and row.arm.throughput_per_s else ""
     return ratio(row.result.throughput_ratio)
-
-
-def _exposed(row: ArmRow) -> str:
-    return with_interval(row.arm.exposed_exchange_s, milliseconds) if row.arm.world_size > 1 else "not tested"
 
 
 def _verdict(row: ArmRow) -> Entry:
@@ -199,17 +179,6 @@ def _case_entry(comparison: Comparison, arm: ArmSummary, case: Case) -> Entry:
     )
 
 
-def conditions_table(comparison: Comparison) -> Table:
-    """What each rank of an arm ran on. One row per arm but the control."""
-    columns = [
-        Column("arm", "name"),
-        number("cores", "cores_per_rank"),
-        number("threads", "threads_per_rank"),
-        number("cores for other threads", "load.other_threads_share", "{:.2f}".format),  # the library's, and torch's own
-    ]
-    return table(columns, [arm for arm in comparison.arms if arm.role != "control"])
-
-
 def training_table(training: TrainingSummary) -> Table:
     """One row per arm, in the plan's order; with times to accuracy where the plan has a target."""
     target = training.settings.target_accuracy
@@ -314,37 +283,3 @@ def _meaning(one: Difference) -> Entry:
     work = ", other work" if one.changes_work and one.severity != "work" else ""
     asked = ", a default" if one.is_default else ", allowed" if one.allowed else ""
     return Entry(text=f"{SEVERITY_WORDS[one.severity]}{work}{asked}", kind=KINDS.get(one.severity, "plain"))
-
-
-def _judged(verdict: str, distance: float | None, where: str = "") -> Entry:
-    apart = f" ({distance:.1e})" if distance else ""
-    return Entry(text=f"{verdict}{where}{apart}", kind=KINDS.get(verdict, "plain"))
-
-
-def _parameters(found: ParameterEquality) -> Entry:
-    after = found.first_difference_step or len(found.distances)
-    last = found.distances[after - 1] if found.distances else None
-    steps = f" from step {after} on" if found.verdict == "apart" else f" over {after} steps" if after else ""
-    return _judged(found.verdict, last, steps)
-
-
-def _loss(loss: LossEquality) -> Entry | str:
-    if loss.verdict is None:
-        return NONE
-    difference = "" if loss.difference is None else f" ({loss.difference.value:+.2%})"
-    return Entry(text=f"{loss.verdict}{difference}", kind=KINDS[loss.verdict])
-
-
-EQUALITY = (
-    Column("arm", "arm", wraps=True),
-    Column("start", "start", lambda start: _judged(start.verdict, start.distance), wraps=True),
-    Column("gradients of step 1", "gradients", lambda found: _judged(found.verdict, found.distance), wraps=True),
-    Column("parameters", "parameters", _parameters, wraps=True),
-    Column("loss", "loss", _loss, wraps=True),
-)
-
-
-def equality_table(comparison: Comparison) -> Table:
-    """One row for each arm but the baseline. No rows without scripts."""
-    arms = comparison.equality.start if comparison.equality else {}
-    return table(EQUALITY, [{"arm": row.arm.name, **row.equality} for row in arm_rows(comparison) if row.arm.name in arms])

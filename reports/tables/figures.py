@@ -86,6 +86,8 @@ class ArmRow(NamedTuple):
     arm: ArmSummary
     case: Case | None
     result: RatioSummary | None
+    part: Any = None
+    """A part of the arm, such as a host; None: the row is of the whole arm."""
 
     @property
     def figures(self) -> CaseFigures | None:
@@ -105,14 +107,20 @@ class ArmRow(NamedTuple):
         return {name: by_arm.get(self.arm.name) for name, by_arm in known.items()}
 
 
-def arm_rows(summary: Comparison, *, by_case: bool = False) -> list[ArmRow]:
-    """All arms, in the plan's order; at each point."""
+def arm_rows(summary: Comparison, each: str | Callable[[ArmRow], Any] = "", *, by_case: bool = False) -> list[ArmRow]:
+    """All arms, in the plan's order, at each point.
+
+    ``each``: where something lies in a row, or what reads it; arms without it have no row, those with a list one for each part.
+    """
     found = []
     for place, point in summary.places.items():
         cases: Sequence[Case | None] = point.cases if by_case and point.cases else [None]
         for case, arm in itertools.product(cases, point.arms):
             found.append(ArmRow(summary, place, point, arm, case, point.result(arm.name, case.name if case else None)))
-    return found
+    if not each:
+        return found
+    parts = [(row, figure_at(row, each) if isinstance(each, str) else each(row)) for row in found]
+    return [row._replace(part=part) for row, of in parts if of for part in (of if isinstance(of, list) else [of])]
 
 
 def _of(place: str, *names: str) -> tuple[Figure, ...]:

@@ -9,8 +9,8 @@ import pytest
 
 from reports import conclude
 from reports.formats.html import HtmlReport, interval_axis
+from reports.formats.texts import sections
 from reports.schema import Explanation, MachineFigures
-from reports.tables.machine_tables import machine_table
 from reports.wording.first_screen import MOST_CAUSE, first_screen
 from reports.wording.headlines import MOST_WORDS, lies_between
 from tests.kit.changed import changed
@@ -131,7 +131,7 @@ def test_what_a_host_did_not_do_or_is_not_known_has_no_figures(shown):
     found, _ = shown["decided"]
     unknown = {"busy_cores": math.nan, "core_shares": [], "sent_bytes_per_s": {"lo": 2e6, "eth0": 8.97}}
     host = MachineFigures(host="a", memory_used_bytes=1, memory_bytes=2, **unknown)
-    table = machine_table(changed(found, arms=[changed(arm, machine=[host]) for arm in found.arms]))
+    table = sections(changed(found, arms=[changed(arm, machine=[host]) for arm in found.arms]))["machine"].table
     texts = {column.title: entry.text for column, entry in zip(table.columns, table.rows[0].entries, strict=True)}
     assert (texts["cores busy"], texts["network, MB/s sent"]) == ("– of 0", "lo 2.00")
 

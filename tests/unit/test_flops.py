@@ -10,7 +10,7 @@ from measurement.probes.flops import count_flops, peak_of
 from measurement.records.record import FlopCount
 from reports import conclude
 from reports.formats.texts import caption
-from reports.tables.machine_tables import resource_table
+from reports.tables.sections import resource_table
 from tests.kit.engines import make_engine
 from tests.kit.results_factory import concluded, make_plan, write_results
 

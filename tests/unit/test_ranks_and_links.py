@@ -7,7 +7,7 @@ import pytest
 from reports import conclude
 from reports.conclusions.machine import ring_bytes, share_sent, summarise_links
 from reports.formats.texts import caption
-from reports.tables.machine_tables import rank_table
+from reports.tables.sections import rank_table
 from tests.kit.changed import changed
 from tests.kit.results_factory import concluded, make_plan, write_results
 

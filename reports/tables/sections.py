@@ -1,0 +1,324 @@
+"""The tables of a report's sections: where time goes, who waited, what hosts did, what arms ran on, whether they train alike.
+
+A new table with a row for each arm, or for each part of one, is one entry of ``ARM_TABLES``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from measurement.records.trace import NcclCollective
+from reports.conclusions.step_terms import SCRIPT_PHASES
+from reports.estimate import Estimate
+from reports.parts_schema import LossEquality, ParameterEquality
+from reports.schema import ArmSummary, Comparison, MachineFigures, Phase, WhatIf, WhatIfArm
+from reports.tables.arm_tables import ARM, KINDS, POINT
+from reports.tables.figures import RESOURCES, TERM, ArmRow, arm_rows
+from reports.tables.table import Column, Entry, Table, figure_column, number, table
+from reports.wording.causes import NAMES
+from reports.wording.formatting import (
+    NONE,
+    bounds_text,
+    gibibytes,
+    milliseconds,
+    rate,
+    rate_interval,
+    ratio,
+    share,
+    significant,
+    with_interval,
+)
+
+MOST_COLLECTIVES = 3
+"""How many an arm shows; comparison.json has all."""
+BLOCK_KINDS = {"sync": "with exchange", "local": "without"}
+PHASE_TITLES: dict[Phase, str] = {
+    "data_wait": "data wait",
+    "forward": "forward, all else",
+    "backward": "backward, exchange in it",
+    "exchange": "waiting for exchange",
+    "optimizer": "optimizer",
+}
+EXCHANGE_TIME = "avg_backward_comm_time"
+BESIDE_BACKWARD = "avg_backward_compute_comm_overlap_time"
+"""DDP's own counters (``_get_ddp_logging_data``), in ns."""
+MOST_HOSTS = 16
+"""That all have a row of their own; of more, those whose cores are busiest."""
+MOST_INTERFACES = 3
+IDLE_BYTES_PER_S = 1e4
+"""An interface that sends less is not spoken of."""
+
+
+class ArmTable(NamedTuple):
+    """A table with its title."""
+
+    title: str
+    columns: Sequence[Column]
+    each: str | Callable[[ArmRow], Any]
+    """What has a row (``arm_rows``)."""
+
+
+def _milliseconds(estimate: Estimate) -> str:
+    return with_interval(estimate, milliseconds)
+
+
+MS_PER_STEP = Column("ms per step", "arm.name")
+
+
+def _counted(arm: ArmSummary) -> str | None:
+    """What DDP says of its exchange, and how much of it lies beside backward."""
+    counters = arm.described.get("counters") or {}
+    waiting, beside = counters.get(EXCHANGE_TIME), counters.get(BESIDE_BACKWARD)
+    if not waiting or beside is None:
+        return None
+    return f"{milliseconds(waiting / 1e9)}, of it {milliseconds(beside / 1e9)} beside backward"
+
+
+def _collectives(found: Sequence[NcclCollective]) -> str:
+    told = [f"{one.operation or 'one'} of {one.num_bytes:,} bytes by {one.algorithm}, {one.protocol}" for one in found]
+    return "; ".join(told) or NONE
+
+
+def _network(host: MachineFigures) -> str | None:
+    """The interfaces over which most is sent."""
+    used = {name: sent for name, sent in host.sent_bytes_per_s.items() if sent >= IDLE_BYTES_PER_S}
+    by_rate = sorted(used.items(), key=lambda entry: entry[1], reverse=True)[:MOST_INTERFACES]
+    return ", ".join(f"{name} {significant(sent / 1e6)}" for name, sent in by_rate) or None
+
+
+def _gpus(host: MachineFigures) -> str | None:
+    busy = "" if host.gpu_utilisation is None else f"{share(host.gpu_utilisation)} busy"
+    clock = "" if host.gpu_mhz is None else f"{host.gpu_mhz:.0f} MHz"
+    return ", ".join(filter(None, [busy, clock, *(f"slowed by {reason}" for reason in host.gpu_slowed_by)])) or None
+
+
+def _busiest(row: ArmRow) -> list[MachineFigures]:
+    busiest = sorted(row.arm.machine, key=lambda host: host.busy_cores, reverse=True)[:MOST_HOSTS]
+    return [host for host in row.arm.machine if host in busiest]
+
+
+def _threads(row: ArmRow) -> list[dict[str, Any]]:
+    known = row.arm.threads_s
+    return [{"kind": words, "found": known[kind]} for kind, words in BLOCK_KINDS.items() if kind in known]
+
+
+def _nccl(row: ArmRow) -> list[Any]:
+    traced = row.point.traces.arms if row.point.traces else []
+    return [one.nccl for one in traced if one.arm == row.arm.name and one.nccl]
+
+
+def _megabytes(size: float) -> str:
+    return significant(size / 1e6)
+
+
+def _judged(verdict: str, distance: float | None, where: str = "") -> Entry:
+    apart = f" ({distance:.1e})" if distance else ""
+    return Entry(text=f"{verdict}{where}{apart}", kind=KINDS.get(verdict, "plain"))
+
+
+def _parameters(found: ParameterEquality) -> Entry:
+    after = found.first_difference_step or len(found.distances)
+    last = found.distances[after - 1] if found.distances else None
+    steps = f" from step {after} on" if found.verdict == "apart" else f" over {after} steps" if after else ""
+    return _judged(found.verdict, last, steps)
+
+
+def _loss(loss: LossEquality) -> Entry | str:
+    if loss.verdict is None:
+        return NONE
+    difference = "" if loss.difference is None else f" ({loss.difference.value:+.2%})"
+    return Entry(text=f"{loss.verdict}{difference}", kind=KINDS[loss.verdict])
+
+
+ARM_TABLES = {
+    "steps": ArmTable(
+        "Step times",
+        (
+            ARM,
+            Column("step p50 ms", "arm.step_time_s.p50", milliseconds),
+            Column("p5 to p95 ms", "part", lambda times: bounds_text(times.get("p5"), times.get("p95"), milliseconds)),
+        ),
+        "arm.step_time_s",
+    ),
+    "terms": ArmTable(
+        "Why",
+        (MS_PER_STEP, number("step", "part.step", _milliseconds), *map(figure_column, TERM)),
+        "arm.step_terms_s",
+    ),
+    "phases": ArmTable(
+        "Why",
+        (
+            MS_PER_STEP,
+            *(number(PHASE_TITLES[one], f"part.{one}", _milliseconds, optional=one == "exchange") for one in SCRIPT_PHASES),
+            Column("exchange by DDP's counters", lambda row: _counted(row.arm), optional=True),
+            Column("long gaps", "arm.gaps", lambda gaps: f"{gaps.count}, longest {milliseconds(gaps.longest_s)} ms", optional=True),
+        ),
+        "arm.step_phases_s",
+    ),
+    "threads": ArmTable(
+        "",
+        (
+            MS_PER_STEP,
+            Column("blocks", "part.kind"),
+            number("training thread runs", "part.found.running_s", _milliseconds),
+            number("waits for a core", "part.found.runnable_s", _milliseconds),
+            number("library's threads run", "part.found.library_s", _milliseconds),
+        ),
+        _threads,
+    ),
+    "causes": ArmTable(
+        "Specific causes",
+        (
+            ARM,
+            Column(
+                "cause", "part", lambda cause: cause.name if cause.count is None else f"{cause.name} ({cause.count:.0f} a step)"
+            ),
+            number("ms per step", "part.per_step_s", _milliseconds),
+            Column("within", "part.term", NAMES.__getitem__),
+            number("bytes", "part.num_bytes", "{:,}".format),
+            Column("changed by", "part.setting", wraps=True, optional=True),
+        ),
+        "arm.causes",
+    ),
+    "nccl": ArmTable(
+        "What NCCL chose",
+        (
+            ARM,
+            Column("NCCL", "part.version"),
+            Column("network", "part.network"),
+            Column("ranks meet by", "part.connections", lambda ways: ", ".join(ways) or NONE, wraps=True),
+            number("channels", "part.channels"),
+            Column("largest collectives", "part.collectives", lambda found: _collectives(found[:MOST_COLLECTIVES]), wraps=True),
+        ),
+        _nccl,
+    ),
+    "links": ArmTable(
+        "Bytes per link",
+        (
+            ARM,
+            Column("host", "part.host"),
+            Column("sent MB/step", "part.sent_bytes", _megabytes),
+            Column("received MB/step", "part.received_bytes", _megabytes),
+            Column("a ring needs", "part.needed_bytes", _megabytes),
+            Column("sent/needed", "part", lambda link: f"{link.sent_bytes / link.needed_bytes:.2f}" if link.needed_bytes else ""),
+        ),
+        "arm.links",
+    ),
+    "machine": ArmTable(
+        "The machine beside the ranks",
+        (
+            ARM,
+            Column("host", "part.host"),
+            number("cores busy", "part", lambda host: f"{significant(host.busy_cores)} of {len(host.core_shares)}"),
+            number("busiest core", "part", lambda host: share(max(host.core_shares, default=None)), optional=True),
+            number("memory GiB", "part", lambda host: f"{gibibytes(host.memory_used_bytes)} of {gibibytes(host.memory_bytes)}"),
+            Column("network, MB/s sent", lambda row: _network(row.part), optional=True),
+            number("W", "part.power_w", significant, optional=True),
+            Column("GPUs", lambda row: _gpus(row.part), optional=True),
+        ),
+        _busiest,
+    ),
+    "conditions": ArmTable(
+        "What each rank ran on",
+        (
+            ARM,
+            number("cores", "arm.cores_per_rank"),
+            number("threads", "arm.threads_per_rank"),
+            # the library's, and torch's own
+            number("cores for other threads", "arm.load.other_threads_share", "{:.2f}".format),
+        ),
+        "arm.competes",
+    ),
+    "equality": ArmTable(
+        "Do they train alike?",
+        (
+            Column("arm", "arm.name", wraps=True),
+            Column("start", "equality.start", lambda start: _judged(start.verdict, start.distance), wraps=True),
+            Column("gradients of step 1", "equality.gradients", lambda one: _judged(one.verdict, one.distance), wraps=True),
+            Column("parameters", "equality.parameters", _parameters, wraps=True),
+            Column("loss", "equality.loss", _loss, wraps=True),
+        ),
+        "equality.start",
+    ),
+}
+"""By name; tables without a row are not shown."""
+
+
+FLOP_UNITS = {"GPU": ("TFLOP/s", 1e12), "core": ("GFLOP/s", 1e9)}
+"""By device."""
+
+
+def _flops(row: ArmRow) -> Estimate | None:
+    """In the unit that is usual for the device."""
+    found = row.arm.resources
+    if found is None or found.flops_per_s is None:
+        return None
+    _, size = FLOP_UNITS[found.device]
+    return found.flops_per_s.mapped(lambda value: value / size)
+
+
+def resource_table(summary: Comparison) -> Table:
+    """One row per arm, at each point; figures that nothing is known of are left out. No rows where no arm started."""
+    rows = arm_rows(summary, "arm.resources")
+    devices = list(dict.fromkeys(row.part.device for row in rows))
+    flops, _ = FLOP_UNITS[devices[0] if devices else "GPU"]
+    names = {"unit": summary.sample_unit, "device": " or ".join(devices), "flops": flops}
+    read = {"flops_per_device_per_s": _flops}  # other formats have it in FLOP/s
+    shown = [figure for figure in RESOURCES if figure.title]
+    columns = [figure_column(figure, names, read=read.get(figure.name, figure.read), optional=True) for figure in shown]
+    return table([POINT, ARM, *columns], rows)
+
+
+MOST_RANKS = 64
+"""That all have a row of their own."""
+SLOWEST_SHOWN = 8
+"""Ranks of each arm that have a row, where there are more."""
+
+
+def rank_table(comparison: Comparison) -> Table:
+    """A row for each arm and rank, then for each arm and host. Of very many ranks only the slowest of each arm have a row."""
+    columns = [
+        POINT,
+        ARM,
+        Column("", "part.place"),
+        Column("host", "part.host"),
+        number(f"{comparison.sample_unit}/s", "part.throughput_per_s", rate),
+        number("step ms", "part.step_s", milliseconds),
+        number("own ms", "part.own_s", milliseconds),
+    ]
+    return table(columns, arm_rows(comparison, _ranks))
+
+
+def _ranks(row: ArmRow) -> list[dict[str, Any]]:
+    """Ranks, of very many those that take longest by themselves, then hosts."""
+    found = row.arm.by_rank
+    if found is None:
+        return []
+    ranks = found.ranks
+    if len(ranks) > MOST_RANKS:
+        slowest = sorted(ranks, key=lambda rank: rank.own_s, reverse=True)[:SLOWEST_SHOWN]
+        ranks = sorted(slowest, key=lambda rank: rank.rank)
+    places = [*((f"rank {rank.rank}", rank) for rank in ranks), *(("sum", host) for host in found.hosts)]
+    return [{"place": place, **one.model_dump()} for place, one in places]
+
+
+def what_if_table(found: Sequence[WhatIf], *, unit: str) -> Table:
+    """One row for each scenario and arm; scenarios left out of which nothing is known. ``unit``: that of the samples."""
+    columns = [
+        Column("with", "scenario.scenario", wraps=True),
+        Column("arm", "arm.arm", wraps=True),
+        number(f"{unit}/s", "arm.throughput_per_s", rate),
+        number("interval", "arm.throughput_per_s", rate_interval),
+        number("times measured", "arm.gain", lambda gain: with_interval(gain, ratio)),
+        Column("fastest there", lambda row: _leads(row["scenario"], row["arm"])),
+    ]
+    rows = [{"scenario": one, "arm": arm} for one in found if not one.is_unknown for arm in one.arms]
+    return table(columns, rows, group="scenario.scenario")
+
+
+def _leads(one: WhatIf, arm: WhatIfArm) -> str:
+    """Whether the arm is fastest there."""
+    if arm.unknown:
+        return f"not known: {arm.unknown}"
+    return NONE if arm.arm not in one.fastest else "yes" if len(one.fastest) == 1 else "tied"
