@@ -6,7 +6,8 @@ sizes are its points.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from measurement.conditions.differences import by_severity, in_words, is_allowed
 from measurement.conditions.same_environment import plan_digest
@@ -28,11 +29,8 @@ from reports.runs import (
 )
 from reports.schema import Comparison
 
-ConcludedRuns = tuple[Comparison, Mapping[str, Comparison]]
-"""What runs come to; those of several sizes also at each point."""
 
-
-def conclude_runs(runs: Sequence[Run], *, name: str, baseline: str | None = None, allowed: Sequence[str] = ()) -> ConcludedRuns:
+def conclude_runs(runs: Sequence[Run], *, name: str, baseline: str | None = None, allowed: Sequence[str] = ()) -> Comparison:
     """Compare runs.
 
     ``baseline``: an arm's name, else that of the first run. ``allowed``: fields that may differ, with all that stands below them.
@@ -48,23 +46,23 @@ def conclude_runs(runs: Sequence[Run], *, name: str, baseline: str | None = None
     for run in runs:
         by_size.setdefault(run.plan.world_size, []).append(run)
     unlike = require_equal_conditions(runs, arms, allowed)
+    compared = partial(_comparison, arms=arms, allowed=allowed, unlike=unlike)
     if len(by_size) == 1 or runs[0].plan.training is not None:
-        return _comparison(runs, arms, name=name, baseline=chosen, allowed=allowed, unlike=unlike), {}
-    return _points(by_size, arms, name=name, baseline=chosen, allowed=allowed, unlike=unlike)
+        return compared(runs, name=name, baseline=chosen)
+    return _at_sizes(by_size, arms, compared, name=name, baseline=chosen, allowed=allowed)
 
 
-def write_runs(found: ConcludedRuns, folder: ResultsFolder) -> None:
-    """Write every customary report into a folder, those of its points into folders of their own."""
-    summary, points = found
-    for name, comparison in points.items():
-        write_files(folder.point(name), comparison, None)
-    write_files(folder, summary, None)
+def write_runs(found: Comparison, folder: ResultsFolder) -> None:
+    """Write every customary report into a folder, those of points into folders of their own."""
+    for point in found.points:
+        write_files(folder.point(point.name), point, None)
+    write_files(folder, found, None)
 
 
 def _comparison(
     runs: Sequence[Run],
-    arms: Mapping[ArmKey, str],
     *,
+    arms: Mapping[ArmKey, str],
     name: str,
     baseline: str,
     allowed: Sequence[str],
@@ -124,15 +122,15 @@ def _launches(by_arm: Mapping[str, Sequence[Run]], *, trains: bool) -> dict[tupl
     return found
 
 
-def _points(
+def _at_sizes(
     by_size: Mapping[int, Sequence[Run]],
     arms: Mapping[ArmKey, str],
+    compared: Callable[..., Comparison],
     *,
     name: str,
     baseline: str,
     allowed: Sequence[str],
-    unlike: Sequence[str],
-) -> ConcludedRuns:
+) -> Comparison:
     """A point for each number of ranks."""
     sizes = sorted(by_size)
     batches = {size: by_size[size][0].plan.local_batch_size for size in sizes}
@@ -142,15 +140,13 @@ def _points(
         sizes_told = in_words("local_batch_size", {f"runs of {size} ranks": batches[size] for size in sizes})
         refuse([f"{sizes_told} (neither the batch of each rank nor that of all together is the same)"])
     points = {f"n{size}": Point(world_size=size) for size in sizes}
-    compared = {}
+    found = {}
     for size in sizes:
         present = dict.fromkeys(arms[run.kind] for run in by_size[size])
         own = baseline if baseline in present or len(present) > 1 else next(iter(present))
-        compared[f"n{size}"] = _comparison(
-            by_size[size], arms, name=f"{name}.n{size}", baseline=own, allowed=allowed, unlike=unlike
-        )
+        found[f"n{size}"] = compared(by_size[size], name=f"{name}.n{size}", baseline=own)
     first = by_size[sizes[0]][0].plan
     asked = {arms[run.kind]: _as_asked(run.record) for same in by_size.values() for run in same}
     update = {"name": name, "baseline": baseline, "arms": asked, "points": points, "scaling": scaling, "world_size": sizes[0]}
     plan = first.model_copy(update=update)
-    return compare_points(plan, compared, comparison_id=name), compared
+    return compare_points(plan, found, comparison_id=name)

@@ -81,12 +81,8 @@ def compare_given(given: Given) -> None:
         print_commands(chosen)
         return
     again = words_of("compare", given, folder.root)
-    if chosen.points:
-        if earlier is not None:
-            raise PlanError("--against is for one comparison, and this plan has points; give 'ringside report' one of them")
-        if not run_study(chosen, folder, again=again, resume_elsewhere=asked.resume_elsewhere):
-            raise typer.Exit(EXIT_FAILED)
-        return
+    if chosen.points and earlier is not None:
+        raise PlanError("--against is for one comparison, and this plan has points; give 'ringside report' one of them")
     end_with(measure(chosen, folder, again=again, earlier=earlier, resume_elsewhere=asked.resume_elsewhere))
 
 
@@ -146,13 +142,21 @@ def measure(
     """Measure and show, then tell the trackers; neither, where it is a part of something larger. On Ctrl-C, how to go on."""
     from runners.driver.progress import LaunchProgress
     from runners.driver.run_comparison import ComparisonRun
+    from runners.driver.run_study import StudyRun
 
-    run: ComparisonRun | None = None
+    run: ComparisonRun | StudyRun | None = None
     try:
-        with LaunchProgress(seconds_per_launch=chosen.measurement.expected_launch_s) as progress:
-            run = ComparisonRun(chosen, folder, progress=progress, resume_elsewhere=resume_elsewhere, earlier=earlier, tried=tried)
+        if chosen.points:  # each has progress of its own
+            run = StudyRun(chosen, folder, resume_elsewhere=resume_elsewhere)
             run.prepare()
             comparison = run.run()
+        else:
+            with LaunchProgress(seconds_per_launch=chosen.measurement.expected_launch_s) as progress:
+                run = ComparisonRun(
+                    chosen, folder, progress=progress, resume_elsewhere=resume_elsewhere, earlier=earlier, tried=tried
+                )
+                run.prepare()
+                comparison = run.run()
     except (KeyboardInterrupt, RingsideError) as error:
         if run is not None and run.comparison is not None and is_shown:  # it is measured, as far as it came
             show(run.comparison, folder)
@@ -171,22 +175,6 @@ def hold_trial(chosen: Plan, folder: ResultsFolder) -> list[LaunchRecord]:
 
     with LaunchProgress(seconds_per_launch=chosen.measurement.expected_launch_s) as progress:
         return ComparisonRun(chosen, folder, progress=progress).try_alone()
-
-
-def run_study(chosen: Plan, folder: ResultsFolder, *, again: Sequence[str], resume_elsewhere: bool = False) -> bool:
-    """Measure at every point of the plan and show; returns whether every arm is ok."""
-    from runners.driver.run_study import StudyRun
-
-    run: StudyRun | None = None
-    try:
-        run = StudyRun(chosen, folder, resume_elsewhere=resume_elsewhere)
-        run.prepare()
-        study = run.run()
-    except KeyboardInterrupt:
-        if run is not None and run.report is not None:
-            show(run.report, folder)
-        raise interrupted_by_user(again) from None
-    return show(study, folder, tells=True)
 
 
 def interrupted_by_user(again: Sequence[str]) -> typer.Exit:

@@ -110,7 +110,7 @@ def report_runs(asked: ReportOptions) -> bool:
     where = asked.report_folder()
     found = conclude_runs(read_runs(list(asked.folders)), name=where.root.name, baseline=asked.baseline, allowed=asked.allow)
     write_runs(found, where)
-    return tell(found[0], where, asked)
+    return tell(found, where, asked)
 
 
 def show_by_key(folder: ResultsFolder, key: str) -> None:

@@ -48,7 +48,7 @@ def verdict_table(comparison: Comparison) -> Table:
     columns = [
         POINT,
         Column("arm", lambda row: Entry(text=row.arm.name, note=_note(row.arm, row.result))),
-        RUNS_AS,
+        *([] if comparison.points else [RUNS_AS]),  # for which there is no room
         STATUS,
         number(f"{unit}/s", "arm.throughput_per_s", _speed, is_short=True),
         *(figure_column(figure, {"end": until}, is_short=True, optional=True) for figure in (SPEED_UP, EFFICIENCY, TIME_TO_TRAIN)),

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from measurement.plans.plan import Plan
 from reports.conclusions.scaling import ScalingBase, leaders, units
-from reports.schema import ArmSummary, Comparison
+from reports.schema import Comparison
 from reports.wording.comparison_sentences import chance_lines, first_line
 from reports.wording.disturbances import run_lines
 from reports.wording.formatting import count, listed, percent, seconds, with_interval
@@ -134,16 +134,12 @@ def warnings(points: Sequence[Comparison], plan: Plan) -> list[str]:
 
 
 def _point_warnings(point: Comparison) -> list[str]:
-    failed = [arm for arm in point.arms if arm.has_failed and arm.errors]
+    failed = [(arm, arm.errors[0].message) for arm in point.arms if arm.has_failed and arm.errors]
+    told = [f"{arm.name} is {arm.status}: {first_line(message)}" for arm, message in failed]
     return [
         *point.elsewhere,
-        *([first_line(point.cause)] if point.cause else [f"{arm.name} is {arm.status}: {cause_of(arm)}" for arm in failed]),
+        *([first_line(point.cause)] if point.cause else told),
         *["the control failed, see its own report" for result in point.results if result.control_failed][:1],
         *run_lines(point.results),
         *caution_lines(point.results),
     ]
-
-
-def cause_of(arm: ArmSummary) -> str:
-    """Why an arm has no figures at a point, in one line."""
-    return first_line(arm.errors[0].message) if arm.errors else ""

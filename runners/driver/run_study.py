@@ -42,7 +42,7 @@ class StudyRun:
         self.study = study
         self.folder = folder
         self.runs: dict[str, ComparisonRun] = {}
-        self.report: Comparison | None = None
+        self.comparison: Comparison | None = None
         plans = point_plans(study)
         for number, (name, plan) in enumerate(plans.items(), start=1):
             progress = LaunchProgress(
@@ -90,5 +90,5 @@ class StudyRun:
                     manifest.failed_points[name] = str(error)
                 self.folder.write_manifest(manifest)
         finally:
-            self.report = write_reports(self.folder)
-        return self.report
+            self.comparison = write_reports(self.folder)
+        return self.comparison

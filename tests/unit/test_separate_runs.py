@@ -57,7 +57,7 @@ def write_alternating(root, number=5, **both):
 
 
 def compared(paths, **options):
-    found, _ = conclude_runs(read_runs(paths), name="report", **options)
+    found = conclude_runs(read_runs(paths), name="report", **options)
     assert isinstance(found, Comparison)
     return found
 
@@ -142,11 +142,10 @@ def test_several_world_sizes_are_the_points_of_a_study(tmp_path):
         for launch in range(2)
         for place, (name, arm) in enumerate([("ddp", DDP), ("hvd", HVD)])
     ]
-    concluded = conclude_runs(read_runs(paths), name="scaling")
-    found, _ = concluded
+    found = conclude_runs(read_runs(paths), name="scaling")
     assert [(point.name, point.world_size) for point in found.points] == [("n1", 1), ("n2", 2), ("n4", 4)]
     assert found.points[2].arm("horovod").speed_up is not None
-    write_runs(concluded, ResultsFolder(tmp_path / "out"))
+    write_runs(found, ResultsFolder(tmp_path / "out"))
     assert "People started these runs themselves" in (tmp_path / "out" / "points" / "n4" / "report.md").read_text()
     with pytest.raises(PlanError, match="neither the batch of each rank nor that of all together is the same"):
         conclude_runs(read_runs([paths[0], write_run(tmp_path / "odd", DDP, world_size=2, local_batch_size=24)]), name="odd")
