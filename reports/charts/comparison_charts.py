@@ -216,10 +216,10 @@ def _case_line(comparison: Comparison, arm: ArmSummary, cases: list[Case], figur
         legendgroup=arm.name,
         x=[place for place, _, _, _ in shown],
         y=[found.times(scale).value for _, _, _, found in shown],
-        customdata=[[html.escape(size_text(case)), *case_figures(own)[:2]] for _, case, own, _ in shown],
+        customdata=[[html.escape(size_text(case)), *case_figures(own)] for _, case, own, _ in shown],
         style=arm_style(comparison, arm.name),
         marker={"size": 6},
-        hover=f"{arm.name}, %{{customdata[0]}}: %{{customdata[1]}}, {'' if comparison.are_loaders else 'bus '}%{{customdata[2]}}",
+        hover=f"{arm.name}, %{{customdata[0]}}: %{{customdata[1]}}, %{{customdata[2]}}",
     )
 
 
@@ -262,6 +262,8 @@ MAX_POINTS = 5000
 """Beyond, every n-th pair is drawn."""
 PAIRS_PX, FRAME_PX, GAP_PX = 130, 64, 32
 """Height of a panel, of what is above and below all of them, and between two, for a title."""
+FEW_LAUNCHES = 5
+"""That have room for a word each, on a phone, too."""
 Limits = tuple[float, float]
 Offsets = dict[int, tuple[float, float]]
 """Per launch, where it begins on the common axis and how long it is, in turns."""
@@ -355,5 +357,12 @@ def _layout(panels: int, offsets: Offsets) -> Figure:
         if index:
             rule(layout, x=begin, colour="@grid")
         style = {"yanchor": "bottom", "font": {"size": 11, "color": "@muted"}, "yshift": 8}
-        note(layout, f"launch {launch}", x=begin + length / 2, y=1, xref="x", **style)
+        note(
+            layout,
+            f"launch {launch}" if len(offsets) <= FEW_LAUNCHES else f"{launch}",
+            x=begin + length / 2,
+            y=1,
+            xref="x",
+            **style,
+        )
     return layout

@@ -52,7 +52,7 @@ def render_page(template: str, *, figures: Mapping[str, Figure], **shown: Any) -
 def _pages() -> Environment:
     pages = templates(autoescape=True)
     pages.finalize = _as_text
-    used = (curve_name, environment_rows, has_own_units, interval_axis, pair_stride, plain)
+    used = (curve_name, has_own_units, interval_axis, pair_stride, plain)
     pages.globals |= {function.__name__: function for function in used} | {"curve_titles": CURVE_TITLES}
     return pages
 
@@ -81,13 +81,6 @@ def _in_figures(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _in_figures(part) for key, part in value.items()}
     return [_in_figures(part) for part in value] if isinstance(value, list | tuple) else value
-
-
-def environment_rows(comparison: Comparison) -> list[tuple[str, list[str]]]:
-    """Hosts side by side: one row per property that any of them tells."""
-    hosts = comparison.environment
-    names = dict.fromkeys(name for host in hosts for name, value in host.items() if value not in (None, [], {}))
-    return [(name, [plain(host.get(name)) for host in hosts]) for name in names]
 
 
 def plain(value: Any) -> str:
@@ -123,13 +116,9 @@ class IntervalAxis:
     one: float
     band: tuple[float, float] | None
     """Left end and width of what is of no practical interest."""
-    baseline: str
-    confidence: str
 
 
-def interval_axis(
-    candidates: Sequence[Candidate], *, baseline: str, confidence: float, threshold: float | None = None
-) -> IntervalAxis:
+def interval_axis(candidates: Sequence[Candidate], *, threshold: float | None = None) -> IntervalAxis:
     """The axis that holds all candidates; intervals that reach far beyond the ratios end at its ends."""
     ratios = [one.ratio for one in candidates if one.ratio]
     low, high = min([*ratios, 1.0]), max([*ratios, 1.0])
@@ -156,6 +145,4 @@ def interval_axis(
         ticks=sorted(ticks) if ratios else [],
         one=place(1.0),
         band=band,
-        baseline=baseline,
-        confidence=formatting.percent(confidence),
     )

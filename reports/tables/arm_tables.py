@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from measurement.conditions.conditions import Severity
@@ -114,20 +113,6 @@ def points_table(study: Comparison) -> Table:
     return table(POINTS, study.points)
 
 
-@dataclass(frozen=True, kw_only=True)
-class CaseEntry(Entry):
-    """An arm in a case, with the parts that ``text`` is made of; its kind is that of the verdict."""
-
-    first: str
-    """Latency; of a loader, samples per second."""
-    below: str
-    """Bandwidths; of a loader, the time of a batch."""
-    ratio: str = ""
-    """Empty for the baseline and without timing, as are interval and verdict."""
-    interval: str = ""
-    verdict: str = ""
-
-
 def outcome_table(comparison: Comparison) -> Table:
     """One row per arm: in how many cases it is faster, slower, ... than the baseline."""
     counts = {arm.name: count_verdicts(arm, comparison.results) for arm in comparison.arms}
@@ -146,37 +131,26 @@ def case_table(comparison: Comparison, *, control: bool = True) -> Table:
     return table([Column("size", size_text), *columns], comparison.cases, group="operation")
 
 
-def case_figures(figures: CaseFigures) -> tuple[str, str, str]:
-    """An arm's two figures, and what stands below the first: latency and bandwidths; of a loader, samples and time of a batch."""
+def case_figures(figures: CaseFigures) -> tuple[str, str]:
+    """An arm's figures: latency, and both bandwidths; of a loader, samples per second, and the time of a batch."""
     latency = seconds(figures.latency_s)
     if figures.samples_per_s is not None:
-        batch = f"a batch in {latency}"
-        return f"{rate(figures.samples_per_s)} samples/s", batch, batch
-    algbw, busbw = bandwidth(figures.algbw_bytes_per_s), bandwidth(figures.busbw_bytes_per_s)
-    return latency, busbw, f"alg {algbw}, bus {busbw}"
+        return f"{rate(figures.samples_per_s)} samples/s", f"a batch in {latency}"
+    return latency, f"alg {bandwidth(figures.algbw_bytes_per_s)}, bus {bandwidth(figures.busbw_bytes_per_s)}"
 
 
 def _case_entry(comparison: Comparison, arm: ArmSummary, case: Case) -> Entry:
-    """Latency and bandwidth, then ratio, interval and verdict where there are any; else why there is no figure."""
+    """Latency and bandwidths; then, after a semicolon, ratio, interval and verdict. Else why there is no figure."""
     figures, result = arm.case(case.name), comparison.result(arm.name, case.name)
     if figures.latency_s is None:
         return Entry(text=figures.not_offered or NONE, short=NONE)
-    first, second, below = case_figures(figures)
+    first, second = case_figures(figures)
     text = f"{first}, {second}"
     if result is None or result.throughput_ratio is None:
-        return CaseEntry(text=text, short=first, first=first, below=below)
+        return Entry(text=text, short=first)
     kind, figure = verdict_kind(result), ratio(result.throughput_ratio)
     bounds = f" ({interval(result)})" if result.ci_low is not None else ""
-    return CaseEntry(
-        text=f"{text}; {figure}{bounds} {kind}",
-        short=f"{first} {figure} {kind}",
-        kind=kind,
-        first=first,
-        below=below,
-        ratio=figure,
-        interval=interval(result),
-        verdict=kind,
-    )
+    return Entry(text=f"{text}; {figure}{bounds} {kind}", short=f"{first} {figure} {kind}", kind=kind)
 
 
 def training_table(training: TrainingSummary) -> Table:

@@ -62,7 +62,7 @@ def test_two_launches_that_disagree_say_so_and_how_many_are_needed(tmp_path):
     assert "two launches disagree, or agree by chance; measure three or more (the plan's measurement.launches)" in found.findings[0]
     assert found.control.startswith("The A/A control's interval is too wide to check much")
     assert found.result(ONE).more_minutes is None
-    bar = interval_axis(first_screen(found).candidates, baseline=found.baseline, confidence=0.95).bars[0]
+    bar = interval_axis(first_screen(found).candidates).bars[0]
     assert 0 <= bar.left < bar.dot < bar.left + bar.width <= 100
 
 

@@ -105,12 +105,12 @@ def test_a_headline_gives_no_interval_that_says_nothing(shown):
 
 
 def test_all_intervals_lie_on_one_axis(shown):
-    axis = interval_axis(shown["decided"][1].candidates, baseline="ddp-gloo", confidence=0.95, threshold=0.02)
+    axis = interval_axis(shown["decided"][1].candidates, threshold=0.02)
     gloo, mpi = axis.bars
     assert mpi.dot < gloo.dot < axis.band[0] < axis.one
     assert all(0 <= bar.left <= bar.dot <= bar.left + bar.width <= 100 for bar in axis.bars)
     assert (axis.one, "same") in axis.ticks
-    assert interval_axis(shown["wrong"][1].candidates, baseline="ddp-gloo", confidence=0.95).bars[1] is None
+    assert interval_axis(shown["wrong"][1].candidates).bars[1] is None
 
 
 def test_a_control_that_tells_nothing_is_no_green_mark(shown):
