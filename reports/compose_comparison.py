@@ -23,7 +23,7 @@ from reports.conclusions.blocks import THROUGHPUT, columns
 from reports.conclusions.disturbances import left_in_shell, summarise_load
 from reports.conclusions.evidence import Evidence
 from reports.conclusions.ratios import fastest, summarise_ratios
-from reports.conclusions.scaling import WITHOUT_WRAPPER, ScalingBase, scaling_base, with_scaling
+from reports.conclusions.scaling import WITHOUT_WRAPPER, scaling_base, with_scaling
 from reports.conclusions.steps import Steps
 from reports.conclusions.summaries import summarise_arms
 from reports.conclusions.training_results import summarise_training
@@ -282,7 +282,7 @@ def compare_points(
     causes = manifest.failed_points if manifest else {}
     points = [_point(plan, name, compared[name], causes.get(name)) for name in plan.points]
     bases = {name: scaling_base(points, name) for name in plan.compared_arms()}
-    scaled = [[_scaled(arm, point, bases[arm.name]) for arm in point.arms] for point in points]
+    scaled = [[with_scaling(arm, point, bases[arm.name]) for arm in point.arms] for point in points]
     points = [point.model_copy(update={"arms": arms}) for point, arms in zip(points, scaled, strict=True)]
     largest = max(points, key=lambda point: point.world_size)
     measured = [found for found in compared.values() if found]
@@ -304,13 +304,6 @@ def compare_points(
         measured_minutes=sum(found.measured_minutes for found in measured),
         points=points,
     )
-
-
-def _scaled(arm: ArmSummary, point: Comparison, base: ScalingBase | None) -> ArmSummary:
-    """The arm with its scaling and the name of what that is relative to; unchanged where there is none."""
-    if base is None or arm.throughput_per_s is None:
-        return arm
-    return with_scaling(arm, point, base).model_copy(update={"scaling_baseline": of_points.base_words(base)})
 
 
 def _point(plan: Plan, name: str, found: Comparison | None, cause: str | None) -> Comparison:

@@ -23,9 +23,14 @@ WITHOUT_WRAPPER = ("single",)
 class ScalingBase:
     """What an arm's scaling is relative to."""
 
-    kind: Literal["single process", "one rank", "first point"]
+    kind: Literal["single process without wrapper", "one rank with wrapper", "the first point"]
     point: Comparison
     arm: ArmSummary
+
+    @property
+    def name(self) -> str:
+        """Such as ``single at one (single process without wrapper)``."""
+        return f"{self.arm.name} at {self.point.name} ({self.kind})"
 
 
 def scaling_base(points: Sequence[Comparison], name: str) -> ScalingBase | None:
@@ -36,22 +41,22 @@ def scaling_base(points: Sequence[Comparison], name: str) -> ScalingBase | None:
     alone = [(point, arm) for point in points for arm in point.arms if arm.throughput_per_s and point.world_size == 1]
     for point, arm in alone:
         if arm.backend in WITHOUT_WRAPPER:
-            return ScalingBase(kind="single process", point=point, arm=arm)
+            return ScalingBase(kind="single process without wrapper", point=point, arm=arm)
     for point, arm in alone:
         if arm.name == name:
-            return ScalingBase(kind="one rank", point=point, arm=arm)
+            return ScalingBase(kind="one rank with wrapper", point=point, arm=arm)
     arm = first.arm(name)
-    return ScalingBase(kind="first point", point=first, arm=arm) if arm.throughput_per_s else None
+    return ScalingBase(kind="the first point", point=first, arm=arm) if arm.throughput_per_s else None
 
 
-def with_scaling(arm: ArmSummary, point: Comparison, base: ScalingBase) -> ArmSummary:
-    """The arm with its speed-up and efficiency; unchanged where it was not measured."""
-    if arm.throughput_per_s is None or base.arm.throughput_per_s is None:
+def with_scaling(arm: ArmSummary, point: Comparison, base: ScalingBase | None) -> ArmSummary:
+    """The arm with its speed-up, its efficiency and what they are relative to; unchanged where it was not measured."""
+    if base is None or arm.throughput_per_s is None or base.arm.throughput_per_s is None:
         return arm
     is_base = base.point is point and base.arm.name == arm.name
     speed_up = Estimate(value=1.0) if is_base else quotient(arm.throughput_per_s, base.arm.throughput_per_s)
     efficiency = speed_up.times(units(base.arm, base.point) / units(arm, point))
-    return arm.model_copy(update={"speed_up": speed_up, "scaling_efficiency": efficiency})
+    return arm.model_copy(update={"speed_up": speed_up, "scaling_efficiency": efficiency, "scaling_baseline": base.name})
 
 
 def units(arm: ArmSummary, point: Comparison) -> int:

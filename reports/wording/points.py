@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from measurement.plans.plan import Plan
-from reports.conclusions.scaling import ScalingBase, leaders, units
+from reports.conclusions.scaling import leaders, units
 from reports.schema import Comparison
 from reports.wording.comparison_sentences import chance_lines, first_line
 from reports.wording.disturbances import run_lines
@@ -15,11 +15,6 @@ from reports.wording.headlines import MOST_WORDS, fitting
 from reports.wording.reasons import caution_lines, verdict_word
 
 NO_TIMING = "without timing"
-BASES = {
-    "single process": "single process without wrapper",
-    "one rank": "one rank with wrapper",
-    "first point": "the first point",
-}
 
 
 def headline(points: Sequence[Comparison], plan: Plan) -> str:
@@ -78,11 +73,6 @@ def _verdict(point: Comparison, name: str) -> str:
         return verdict_word(result)
     status = point.arm(name).status
     return NO_TIMING if status == "ok" else status
-
-
-def base_words(base: ScalingBase) -> str:
-    """What an arm's scaling is relative to, such as ``single at one (single process without wrapper)``."""
-    return f"{base.arm.name} at {base.point.name} ({BASES[base.kind]})"
 
 
 def bases(study: Comparison) -> list[str]:

@@ -46,7 +46,7 @@ def cases_table(record: LaunchRecord, steps: pd.DataFrame) -> Table:
     table = _table(record, "operation", "size", "speed", "")
     blocks = tabulate_blocks(Steps.of(steps.assign(launch=record.launch, arm=record.arm)))
     for case, found in zip(record.cases, summarise_cases([record], blocks, confidence=CONFIDENCE), strict=True):
-        speed, _, below = (found.not_offered, "", "") if found.not_offered else case_figures(found)
+        speed, below = (found.not_offered, "") if found.not_offered else case_figures(found)
         table.add_row(case.operation, size_text(case), speed, below)
     return table
 

@@ -130,7 +130,7 @@ def test_reports_need_no_torch(folder, tmp_path):
         "import sys; sys.modules['torch'] = None\n"
         "from pathlib import Path; from measurement.records.results import ResultsFolder; from reports import write_reports\n"
         "from reports.formats.terminal import comparison_lines\n"
-        "print(comparison_lines(write_reports(ResultsFolder(Path(sys.argv[1])))).renderables[0].renderables[2].row_count)"
+        "print(comparison_lines(write_reports(ResultsFolder(Path(sys.argv[1])))).renderables[2].row_count)"
     )
     done = run_python(code, copy)
     assert (done.stderr, done.stdout.strip()) == ("", "2")
