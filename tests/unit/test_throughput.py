@@ -7,11 +7,13 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
+from measurement.records.results import ResultsFolder
 from reports import conclude
 from reports.conclusions.blocks import throughput_interval, throughput_per_s
 from reports.tables.arm_tables import verdict_table
 from reports.wording.formatting import rate
-from runners.standalone.tables import throughput_table
+from runners.standalone.tables import cases_table, throughput_table
+from tests.kit import corpus
 from tests.kit.results_factory import write_results
 
 
@@ -66,3 +68,12 @@ def test_the_standing_alone_table_and_the_report_show_the_same_number_for_the_sa
     assert f"{arm.throughput_per_s.value:,.1f}" in total.split()
     shown = {row.entries[0].text: row.entries[3].narrow for row in verdict_table(conclude(folder)).rows}
     assert shown["ddp-gloo"] == rate(arm.throughput_per_s)
+
+
+@pytest.mark.slow
+def test_the_standing_alone_table_of_cases_has_a_row_for_each(tmp_path):
+    corpus.unpack(tmp_path)
+    folder = ResultsFolder(tmp_path / "micro-benchmark")
+    record = folder.records()[0]
+    made = cases_table(record, folder.steps(record))
+    assert made.row_count == len(record.cases) > 1
