@@ -22,10 +22,16 @@ assert torch.cuda.is_available() and torch.cuda.device_count() == {devices}
 torch.cuda.set_device("cuda:1")
 assert torch.cuda.current_device() == 1
 device, cpu = torch.device("cuda", 1), torch.device("cpu")
+assert device.type == torch.accelerator.current_accelerator().type == "cuda"
 ones = torch.ones(3, device=device)
 moved = [torch.ones(3).cuda(), torch.ones(3).to(0), torch.ones(3).to(device, torch.float64), torch.ones(3).pin_memory(), ones,
          torch.zeros_like(ones, device="cuda"), torch.tensor([1.0], device=1), torch.cuda.FloatTensor([1.0])]
 assert all(one.device == cpu for one in moved)
+drawn = torch.randn(2, device="cuda", generator=torch.Generator(device="cuda").manual_seed(1))
+assert drawn.device == cpu and isinstance(torch.default_generator, torch.Generator)
+torch.set_default_device("cuda")
+assert torch.ones(1).device == cpu
+torch.set_default_device(None)
 layer = torch.nn.Linear(3, 3).cuda().to(0).to("cuda:1")
 assert layer.weight.device == cpu
 torch.save(layer.state_dict(), {file!r})

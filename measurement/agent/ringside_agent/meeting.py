@@ -30,6 +30,8 @@ class Meeting:
         folder, start = os.path.dirname(settings.key_file), f"{settings.launch}-{settings.arm}-{settings.start}"
         self._given = {int(asked): given for asked, given in settings.ports.items()}
         self._spare, self._hosts = settings.spare_ports, settings.hosts
+        self._is_here = settings.cpu and not settings.hosts
+        """Stores meet on this machine, also those of a script that names its cluster's address."""
         self.notes = os.path.join(folder, f"asked-{start}")
         self.suffix = f".{folder[-8:]}-{start}"
         """What the names of its files end with."""
@@ -128,6 +130,8 @@ class Meeting:
         @functools.wraps(begin)
         def at_port(one: Any, *args: Any, **kwargs: Any) -> None:
             asked = kwargs.get("port", args[1] if len(args) > 1 else 0)
+            if self._is_here:
+                args, kwargs = replaced(args, kwargs, 0, "host_name", "127.0.0.1")
             serves = kwargs.get("is_master", args[3] if len(args) > 3 else False)
             if asked:
                 given = self._store_port(asked)

@@ -86,6 +86,10 @@ def stand_in(torch: Any) -> None:
     for name in (name for name in torch.cuda.__all__ if name.endswith("Tensor")):
         setattr(torch.cuda, name, getattr(torch, name))
     torch.cuda.nccl.version = returns((0, 0, 0))
+    torch.Generator = generator_of(torch.Generator)
+    torch.UntypedStorage.cuda = lambda storage, *_, **__: storage
+    context = torch.utils._device.DeviceContext  # of set_default_device, and of 'with torch.device("cuda")'
+    context.__init__ = mapped(context.__init__, here)
     torch.load = with_arguments(torch.load, {"map_location": "cpu"})
     autocast = torch.amp.autocast_mode.autocast
     autocast.__init__ = half_by_default(mapped(autocast.__init__, here), torch.float16)
@@ -120,8 +124,8 @@ def enter_mode(torch: Any, here: Callable[[Any], Any]) -> None:
                 return args[0]
             if function is tensor.record_stream:
                 return None
-            if function is torch.device and here(args[0] if args else None) == "cpu":
-                return torch.device("cpu")
+            if function is torch.device:  # scripts ask for its type, and take their way for GPUs
+                return function(*args, **(kwargs or {}))
             args, kwargs = [here(one) for one in args], {name: here(value) for name, value in (kwargs or {}).items()}
             if function is tensor.to and len(args) > 1 and isinstance(args[1], int):
                 args[1] = "cpu"
@@ -138,6 +142,20 @@ def enter_mode(torch: Any, here: Callable[[Any], Any]) -> None:
             run(self)
 
     threading.Thread._bootstrap_inner = in_thread  # type: ignore[attr-defined]
+
+
+def generator_of(original: Any) -> Any:
+    """``torch.Generator``, whose generators are the CPU's."""
+
+    class Kind(type(original)):  # type: ignore[misc]
+        def __instancecheck__(cls, one: Any) -> bool:
+            return isinstance(one, original)
+
+    class Generator(original, metaclass=Kind):  # type: ignore[misc]
+        def __new__(cls, *_: Any, **__: Any) -> Any:
+            return super().__new__(cls, "cpu")
+
+    return Generator
 
 
 def values_of(torch: Any) -> dict[str, Any]:
