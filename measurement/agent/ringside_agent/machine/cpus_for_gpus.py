@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 import os
 import sys
 import threading
@@ -88,7 +89,7 @@ def stand_in(torch: Any) -> None:
     torch.cuda.nccl.version = returns((0, 0, 0))
     torch.Generator = generator_of(torch.Generator)
     torch.UntypedStorage.cuda = lambda storage, *_, **__: storage
-    context = torch.utils._device.DeviceContext  # of set_default_device, and of 'with torch.device("cuda")'
+    context = importlib.import_module("torch.utils._device").DeviceContext  # of set_default_device, and of 'with torch.device("cuda")'
     context.__init__ = mapped(context.__init__, here)
     torch.load = with_arguments(torch.load, {"map_location": "cpu"})
     autocast = torch.amp.autocast_mode.autocast
