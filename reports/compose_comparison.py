@@ -34,6 +34,7 @@ from reports.scripts.configuration import script_differences
 from reports.scripts.equality import judge_equality
 from reports.scripts.explanations import explanations
 from reports.scripts.lines import line_causes
+from reports.scripts.profile import profile_of
 from reports.scripts.script_arms import ITERATIONS, sample_unit, samples_of_a_step, script_notes
 from reports.statistics.budget import error_share
 from reports.traces.causes import DDP, HOROVOD, is_like, with_causes, with_named
@@ -118,6 +119,7 @@ def compare(
         traces=summarise_traces(traces, traced, whole=whole, confidence=evidence.confidence) if traces else None,
         differences=list(rows),
         explanations=explanations(evidence, results),
+        profile=profile_of(evidence, arms[0]),
         equality=judge_equality(plan, ordered, losses=stored.losses) if plan.are_scripts else None,
         block_table=columns(evidence.blocks, BLOCK_COLUMNS),
         **_asked(plan, evidence.records, unit),

@@ -82,6 +82,8 @@ class ThreadFigures(Stored):
     """The training thread, ready to run while another thread had the core."""
     library_s: Estimate
     """CPU time of the library's threads."""
+    others_s: Estimate | None = None
+    """CPU time of all other threads of the process."""
 
 
 class DominantCause(Stored):
@@ -524,6 +526,28 @@ class WhatIf(Stored):
         return not any(arm.throughput_per_s for arm in self.arms)
 
 
+class RankProfile(Stored):
+    """Where the step of one rank goes: means over launches."""
+
+    rank: int
+    host: str
+    step_s: float
+    phases_s: dict[Phase, float]
+    """Seconds of a step; they add up to it."""
+
+
+class Profile(Stored):
+    """Where the step of a single script goes (``reports.scripts.profile``)."""
+
+    ranks: list[RankProfile]
+    drift: Estimate | None = None
+    """How much longer steps take in the last third of a launch than in its first, as a share; null of short launches."""
+    findings: list[str] = []
+    """What takes a twentieth of its step or more and need not, the longest first, a sentence each."""
+    to_try: dict[str, Any] = {}
+    """Settings that may shorten it, and are in nobody's way to try (``ringside run --explain``)."""
+
+
 class Comparison(Stored):
     """All that the reports show: of arms in one place or, where it has ``points``, at each of them."""
 
@@ -604,6 +628,8 @@ class Comparison(Stored):
     seconds: dict[str, float] = {}
     explanations: list[Explanation] = []
     """One of each arm with ``impose`` (``ringside ab --explain``)."""
+    profile: Profile | None = None
+    """Where its step goes, of one script alone (``ringside run``); null of all else."""
     what_if: list[WhatIf] = []
     """Without one cause of lost time, from the arms' terms; empty where no arm has terms."""
     choices: list[LengthChoice] = []

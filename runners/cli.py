@@ -17,7 +17,7 @@ from runners.job_command import job
 from runners.processes.process_exit import begin_in_utf8, run_command
 from runners.project_command import project
 from runners.report_command import report
-from runners.scripts.ab_command import EXAMPLES, ab_command
+from runners.scripts import ab_command, run_script
 from runners.tuning.tune_command import tune_command
 
 
@@ -34,13 +34,15 @@ app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pret
 COMMANDS: Mapping[str, Callable[..., None]] = {
     "compare": compare,
     "report": report,
-    "ab": ab_command(measure, hold_trial),
+    "ab": ab_command.ab_command(measure, hold_trial),
+    "run": run_script.run_script(measure, hold_trial),
     "tune": tune_command(measure),
     "job": job,
     "project": project,
 }
+EXAMPLES = {"ab": ab_command.EXAMPLES, "run": run_script.EXAMPLES}
 for name, function in COMMANDS.items():
-    app.command(name, epilog=EXAMPLES if name == "ab" else None)(function)
+    app.command(name, epilog=EXAMPLES.get(name))(function)
 
 
 def print_version(wanted: bool) -> None:

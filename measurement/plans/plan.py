@@ -472,7 +472,7 @@ class Plan(Section):
             known = dict.fromkeys([*others, *(name for name in self.arms if name != self.baseline)])
             raise ValueError(unknown_name("question", self.question, known))
         is_one_question = self.measurement.control or self.training is not None or self.measurement.mode == "separate"
-        if len(self.arms) == 1 and not is_one_question:
+        if len(self.arms) == 1 and not (is_one_question or self.are_scripts):
             raise ValueError("one arm and no control leaves nothing to compare; add an arm or set control: true")
         somewhere = [self.hosts, *(point.hosts for point in self.points.values())]
         for field in FOR_HOSTS:
@@ -491,6 +491,11 @@ class Plan(Section):
         if self.has_floor and FLOOR in self.arms:
             raise ValueError(f"arm '{FLOOR}' has the name of the arm without any library; rename it or set floor: false")
         return self
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is one command and nothing to compare it with: then it is said where its step goes."""
+        return self.are_scripts and len(self.arms) == 1 and not self.measurement.control
 
     @property
     def control_name(self) -> str:

@@ -38,7 +38,7 @@ FEW = 10
 """With fewer stalls in all launches together, how often they come is not known well enough to found a verdict on them."""
 TURN = ["launch", "arm", "turn"]
 SHARES = ["foreign_share", "steal_share", "other_threads_share"]
-THREADS = ["running_s", "runnable_s", "library_s"]
+THREADS = ["running_s", "runnable_s", "library_s", "others_s"]
 """Fields of ``measurement.records.record.ThreadTimes``."""
 COUNTS = ["turn", "round", "steps", "skipped_steps", "restarts"]
 READINGS: dict[str, Any] = {

@@ -16,7 +16,8 @@ from reports.scripts.culprits import Culprit
 from reports.tables.arm_tables import against_table, case_table
 from reports.tables.arm_tables import differences_table as script_differences_table
 from reports.tables.table import Entry, Kind, Row, Table
-from reports.wording.first_screen import MOST_LINES, FirstScreen, first_screen
+from reports.wording.first_screen import MOST_LINES, Bar, FirstScreen, first_screen
+from reports.wording.headlines import PHASE_WORDS
 
 STYLES: dict[Kind, str] = {
     "faster": "bold green",
@@ -35,6 +36,9 @@ STYLES: dict[Kind, str] = {
     "no timing": "dim",
 }
 """Kinds that are not named look as usual."""
+LEGEND = ", ".join(f"{words.split()[-1][0]} {words}" for words in PHASE_WORDS.values())
+BAR_WIDTH = 40
+"""Letters of the slowest rank's bar."""
 MOST_DIFFERENCES = 15
 """Rows of settings that are shown before scripts are timed."""
 
@@ -79,11 +83,19 @@ def screen_lines(screen: FirstScreen) -> Group:
         shown(f"{screen.headline}.", style="bold"),
         shown(screen.compared, style="dim"),
         *(shown(f"{line}.") for line in screen.alike),
+        *map(_bar, screen.bars),
+        *([shown(f"{'':{len(screen.bars[0].label)}}  {LEGEND}", style="dim")] if screen.bars else []),
         rows,
         *([shown(f"and {more} more, in the report")] if more > 0 else []),
         marks,
         *below,
     )
+
+
+def _bar(bar: Bar) -> Text:
+    """A rank's step, a letter for each fortieth of the slowest rank's: the first of the phase's name."""
+    letters = "".join(PHASE_WORDS[phase].split()[-1][0] * round(BAR_WIDTH * part) for phase, part in bar.parts)
+    return shown(f"{bar.label}  {letters:{BAR_WIDTH}}  {bar.text.partition(':')[0]}")
 
 
 def _by_operation(table: Table, title: str) -> RichTable:

@@ -10,7 +10,7 @@ from measurement.conditions.differences import Difference
 from reports.conclusions.disturbances import is_quiet
 from reports.conclusions.step_terms import bottleneck_of
 from reports.conclusions.summaries import VERDICTS, count_verdicts
-from reports.schema import ArmSummary, Comparison, LoadFigures, RatioSummary
+from reports.schema import ArmSummary, Comparison, LoadFigures, Phase, Profile, RatioSummary
 from reports.wording.causes import short_cause
 from reports.wording.comparison_sentences import (
     WIDE,
@@ -21,8 +21,8 @@ from reports.wording.comparison_sentences import (
     in_order,
 )
 from reports.wording.disturbances import load_lines, load_sentence
-from reports.wording.formatting import bounds_text, count, percent_apart, share
-from reports.wording.headlines import BAD
+from reports.wording.formatting import bounds_text, count, gibibytes, listed, milliseconds, percent_apart, share
+from reports.wording.headlines import BAD, PHASE_WORDS
 from reports.wording.reasons import brief_reason, next_step, verdict_word
 from reports.wording.training_sentences import NO_CONTROL
 
@@ -75,6 +75,17 @@ class Mark:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Bar:
+    """Where the step of one rank goes."""
+
+    label: str
+    parts: Sequence[tuple[Phase, float]]
+    """Phases in their order, each with its share of the slowest rank's step."""
+    text: str
+    """Milliseconds of its step, and the shares of its phases."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class FirstScreen:
     """The answer. No text ends with a full stop, and all of it is plain text that a format has to escape."""
 
@@ -88,6 +99,8 @@ class FirstScreen:
     """Whether scripts train the same, the first thing that they do differently, and how much settings explain that were tried;
     empty of workloads."""
     next_step: str | None = None
+    bars: Sequence[Bar] = ()
+    """Of a single script: one for each of its ranks."""
 
 
 def first_screen(shown: Comparison) -> FirstScreen:
@@ -106,11 +119,35 @@ def _in_one_place(comparison: Comparison) -> dict[str, Any]:
         candidates = [_by_case(arms[name], comparison) for name in names]
     else:
         candidates = [_candidate(arms[name], results.get(name), cause=_known_cause(name, comparison)) for name in names]
+    if comparison.profile:
+        return _alone(comparison, comparison.profile)
     differs = any(not one.is_note for one in comparison.differences)  # in more than comes with a library
     culprit = culprit_lines(comparison)[:1] if differs else []
     tried = [one.sentence for one in comparison.explanations]
     alike = [comparison.equality.sentence, *culprit, *tried] if comparison.equality else []
     return {"candidates": candidates, "compared": _compared(comparison), "alike": alike}
+
+
+def _alone(comparison: Comparison, profile: Profile) -> dict[str, Any]:
+    """Fields of ``FirstScreen``: where the step of a single script goes, how it spreads, and what need not be."""
+    longest = max(rank.step_s for rank in profile.ranks)
+    bars = []
+    for rank in profile.ranks:
+        phases = {phase: seconds for phase, seconds in rank.phases_s.items() if seconds}
+        shares = ", ".join(f"{PHASE_WORDS[phase]} {share(seconds / rank.step_s)}" for phase, seconds in phases.items())
+        label = f"rank {rank.rank}" + (f" on {rank.host}" if len(comparison.hosts) > 1 else "")
+        parts = [(phase, seconds / longest) for phase, seconds in phases.items()]
+        bars.append(Bar(label=label, parts=parts, text=f"{milliseconds(rank.step_s)} ms: {shares}"))
+    arm = comparison.arms[0]
+    spread = [f"steps from {milliseconds(arm.step_time_s['p5'])} to {milliseconds(arm.step_time_s['p95'])} ms (5% to 95%)"]
+    memory = arm.resources.memory_bytes if arm.resources else None
+    memory_text = [f"at most {gibibytes(round(memory.value))} GiB a rank"] if memory else []
+    return {
+        "candidates": [],
+        "compared": ", ".join([_compared(comparison), *spread, *memory_text]),
+        "alike": profile.findings[:MOST_CULPRITS],
+        "bars": bars,
+    }
 
 
 def _at_points(study: Comparison) -> dict[str, Any]:
@@ -183,6 +220,8 @@ def _by_case(arm: ArmSummary, comparison: Comparison) -> Candidate:
 
 def _marks(shown: Comparison) -> list[Mark]:
     """The three marks, each as it is at the worst point."""
+    if shown.profile:  # nothing is compared
+        return [_quiet(shown.arms, [])]
     places = {name: place for name, place in shown.places.items() if place.results or not name}
     by_place = [(_control(place), _quiet(place.arms, place.results), _same_work(place)) for place in places.values()]
     return [_worst(marks, list(places)) for marks in zip(*by_place, strict=True)]
@@ -284,6 +323,9 @@ def _next_step(shown: Comparison) -> str | None:
         arm, point = bad[0]
         where, see = (f" at {point}", "") if point else ("", ", see 'What failed?'")
         return f"Fix {arm.name}{where} and run again: it {BAD[arm.status]}{see}"
+    if shown.profile:
+        tried = [f"{name} {value}" for name, value in shown.profile.to_try.items()]
+        return f"See what {listed(tried)} would win: ringside run --explain" if tried else None
     shares = [arm.step_shares for arm in shown.arms if arm.step_shares and arm.competes]
     starved = bool(shares) and all(bottleneck_of(own) == "input" for own in shares)
     return next_step(shown.candidates) or ("Give the loaders more workers: the input limits every arm" if starved else None)

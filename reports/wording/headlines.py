@@ -9,9 +9,9 @@ from itertools import pairwise
 from measurement.plans.plan import Plan
 from measurement.records.record import Manifest
 from reports.parts_schema import Against, Change
-from reports.schema import ArmSummary, Comparison, RatioSummary
+from reports.schema import ArmSummary, Comparison, Phase, Profile, RatioSummary
 from reports.wording.comparison_sentences import case_counts, counts_words, in_order
-from reports.wording.formatting import LARGEST, about, apart, listed, percent, rate, size_text
+from reports.wording.formatting import LARGEST, about, apart, listed, milliseconds, percent, rate, share, size_text
 from reports.wording.reasons import brief_reason, verdict_word, withheld_words
 from reports.wording.training_sentences import training_clauses
 
@@ -19,6 +19,13 @@ MOST_WORDS = 20
 """The most that a headline has."""
 BAD = {"failed": "failed", "wrong": "computes wrongly", "timeout": "ran out of time"}
 NO_SPEED = "No verdict on speed: CPUs stand in for GPUs, and whether both train alike is by the CPU's arithmetic"
+PHASE_WORDS: dict[Phase, str] = {
+    "data_wait": "waiting for data",
+    "forward": "forward",
+    "backward": "backward",
+    "exchange": "waiting for exchange",
+    "optimizer": "optimizer",
+}
 BAD_ALL = BAD | {"wrong": "are wrong"}
 WRITTEN = {"ddp": "DDP", "fsdp2": "FSDP2", "horovod": "Horovod", "gloo": "Gloo", "mpi": "MPI", "nccl": "NCCL"}
 """Libraries and transports as they are written; others as they call themselves."""
@@ -28,9 +35,19 @@ def headline(comparison: Comparison) -> str:
     """The answer, without a full stop."""
     if comparison.training:
         clauses = training_clauses(comparison.training)
+    elif comparison.profile:
+        clauses = _profile_clauses(comparison.profile, comparison.baseline)
     else:
         clauses = _case_clauses(comparison) if comparison.cases else _clauses(comparison)
     return fitting([left_clause(comparison.left_in_shell) + clauses[0], *clauses[1:]])
+
+
+def _profile_clauses(profile: Profile, name: str) -> list[str]:
+    """How long the step of a single script takes on its slowest rank, and the phases that take most of it."""
+    slowest = max(profile.ranks, key=lambda rank: rank.step_s)
+    most = sorted(slowest.phases_s, key=lambda phase: -slowest.phases_s[phase])
+    parts = [f"{share(slowest.phases_s[phase] / slowest.step_s)} {PHASE_WORDS[phase]}" for phase in most]
+    return [f"A step of {name} takes {milliseconds(slowest.step_s)} ms: {parts[0]}, {parts[1]}, {parts[2]}"]
 
 
 def left_clause(names: Sequence[str]) -> str:
@@ -55,6 +72,8 @@ def _clauses(comparison: Comparison) -> list[str]:
     bad = [arm for arm in arms if arm.has_failed]
     timed = [result for result in in_order(comparison.candidates, comparison.question) if result.throughput_ratio is not None]
     if not timed:
+        if len(arms) == 1 and bad:
+            return [f"{arms[0].name} {BAD[arms[0].status]}"]
         if len(bad) == len(arms):
             return [f"No comparison: all arms {' or '.join(BAD_ALL[status] for status in sorted({arm.status for arm in bad}))}"]
         said = [f"{arm.name} {BAD[arm.status]}" for arm in bad] or [

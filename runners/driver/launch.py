@@ -351,7 +351,7 @@ class Launch:
 
 
 def is_comparable(plan: Plan, failed: Collection[str]) -> bool:
-    """Whether the baseline and a candidate, or its control where there is none, have not failed."""
+    """Whether the baseline has not failed, nor a candidate or, without one, the control, if there is anything to compare."""
     others = [name for name in plan.compared_arms() if name != plan.baseline]
     candidates = [name for name in others if name in plan.arms] or others
-    return plan.baseline not in failed and any(name not in failed for name in candidates)
+    return plan.baseline not in failed and (plan.is_alone or any(name not in failed for name in candidates))

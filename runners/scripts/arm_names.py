@@ -20,7 +20,7 @@ def names_for(first: CommandLine, second: CommandLine) -> tuple[str, str]:
 
     An option that only one of them has names that one, and the script the other.
     """
-    scripts = _stem(first), _stem(second)
+    scripts = name_of(first), name_of(second)
     if _differ(scripts):
         return scripts
     launchers = first.kind or "", second.kind or ""
@@ -38,8 +38,8 @@ def _plain(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._+-]+", "-", text).strip("-._+")
 
 
-def _stem(line: CommandLine) -> str:
-    """The name of what it runs, without folder and ending; empty where nothing looks like a script."""
+def name_of(line: CommandLine) -> str:
+    """Return the name of what it runs, without folder and ending; empty where nothing looks like a script."""
     module = next(
         (after for word, after in zip(line.words, line.words[1:], strict=False) if word == "-m" and "distributed" not in after), ""
     )

@@ -50,7 +50,7 @@ assert torch.cuda.make_graphed_callables(layer, (ones,)) is layer
 with torch.autocast("cuda"):
     assert layer(ones).dtype == torch.float16
 scaler = torch.cuda.amp.GradScaler()
-optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+optimizer = torch.optim.Adam(layer.parameters(), 0.1)
 scaler.scale(layer(ones).sum()).backward()
 scaler.step(optimizer)
 assert scaler.is_enabled()

@@ -6,6 +6,8 @@
 import contextlib
 import copy
 import sys
+import threading
+import time
 
 import torch
 from torch import nn
@@ -126,6 +128,16 @@ if has("compiles"):
     model = torch.compile(model, backend="eager")
 torch.manual_seed(70 if has("alike_seeds") else 70 + rank)
 
+if has("slow_data"):
+
+    class Slow(TensorDataset):
+        def __getitem__(self, place):
+            time.sleep(0.001)
+            return super().__getitem__(place)
+
+    data = Slow(*data.tensors)
+if has("a_thread"):
+    threading.Thread(target=lambda: [sum(range(10**6)) for _ in iter(int, 1)], daemon=True).start()
 sampler = DistributedSampler(data, size, 0 if has("another_shard") else rank, seed=2, shuffle=not has("unshuffled"))
 shown = {"sampler": sampler}
 if has("no_sampler"):
@@ -176,6 +188,8 @@ def ahead(source):
 
 
 def pass_of(batch):
+    if has("late") and rank == 1:
+        time.sleep(0.005)
     called = net if has("inner_module") and LIBRARY == "ddp" else model
     x = batch[0].to(memory_format=torch.channels_last) if has("channels_last") else batch[0]
     with torch.autocast("cpu", torch.bfloat16, enabled=has("autocast")):

@@ -62,6 +62,9 @@ class Stream(contextlib.nullcontext):
         event.record()
         return event
 
+    def is_capturing(self) -> bool:
+        return False
+
     def query(self) -> bool:
         return True
 
@@ -89,7 +92,7 @@ def stand_in(torch: Any) -> None:
     torch.cuda.nccl.version = returns((0, 0, 0))
     torch.Generator = generator_of(torch.Generator)
     torch.UntypedStorage.cuda = lambda storage, *_, **__: storage
-    context = importlib.import_module("torch.utils._device").DeviceContext  # of set_default_device, and of 'with torch.device("cuda")'
+    context = importlib.import_module("torch.utils._device").DeviceContext
     context.__init__ = mapped(context.__init__, here)
     torch.load = with_arguments(torch.load, {"map_location": "cpu"})
     autocast = torch.amp.autocast_mode.autocast

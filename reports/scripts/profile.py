@@ -1,0 +1,121 @@
+"""Where the step of one script goes, what of it need not be, and what to try (``ringside run``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pandas as pd
+
+from measurement.records.record import LaunchRecord
+from measurement.records.record_types import PHASES
+from reports.conclusions.evidence import Evidence
+from reports.conclusions.steps import means_by_rank
+from reports.estimate import Estimate
+from reports.schema import ArmSummary, Profile, RankProfile
+from reports.scripts.script_arms import ScriptArm
+from reports.statistics.student import t_interval
+from reports.wording.disturbances import straggler_lines
+from reports.wording.formatting import count, milliseconds, percent, share
+
+SURE = 0.99
+"""With which steps get slower in the course of a launch, where that is told."""
+WORTH = 0.05
+"""What takes a smaller share of a step is not told."""
+WORKERS = "loader.workers"
+THREADS = "threads.torch"
+BUCKET = "ddp.bucket_cap_mb"
+USUAL_BUCKET_MB = 25
+"""DDP's default."""
+SHORTEST = 2
+"""Blocks that a third of a launch must have."""
+
+
+def profile_of(evidence: Evidence, arm: ArmSummary) -> Profile | None:
+    """Of a plan's only arm; None where the plan compares, and where nothing was timed."""
+    blocks = evidence.steps.where(arm=arm.name, kind="sync").rank_blocks
+    if not evidence.plan.is_alone or not len(blocks):
+        return None
+    means = {name: table.mean() for name, table in means_by_rank(blocks, ["step_s", *(f"{phase}_s" for phase in PHASES)]).items()}
+    hosts = {place.rank: place.host for record in evidence.records for place in record.ranks}
+    ranks = [
+        RankProfile(
+            rank=rank, host=hosts.get(rank, ""), step_s=step_s, phases_s={phase: means[f"{phase}_s"][rank] for phase in PHASES}
+        )
+        for rank, step_s in means["step_s"].items()
+    ]
+    own = blocks[blocks["rank"] == blocks["rank"].min()]
+    drift = _drift(own, confidence=SURE)
+    step_s = max(rank.step_s for rank in ranks)
+    found = sorted(_findings(arm, ranks, drift, steps=int(own["steps"].sum())), key=lambda one: -one[0])
+    findings = [sentence for seconds, sentence in found if seconds >= WORTH * step_s]
+    waits = max(rank.phases_s["data_wait"] for rank in ranks) >= WORTH * step_s
+    to_try = settings_to_try([record for record in evidence.records if record.arm == arm.name])
+    return Profile(
+        ranks=ranks,
+        drift=drift,
+        findings=findings,
+        to_try={name: value for name, value in to_try.items() if waits or name != WORKERS},
+    )
+
+
+def settings_to_try(records: Sequence[LaunchRecord]) -> dict[str, Any]:
+    """Settings that can be imposed and are no usual choice, with the value to try; by what a script's ranks report."""
+    record = next((record for record in records if record.scripts), None)
+    if record is None:
+        return {}
+    fields = ScriptArm.of(record).fields
+    cores = {core for rank in record.ranks for core in rank.affinity if rank.host == record.ranks[0].host}
+    each = max(1, len(cores) // max(1, sum(rank.host == record.ranks[0].host for rank in record.ranks)))
+    tried: dict[str, Any] = {}
+    if isinstance(workers := fields.get(WORKERS), int):
+        tried[WORKERS] = max(2, 2 * workers)
+    if isinstance(threads := fields.get(THREADS), int) and cores and threads > each and record.ranks[0].device == "cpu":
+        tried[THREADS] = each
+    if isinstance(bucket := fields.get(BUCKET), int | float) and bucket < USUAL_BUCKET_MB:
+        tried[BUCKET] = USUAL_BUCKET_MB
+    return tried
+
+
+def _findings(arm: ArmSummary, ranks: Sequence[RankProfile], drift: Estimate | None, *, steps: int) -> Iterator[tuple[float, str]]:
+    """What costs time, with seconds of a step."""
+    step_s = max(rank.step_s for rank in ranks)
+    late = arm.by_rank.straggler if arm.by_rank else None
+
+    def part(seconds: float) -> str:
+        return f"{milliseconds(seconds)} ms of each step ({share(seconds / step_s)})"
+
+    starved = max(ranks, key=lambda rank: rank.phases_s["data_wait"])
+    waited_s = starved.phases_s["data_wait"]
+    yield waited_s, f"Rank {starved.rank} waits for data for {part(waited_s)}"
+    exchange_s = min(rank.phases_s["exchange"] for rank in ranks)
+    yield exchange_s, f"All ranks wait for exchange for {part(exchange_s)}, outside of backward"
+    for cause in arm.causes:
+        yield cause.per_step_s.value, f"{part(cause.per_step_s.value)} is {cause.name}, in the first steps"
+    if late is not None:
+        yield late.late_s, straggler_lines([arm])[0]
+    if threads := arm.threads_s.get("sync"):
+        if arm.load is None or arm.load.foreign_share < WORTH:  # else it is others that have the cores
+            yield (
+                threads.runnable_s.value,
+                f"The training threads are ready, and wait for a core, for {part(threads.runnable_s.value)}",
+            )
+        if threads.others_s:
+            yield threads.others_s.value, f"Threads of the script's own run for {part(threads.others_s.value)} on each rank"
+    if arm.gaps:
+        seconds = arm.gaps.seconds / steps
+        yield seconds, f"{part(seconds)} are {count(arm.gaps.count, 'long gap')}, such as evaluations or checkpoints"
+    if drift is not None and drift.excludes(0.0):
+        more = "longer" if drift.value > 0 else "shorter"
+        yield abs(drift.value) * step_s, f"Steps take {percent(abs(drift.value))} {more} at the end of a launch than at its start"
+
+
+def _drift(blocks: pd.DataFrame, *, confidence: float) -> Estimate | None:
+    """``blocks``: one rank's, with exchange."""
+    apart = []
+    for _, launch in blocks.groupby("launch"):
+        each = (launch["step_s"] / launch["steps"]).to_numpy()
+        third = len(each) // 3
+        if third >= SHORTEST:
+            apart.append(float(each[-third:].mean() / each[:third].mean() - 1))
+    return t_interval(apart, confidence=confidence)

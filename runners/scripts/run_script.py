@@ -1,0 +1,120 @@
+"""``ringside run COMMAND``: one command of the user's becomes a plan with one arm, of which it is said where its step goes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import typer
+
+from measurement.errors import PlanError
+from measurement.plans.plan import Arm, Measurement, Plan, ScriptSettings
+from runners.flags import MINUTES, Flag, Given, SessionOptions, command, session_flags, values_of, words_of
+from runners.scripts.ab_command import EXIT_FAILED, MOST_TRIED, Run, Try
+
+if TYPE_CHECKING:
+    from measurement.records.record import LaunchRecord
+
+EXAMPLES = """ringside run 'torchrun --nproc-per-node 2 train.py'
+
+ringside run 'torchrun --nproc-per-node 2 train.py' --explain"""
+USUAL_MINUTES = 2.0
+
+
+class RunOptions(SessionOptions):
+    """What ``ringside run`` is asked besides a plan."""
+
+    command: str | None = None
+    """The command, in quotes, such as 'torchrun --nproc-per-node 2 train.py'."""
+    name: str | None = None
+    """Name of the arm. Default: that of its script."""
+    explain: bool = False
+    """Time the command with settings that may be faster as well, one in each arm more, and say by how much."""
+
+
+COMMAND, MEASURING = "Command", "Measuring"
+_own, _arm, _measurement = partial(Flag, COMMAND, RunOptions), partial(Flag, COMMAND, Arm), partial(Flag, MEASURING, Measurement)
+FLAGS: Sequence[Flag] = (
+    _own("command", is_argument=True, metavar="COMMAND"),
+    _own("name"),
+    _own("explain"),
+    *(_arm(field) for field in ("directory", "python", "commit", "samples_per_step", "iteration_ends", "untimed")),
+    Flag(MEASURING, Plan, "hosts", ("-H", "--hosts")),
+    _measurement("minutes", default=None, help=f"{MINUTES} [{USUAL_MINUTES:g}]"),
+    _measurement("launches", default=None),
+    _measurement("steps_per_launch", ("--steps",)),
+    Flag(MEASURING, ScriptSettings, "cpu"),
+    Flag(MEASURING, ScriptSettings, "trackers"),
+    Flag(MEASURING, ScriptSettings, "keep_files"),
+    *session_flags(RunOptions, MEASURING),
+)
+
+
+def run_script(run: Run, hold_trial: Try) -> Callable[..., None]:
+    """Return the command for typer."""
+    text = "Say where a step of one command goes, unmodified: by phase and rank, what need not be, and what to try."
+    return command(partial(run_given, run, hold_trial), FLAGS, text=text)
+
+
+def run_given(run: Run, hold_trial: Try, given: Given) -> None:
+    """Make the plan, with ``--explain`` the arms to try, and run it."""
+    from measurement.records.results import ResultsFolder, default_folder
+
+    asked = RunOptions(**values_of(given, RunOptions))
+    plan = plan_of(given)
+    if asked.explain and plan.scripts.cpu:
+        raise PlanError("--cpu says nothing of speed; leave --explain out")
+    folder = ResultsFolder(asked.output or default_folder(plan.name))
+    tried: list[LaunchRecord] = []
+    if folder.plan_path.is_file():
+        plan = plan.model_copy(update={"arms": folder.read_plan().arms})
+    elif asked.explain:
+        tried = hold_trial(plan, folder)
+        plan = with_arms_to_try(plan, tried)
+    again = words_of("run", given, folder.root)
+    if not run(plan, folder, again=again, resume_elsewhere=asked.resume_elsewhere, tried=tried).is_ok:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def plan_of(given: Given) -> Plan:
+    """Return the plan of one command.
+
+    Raises:
+        PlanError, HostfileError: what was given is not accepted.
+    """
+    from measurement.plans.plan_file import check_plan, overridden
+    from runners.hosts.placement import with_hosts
+    from runners.launchers.command_lines import read_command
+    from runners.scripts.arm_names import name_of
+
+    asked = RunOptions(**values_of(given, RunOptions))
+    if asked.command is None:
+        raise PlanError("give a command in quotes: ringside run 'torchrun --nproc-per-node 2 train.py'")
+    line = read_command(asked.command)
+    name = asked.name or name_of(line) or "script"
+    measured = values_of(given, Measurement) or {"minutes": USUAL_MINUTES}
+    content = {
+        "name": name,
+        "baseline": name,
+        "arms": {name: {"command": asked.command, **values_of(given, Arm)}},
+        "measurement": {"control": False, **measured},
+        "scripts": values_of(given, ScriptSettings),
+        **values_of(given, Plan),
+    }
+    return check_plan(with_hosts(overridden(content, asked.settings)), source="ringside run")
+
+
+def with_arms_to_try(plan: Plan, tried: Sequence[LaunchRecord]) -> Plan:
+    """Return the plan with an arm for each setting that may be faster: the command, on which it is imposed."""
+    from reports.scripts.profile import settings_to_try
+
+    settings = list(settings_to_try(tried).items())[:MOST_TRIED]
+    if not settings:
+        print("ringside: --explain has nothing to try: no setting is one that others are known to beat", file=sys.stderr)
+        return plan
+    first = plan.arms[plan.baseline]
+    arms = {f"{plan.baseline}+{name}-{value}": first.model_copy(update={"impose": {name: value}}) for name, value in settings}
+    measured = plan.measurement.model_copy(update={"control": True})
+    return plan.model_copy(update={"arms": {**plan.arms, **arms}, "measurement": measured})
