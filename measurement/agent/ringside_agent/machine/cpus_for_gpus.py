@@ -278,6 +278,7 @@ def synchronised_forward(self: Any, batch: Any) -> Any:
         return torch.nn.modules.batchnorm._BatchNorm.forward(self, batch)
     from torch.distributed.nn.functional import all_reduce
 
+    kind, batch = batch.dtype, batch.float()
     others, channels = [place for place in range(batch.dim()) if place != 1], batch.size(1)
     own = [batch.sum(others), batch.square().sum(others), batch.new_tensor([batch.numel() / channels])]
     total = all_reduce(torch.cat(own), group=self.process_group or torch.distributed.group.WORLD)
@@ -291,7 +292,7 @@ def synchronised_forward(self: Any, batch: Any) -> Any:
         self.running_var.lerp_(variance.detach() * count / (count - 1), share)
     shape = [-1 if place == 1 else 1 for place in range(batch.dim())]
     normal = (batch - mean.view(shape)) * (variance + self.eps).rsqrt().view(shape)
-    return normal * self.weight.view(shape) + self.bias.view(shape) if self.affine else normal
+    return (normal * self.weight.view(shape) + self.bias.view(shape) if self.affine else normal).to(kind)
 
 
 def stand_in_for_horovods(horovod: Any) -> None:
