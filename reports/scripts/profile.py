@@ -36,13 +36,15 @@ def profile_of(evidence: Evidence, arm: ArmSummary) -> Profile | None:
     blocks = evidence.steps.where(arm=arm.name, kind="sync").rank_blocks
     if not evidence.plan.is_alone or not len(blocks):
         return None
-    means = {name: table.mean() for name, table in means_by_rank(blocks, ["step_s", *(f"{phase}_s" for phase in PHASES)]).items()}
+    tables = means_by_rank(blocks, ["step_s", *(f"{phase}_s" for phase in PHASES)])
+    means = pd.DataFrame({name: table.mean() for name, table in tables.items()}).to_dict("index")
     hosts = {place.rank: place.host for record in evidence.records for place in record.ranks}
     ranks = [
-        RankProfile(
-            rank=rank, host=hosts.get(rank, ""), step_s=step_s, phases_s={phase: means[f"{phase}_s"][rank] for phase in PHASES}
+        RankProfile.model_validate(
+            {"rank": rank, "host": hosts.get(int(str(rank)), ""), "step_s": own["step_s"]}
+            | {"phases_s": {phase: own[f"{phase}_s"] for phase in PHASES}}
         )
-        for rank, step_s in means["step_s"].items()
+        for rank, own in means.items()
     ]
     own = blocks[blocks["rank"] == blocks["rank"].min()]
     drift = _drift(own, confidence=SURE)

@@ -155,7 +155,7 @@ def generator_of(original: Any) -> Any:
         def __instancecheck__(cls, one: Any) -> bool:
             return isinstance(one, original)
 
-    class Generator(original, metaclass=Kind):  # type: ignore[misc]
+    class Generator(original, metaclass=Kind):
         def __new__(cls, *_: Any, **__: Any) -> Any:
             return super().__new__(cls, "cpu")
 
