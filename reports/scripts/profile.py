@@ -32,7 +32,7 @@ SHORTEST = 2
 
 
 def profile_of(evidence: Evidence, arm: ArmSummary) -> Profile | None:
-    """Of a plan's only arm; None where the plan compares, and where nothing was timed."""
+    """Where the step of a plan's only arm goes; None where the plan compares, and where nothing was timed."""
     blocks = evidence.steps.where(arm=arm.name, kind="sync").rank_blocks
     if not evidence.plan.is_alone or not len(blocks):
         return None

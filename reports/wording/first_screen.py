@@ -100,7 +100,7 @@ class FirstScreen:
     empty of workloads."""
     next_step: str | None = None
     bars: Sequence[Bar] = ()
-    """Of a single script: one for each of its ranks."""
+    """One for each rank of a single script; none where arms are compared."""
 
 
 def first_screen(shown: Comparison) -> FirstScreen:
