@@ -312,6 +312,8 @@ def _buffers(pair: Pair) -> Iterator[Culprit]:
             )
             return
     for arm, other in pair.apart(lambda arm: None if apart[arm.name] is None else bool(apart[arm.name])):
+        if other.shares_batches and not arm.shares_batches:
+            continue  # ranks that read the same batches have the same statistics, whoever broadcasts
         comes_with_it = (arm.fields.get("library"), other.fields.get("library")) == ("horovod", "ddp")
         names = named(apart[arm.name] or [])
         sentence = f"buffers differ between ranks of {arm.name} ({names}) and agree in {other.name}, which broadcasts them"

@@ -230,6 +230,11 @@ def test_horovod_does_not_broadcast_buffers_and_ddp_does_which_is_no_mistake():
     assert (found[0].field, found[0].severity) == ("buffers.by_rank", "training")
 
 
+def test_ranks_that_read_the_same_batches_have_the_same_buffers_and_broadcast_nothing():
+    found = differences(Script(own_buffers=True), Script(same_batches=True))
+    assert "buffers.by_rank" not in {one.field for one in found}
+
+
 def test_a_port_that_keeps_buffers_as_horovod_does_makes_no_mistake():
     kept = Script(configuration={"ddp.broadcast_buffers": False}, defaults={"ddp.broadcast_buffers": True}, own_buffers=True)
     found = {one.field: one.severity for one in differences(Script(configuration=HOROVOD, own_buffers=True), kept)}
