@@ -283,7 +283,7 @@ class Launch:
         return stages[::-1] if self._gate_comes_first else stages
 
     def _starting(self, arms: Sequence[ArmLaunch]) -> str:
-        if not self._is_interleaved:
+        if len(arms) == 1 or not self._is_interleaved:
             return f"starting {arms[0].session.name}"
         ranks = sum(arm.record.world_size for arm in arms)
         compared = self.plan.compared_arms()
