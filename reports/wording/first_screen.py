@@ -294,7 +294,7 @@ def _same_work(place: Comparison) -> Mark:
 def _compared(comparison: Comparison) -> str:
     """Workload, ranks, hosts, batch and what was measured."""
     hosts = len(comparison.hosts)
-    launches = max((result.launches for result in comparison.results), default=0)
+    launches = max((one.launches for one in comparison.results or comparison.arms), default=0)
     training = comparison.training
     drawn = f"{comparison.drawn_hosts} of " if comparison.drawn_hosts else ""
     ranks = _ranks(comparison.world_size, hosts, comparison.device, drawn=drawn)
