@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -69,7 +69,7 @@ def run_given(run: Run, hold_trial: Try, given: Given) -> None:
     folder = ResultsFolder(asked.output or default_folder(plan.name))
     tried: list[LaunchRecord] = []
     if folder.plan_path.is_file():
-        plan = plan.model_copy(update={"arms": folder.read_plan().arms})
+        plan = with_arms(plan, folder.read_plan().arms)
     elif asked.explain:
         tried = hold_trial(plan, folder)
         plan = with_arms_to_try(plan, tried)
@@ -116,5 +116,10 @@ def with_arms_to_try(plan: Plan, tried: Sequence[LaunchRecord]) -> Plan:
         return plan
     first = plan.arms[plan.baseline]
     arms = {f"{plan.baseline}+{name}-{value}": first.model_copy(update={"impose": {name: value}}) for name, value in settings}
-    measured = plan.measurement.model_copy(update={"control": True})
-    return plan.model_copy(update={"arms": {**plan.arms, **arms}, "measurement": measured})
+    return with_arms(plan, {**plan.arms, **arms})
+
+
+def with_arms(plan: Plan, arms: Mapping[str, Arm]) -> Plan:
+    """Return the plan with these arms, and a control where there are several."""
+    measured = plan.measurement.model_copy(update={"control": len(arms) > 1})
+    return plan.model_copy(update={"arms": dict(arms), "measurement": measured})
