@@ -232,7 +232,7 @@ class Diagnosis:
     def _suspects(self) -> list[str]:
         if self.may_end:
             log, command = "\n".join([self._launchers_log(), *self.processes.log_tails([]).values()]), self.processes.commands[0]
-            hint = lacking_module(log, command.argv, (command.inherited or {}).get("PATH", os.defpath)) or hint_of(log)
+            hint = hint_of(log) or lacking_module(log, command.argv, (command.inherited or {}).get("PATH", os.defpath))
             if hint is None and not self.has_reported and set(self.processes.codes) == {0}:
                 hint = (
                     self._never

@@ -30,7 +30,11 @@ HINTS = (
         "instead of apex use torch.amp and torch.nn.parallel.DistributedDataParallel, which do the same",
     ),
     (
-        re.compile(r"active drivers|libcuda\.so|No CUDA GPUs are|Found no NVIDIA driver|No module named '(flash_attn|triton)"),
+        re.compile(r"No CUDA GPUs are available|Found no NVIDIA driver|not compiled with CUDA"),
+        "there is no GPU here: --cpu checks scripts for GPUs where there are none",
+    ),
+    (
+        re.compile(r"active drivers|libcuda\.so|No module named '(flash_attn|triton)"),
         "this needs a GPU, and --cpu cannot stand in for it: leave it out by a flag of the script's, if there is one",
     ),
     (

@@ -496,6 +496,9 @@ def test_what_a_launcher_says_has_a_remedy():
     assert "set OPAL_PREFIX" in hint_of(
         "But I couldn't open the help file:\n    /o/help-mpi.txt\n*** An error occurred in MPI_Init_thread\n"
     )
+    assert "instead of apex use torch.amp" in hint_of("ModuleNotFoundError: No module named 'apex'")
+    assert "--cpu checks scripts for GPUs" in hint_of("RuntimeError: Found no NVIDIA driver on your system.")
+    assert "--cpu cannot stand in for it" in hint_of("RuntimeError: 0 active drivers ([]). There should only be one.")
     assert hint_of("all is well") is None
 
 
