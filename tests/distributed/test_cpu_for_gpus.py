@@ -13,7 +13,7 @@ from tests.conftest import REPOSITORY
 from tests.distributed.test_scripts import ab, cache  # noqa: F401 - no command was tried before
 
 AS_WRITTEN = """
-import sys, threading, torch
+import copy, sys, threading, torch
 sys.path.insert(0, {agent!r})
 from ringside_agent.machine import cpus_for_gpus
 cpus_for_gpus.stand_in(torch)
@@ -61,6 +61,13 @@ thread.start(); thread.join()
 assert found == [cpu]
 compiled = torch.compile(lambda x: x.to("cuda") + 1, backend="eager")
 assert compiled(ones).device == cpu
+torch.distributed.init_process_group("nccl", store=torch.distributed.HashStore(), rank=0, world_size=1, device_id=device)
+assert torch.distributed.get_backend() == "gloo"
+torch.distributed.barrier(device_ids=[0])
+alone, images = torch.nn.BatchNorm2d(3), torch.randn(4, 3, 5, 5)
+synced = torch.nn.SyncBatchNorm.convert_sync_batchnorm(copy.deepcopy(alone))
+torch.testing.assert_close(synced(images), alone(images))
+torch.testing.assert_close(synced.running_var, alone.running_var)
 try:
     torch.cuda.CUDAGraph()
 except RuntimeError as error:

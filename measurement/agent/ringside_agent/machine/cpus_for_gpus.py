@@ -278,19 +278,19 @@ def synchronised_forward(self: Any, batch: Any) -> Any:
         return torch.nn.modules.batchnorm._BatchNorm.forward(self, batch)
     from torch.distributed.nn.functional import all_reduce
 
-    kind, batch = batch.dtype, batch.float()
-    others, channels = [place for place in range(batch.dim()) if place != 1], batch.size(1)
-    own = [batch.sum(others), batch.square().sum(others), batch.new_tensor([batch.numel() / channels])]
-    total = all_reduce(torch.cat(own), group=self.process_group or torch.distributed.group.WORLD)
+    kind, batch, channels = batch.dtype, batch.float(), batch.size(1)
+    others = [place for place in range(batch.dim()) if place != 1]
+    shape = [-1 if place == 1 else 1 for place in range(batch.dim())]
+    over_ranks = functools.partial(all_reduce, group=self.process_group or torch.distributed.group.WORLD)
+    total = over_ranks(torch.cat([batch.sum(others), batch.new_tensor([batch.numel() / channels])]))
     count = total[-1].detach()
-    mean = total[:channels] / count
-    variance = total[channels:-1] / count - mean.square()
+    mean = total[:-1] / count
+    variance = over_ranks((batch - mean.view(shape)).square().sum(others)) / count
     if self.track_running_stats:
         self.num_batches_tracked += 1
         share = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
         self.running_mean.lerp_(mean.detach(), share)
         self.running_var.lerp_(variance.detach() * count / (count - 1), share)
-    shape = [-1 if place == 1 else 1 for place in range(batch.dim())]
     normal = (batch - mean.view(shape)) * (variance + self.eps).rsqrt().view(shape)
     return (normal * self.weight.view(shape) + self.bias.view(shape) if self.affine else normal).to(kind)
 
