@@ -24,33 +24,8 @@ WORLD_SIZE = 2
 LOADER_WORKERS = 2
 SNAPSHOTS = 10
 
-BARE_LOOP = """
-import time, torch
-from torch.utils.data import DataLoader, Dataset
-
-class Samples(Dataset):
-    def __len__(self):
-        return 1000
-    def __getitem__(self, index):
-        for _ in range(10):
-            time.sleep(0.005)
-        return torch.ones(4), index % 2
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    model = torch.nn.Linear(4, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    batches = iter(DataLoader(Samples(), batch_size=2, num_workers=2, prefetch_factor=2))
-    ends = []
-    for step in range(40):
-        inputs, labels = next(batches)
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(inputs), labels).backward()
-        optimizer.step()
-        ends.append(time.perf_counter())
-    print((ends[-1] - ends[9]) / 30)
-"""
-"""The same workload, uninterrupted: its mean step, which the loaders set. It shares no code with what is measured."""
+SLEEPS_S = 2 * 10 * 0.005
+"""What a loader sleeps for a batch of two (``slow_loader.py``): on no machine it comes sooner."""
 
 
 def look(process):
@@ -142,12 +117,8 @@ def test_no_process_of_a_waiting_arm_runs(taken_turns):
         assert before == after, "a process computed while its arm waited"
 
 
-def test_loaders_set_the_pace_of_an_arm_as_they_do_in_a_run_that_nobody_interrupts(taken_turns):
-    """With batches from a queue that was filled while the arm did not step, it would be several times as fast.
-
-    Waits alone would depend on how busy the machine is: loaders load while a step computes.
-    """
+def test_a_batch_is_not_loaded_while_its_arm_waits(taken_turns):
+    """With batches from a queue that was filled while the arm did not step, it would be several times as fast."""
     _, step_s = taken_turns
-    command = [sys.executable, "-c", BARE_LOOP]
-    expected_s = float(subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout)
-    assert step_s == {arm: pytest.approx(expected_s, rel=0.25) for arm in ARMS}
+    assert step_s.keys() == set(ARMS)
+    assert min(step_s.values()) > 0.9 * SLEEPS_S / LOADER_WORKERS
