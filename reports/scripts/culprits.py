@@ -316,9 +316,11 @@ def _buffers(pair: Pair) -> Iterator[Culprit]:
             continue  # ranks that read the same batches have the same statistics, whoever broadcasts
         comes_with_it = (arm.fields.get("library"), other.fields.get("library")) == ("horovod", "ddp")
         names = named(apart[arm.name] or [])
-        sentence = f"buffers differ between ranks of {arm.name} ({names}) and agree in {other.name}, which broadcasts them"
+        why = ", which broadcasts them" if comes_with_it else ""
+        sentence = f"buffers differ between ranks of {arm.name} ({names}) and agree in {other.name}{why}"
         values = {name: "apart" if found else "alike" for name, found in apart.items()}
-        severity: Severity = "training" if comes_with_it else "mistake"
+        has_other_norms = len({str(one.fields.get("model.norms")) for one in (arm, other)}) > 1
+        severity: Severity = "training" if comes_with_it or has_other_norms else "mistake"
         yield Culprit(field="buffers.by_rank", sentence=sentence, values=values, severity=severity)
 
 

@@ -47,8 +47,8 @@ torch.cuda.synchronize()
 assert start.elapsed_time(end) >= 0
 assert torch.cuda.max_memory_allocated() == 0 and torch.cuda.memory_summary() == "" and torch.cuda.get_device_properties(0).major
 assert torch.cuda.make_graphed_callables(layer, (ones,)) is layer
-with torch.autocast("cuda"):
-    assert layer(ones).dtype == torch.float16
+with torch.autocast("cuda") as half:
+    assert layer(ones).dtype == torch.bfloat16 and half.fast_dtype == torch.float16
 scaler = torch.cuda.amp.GradScaler()
 optimizer = torch.optim.Adam(layer.parameters(), 0.1)
 scaler.scale(layer(ones).sum()).backward()

@@ -235,6 +235,12 @@ def test_ranks_that_read_the_same_batches_have_the_same_buffers_and_broadcast_no
     assert "buffers.by_rank" not in {one.field for one in found}
 
 
+def test_synchronised_norms_are_no_broadcast():
+    synced = Script(configuration={"model.norms": "SyncBatchNorm"})
+    found = next(one for one in differences(Script(own_buffers=True), synced) if one.field == "buffers.by_rank")
+    assert found.severity == "training" and "broadcasts" not in found.sentence
+
+
 def test_a_port_that_keeps_buffers_as_horovod_does_makes_no_mistake():
     kept = Script(configuration={"ddp.broadcast_buffers": False}, defaults={"ddp.broadcast_buffers": True}, own_buffers=True)
     found = {one.field: one.severity for one in differences(Script(configuration=HOROVOD, own_buffers=True), kept)}
