@@ -94,7 +94,8 @@ CASES = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.costly
 @pytest.mark.parametrize("case", CASES)
 def test_scripts_for_gpus_are_checked_without_any(tmp_path, case):
     first, second, code, pattern = CASES[case]

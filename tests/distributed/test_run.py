@@ -28,7 +28,8 @@ def run(tmp_path, *typed, code=0):
     return done
 
 
-@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.costly
 @pytest.mark.parametrize("plant", LIMITS)
 def test_a_planted_limit_is_named_first(tmp_path, plant):
     done = run(tmp_path, f"torchrun --nproc-per-node 2 plants.py ddp even {plant}", "--launches", "3", "--steps", "60")
