@@ -292,11 +292,10 @@ def synchronised_forward(self: Any, batch: Any) -> Any:
     torch: Any = sys.modules["torch"]
     if not (self.training and torch.distributed.is_initialized()):
         return torch.nn.modules.batchnorm._BatchNorm.forward(self, batch)
-    from torch.distributed.nn.functional import all_reduce
-
     kind, batch, channels = batch.dtype, batch.float(), batch.size(1)
     others = [place for place in range(batch.dim()) if place != 1]
     shape = [-1 if place == 1 else 1 for place in range(batch.dim())]
+    all_reduce = importlib.import_module("torch.distributed.nn.functional").all_reduce
     over_ranks = functools.partial(all_reduce, group=self.process_group or torch.distributed.group.WORLD)
     total = over_ranks(torch.cat([batch.sum(others), batch.new_tensor([batch.numel() / channels])]))
     count = total[-1].detach()
