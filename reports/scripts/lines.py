@@ -69,13 +69,18 @@ def line_differences(arms: Sequence[ScriptArm]) -> list[Difference]:
 
 
 def _own_lines(ours: ScriptArm, theirs: ScriptArm) -> Iterator[Difference]:
-    """The lines that the arm whose lines take longer has alone, where they are worth it."""
+    """The lines that the arm whose lines take longer has alone, where they are worth it, and are more than a wait for exchange."""
     whole_s = {arm.name: sum(line.seconds for line in other_lines(arm)) for arm in (ours, theirs)}
     more, less = (ours, theirs) if whole_s[ours.name] > whole_s[theirs.name] else (theirs, ours)
     apart_s = whole_s[more.name] - whole_s[less.name]
     texts = {line.text for line in less.first.lines}
     for line in other_lines(more)[:MOST_LINES]:
-        if line.text not in texts and min(line.seconds, apart_s) >= WORTH * sum(one.seconds for one in more.first.lines):
+        waited_s = max(one.exchange_s for report in more.reports for one in report.lines if one.place == line.place)
+        if (
+            line.text not in texts
+            and line.seconds > waited_s
+            and min(line.seconds, apart_s) >= WORTH * sum(one.seconds for one in more.first.lines)
+        ):
             size = f"{milliseconds(line.seconds)} ms of each of the first steps"
             sentence = f"{size} of {more.name} is {line.place}: {line.text}"
             values = {more.name: f"{milliseconds(line.seconds)} ms: {line.text}", less.name: None}

@@ -118,7 +118,7 @@ ALIKE = {
 }
 """Two scripts that train alike, however they are written, and the fields in which they may be said to differ."""
 HARMLESS = ("buffers.by_rank", "step.line")
-"""Horovod sends no buffers, which is said of each pair; and a line may take long that waits for its exchange."""
+"""Horovod sends no buffers, which is said of each pair; and a line that one of them has alone may take time."""
 
 
 @pytest.fixture(scope="module")

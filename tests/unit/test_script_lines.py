@@ -132,6 +132,9 @@ def test_a_line_that_one_script_has_alone_is_named_where_it_takes_time():
         pytest.param([FORWARD, LOGS], [FORWARD, line(4, "log(loss)", 0.005)], id="another that takes as long"),
         pytest.param([FORWARD], [FORWARD, line(4, "count += 1", 0.0001)], id="one that takes next to nothing"),
         pytest.param([FORWARD], [FORWARD, line(4, "o.synchronize()", 0.005, exchange_s=0.005)], id="one that waits for gradients"),
+        pytest.param(
+            [FORWARD], [FORWARD, line(4, "o.synchronize()", 0.005, exchange_s=0.003)], id="one that mostly waits for them"
+        ),
         pytest.param([], [FORWARD, LOGS], id="a script whose lines were not seen"),
     ],
 )
