@@ -543,7 +543,7 @@ class Profile(Stored):
     drift: Estimate | None = None
     """How much longer steps take in the last third of a launch than in its first, as a share; null of short launches."""
     findings: list[str] = []
-    """What takes a twentieth of its step or more and need not, the longest first, a sentence each."""
+    """What takes a tenth of its step or more and need not, the longest first, a sentence each."""
     to_try: dict[str, Any] = {}
     """Settings that may shorten it, and are in nobody's way to try (``ringside run --explain``)."""
 

@@ -20,7 +20,7 @@ from reports.wording.formatting import count, milliseconds, percent, share
 
 SURE = 0.99
 """With which steps get slower in the course of a launch, where that is told."""
-WORTH = 0.05
+WORTH = 0.1
 """What takes a smaller share of a step is not told."""
 WORKERS = "loader.workers"
 THREADS = "threads.torch"
@@ -90,7 +90,8 @@ def _findings(arm: ArmSummary, ranks: Sequence[RankProfile], drift: Estimate | N
     starved = max(ranks, key=lambda rank: rank.phases_s["data_wait"])
     waited_s = starved.phases_s["data_wait"]
     yield waited_s, f"Rank {starved.rank} waits for data for {part(waited_s)}"
-    exchange_s = min(rank.phases_s["exchange"] for rank in ranks)
+    is_horovods = arm.described.get("library") == "horovod"  # whose gradients are waited for there
+    exchange_s = 0.0 if is_horovods else min(rank.phases_s["exchange"] for rank in ranks)
     yield exchange_s, f"All ranks wait for exchange for {part(exchange_s)}, outside of backward"
     for cause in arm.causes:
         yield cause.per_step_s.value, f"{part(cause.per_step_s.value)} is {cause.name}, in the first steps"

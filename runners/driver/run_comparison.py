@@ -391,6 +391,8 @@ class ComparisonRun:
         """Show which files scripts write, what all do differently, and whether they train alike, unless that was shown before."""
         if not self._told:
             self._tell_files(records)
+        if self.plan.is_alone:
+            return
         known = {record.arm for record in records}
         failed = [record.arm for record in records if record.status != "ok"]
         if any(arm.name not in known for arm in self.compared.without_control) or not is_comparable(self.plan, failed):
