@@ -157,4 +157,4 @@ def test_escape_sequences_are_left_out_and_the_rest_is_seen():
 def test_very_much_text_is_no_longer_a_report(tmp_path):
     folder, _ = written(tmp_path, "x<" * 200_000, has_cases=False)
     sizes = {name: (folder.root / name).stat().st_size for name in ("report.html", "report.md", "junit.xml")}
-    assert sum(sizes.values()) < 5 << 20, sizes
+    assert sum(sizes.values()) < 4 << 20, sizes
