@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from runners.scripts.script_setup import lists_for_agent
 from tests.conftest import REPOSITORY
 from tests.distributed.test_scripts import ab, cache  # noqa: F401 - no command was tried before
 
@@ -16,7 +17,7 @@ AS_WRITTEN = """
 import copy, sys, threading, torch
 sys.path.insert(0, {agent!r})
 from ringside_agent.machine import cpus_for_gpus
-cpus_for_gpus.stand_in(torch)
+cpus_for_gpus.stand_in(torch, {families!r})
 
 assert torch.cuda.is_available() and torch.cuda.device_count() == {devices}
 torch.cuda.set_device("cuda:1")
@@ -77,10 +78,16 @@ print("all")
 
 
 @pytest.mark.parametrize(
-    ("variables", "devices"), [({}, 2), ({"LOCAL_WORLD_SIZE": "3"}, 3), ({"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, 4)]
+    ("variables", "devices"),
+    [({}, 2), ({"RANK": "0", "WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "3"}, 3), ({"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, 4)],
 )
 def test_what_asks_for_a_gpu_gets_the_cpu(tmp_path, variables, devices):
-    code = AS_WRITTEN.format(agent=str(REPOSITORY / "measurement" / "agent"), devices=devices, file=str(tmp_path / "w.pt"))
+    code = AS_WRITTEN.format(
+        agent=str(REPOSITORY / "measurement" / "agent"),
+        devices=devices,
+        families=lists_for_agent()["families"],
+        file=str(tmp_path / "w.pt"),
+    )
     own = os.environ | variables
     done = subprocess.run([sys.executable, "-c", code], env=own, capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout == "all\n", done.stderr

@@ -33,7 +33,7 @@ def begin() -> None:
 
         after_import(
             {
-                "torch": lambda: cpus_for_gpus.stand_in(sys.modules["torch"]),
+                "torch": lambda: cpus_for_gpus.stand_in(sys.modules["torch"], found.families),
                 "horovod.torch": lambda: cpus_for_gpus.stand_in_for_horovods(sys.modules["horovod.torch"]),
             }
         )

@@ -15,13 +15,13 @@ import threading
 from collections import defaultdict
 from time import perf_counter
 from types import SimpleNamespace
-from typing import Any, Callable
+from typing import Any, Callable, Sequence
 
 from ..imposing import with_arguments
+from ..place import World, world_of_variables
 
 USUAL_DEVICES = 2
 """GPUs of a host where no variable says how many: the fewest that exchange."""
-COUNTS = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "HOROVOD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE")
 CAPABILITY = (8, 0)
 """Compute capability of a GPU that has bfloat16 and TF32."""
 MEMORY_BYTES = 80 << 30
@@ -74,11 +74,11 @@ class Stream(contextlib.nullcontext):
     wait_stream = wait_event = synchronize
 
 
-def stand_in(torch: Any) -> None:
-    """Put the CPU in the place of CUDA, in a process that has just imported torch."""
+def stand_in(torch: Any, families: Sequence[Sequence[str | None]]) -> None:
+    """Put the CPU in the place of CUDA, in a process that has just imported torch. ``families``: see ``settings.Settings``."""
     here = functools.partial(on_cpu, torch)
     enter_mode(torch, here)
-    values = values_of(torch)
+    values = values_of(torch) | {"device_count": functools.partial(device_count, families)}
     for module in (torch.cuda, torch.cuda.memory, torch.cuda.nvtx, torch.cuda.profiler, getattr(torch, "accelerator", None)):
         for name in dir(module):
             original = getattr(module, name)
@@ -194,7 +194,6 @@ def values_of(torch: Any) -> dict[str, Any]:
     return {
         **{name: returns(value) for name, value in fixed.items()},
         **{name: lambda *_, **__: nothing() for name in contexts},
-        "device_count": device_count,
         **dict.fromkeys(("current_device", "current_device_index", "current_device_idx"), lambda: current[0]),
         **dict.fromkeys(("set_device", "set_device_index", "set_device_idx"), set_device),
         **dict.fromkeys(("CUDAGraph", "Graph", "graph"), refuse),
@@ -208,12 +207,13 @@ def values_of(torch: Any) -> dict[str, Any]:
     }
 
 
-def device_count() -> int:
+def device_count(families: Sequence[Sequence[str | None]]) -> int:
     """GPUs that this host is said to have: those that are visible, or as many as its ranks, as far as a launcher says."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible:
         return len(visible.split(","))
-    return next((int(os.environ[name]) for name in COUNTS if os.environ.get(name, "").isdecimal()), USUAL_DEVICES)
+    world = world_of_variables(os.environ, families)
+    return USUAL_DEVICES if world == World() else world.local_world_size
 
 
 def is_function(value: Any) -> bool:
