@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from measurement.errors import PlanError, RecordError, ReportError
@@ -53,7 +53,8 @@ def conclude(
     if plan.points:
         folders = {name: folder.point(name) for name in plan.points}
         known = {name for name, place in folders.items() if place.plan_path.is_file() and place.records()}
-        compared = {name: (at_point or conclude)(place) if name in known else None for name, place in folders.items()}
+        found = at_point or partial(conclude, links=links)
+        compared = {name: found(place) if name in known else None for name, place in folders.items()}
         return compare_points(plan, compared, comparison_id=folder.root.name, manifest=folder.manifest())
     records = folder.records()
     if not records:
@@ -73,16 +74,14 @@ def write_reports(folder: ResultsFolder, *, earlier: StoredComparison | None = N
         RecordError: the folder is missing or damaged, or holds no record.
         PlanError: a report that the plan names cannot be loaded, or the earlier result was measured under unlike conditions.
     """
-    if earlier is None:
-        comparison = conclude(folder, at_point=write_reports)
-    else:
-        from reports.against import StoredComparison, compare_to_earlier
+    from reports.against import StoredComparison, compare_to_earlier
 
-        now = StoredComparison.read(folder)
-        notes = earlier.require_like(now)
-        comparison = conclude(folder)
-        then = replace(earlier, comparison=conclude(earlier.folder))
-        against = compare_to_earlier(then, replace(now, comparison=comparison), notes=notes)
+    now = StoredComparison.read(folder) if earlier else None
+    notes = earlier.require_like(now) if earlier and now else []
+    comparison = conclude(folder, at_point=write_reports)
+    if earlier and now:
+        then = earlier.with_comparison(conclude(earlier.folder))
+        against = compare_to_earlier(then, now.with_comparison(comparison), notes=notes)
         comparison = comparison.model_copy(update={"against": against})
     write_files(folder, comparison, folder.read_plan().reports)
     return comparison

@@ -8,8 +8,8 @@ all throughputs regress. Ratios are free of that, since both arms ran on the sam
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,8 @@ from reports.conclusions.blocks import copies_of_baseline, log_levels, total_tab
 from reports.conclusions.disturbances import is_quiet
 from reports.conclusions.verdict import farthest, reach_of_load
 from reports.estimate import Estimate
-from reports.parts_schema import Against, Change, ChangeVerdict, ChangeWithheld
+from reports.parts_schema import Against, Change, ChangeVerdict
+from reports.reasons import ChangeWithheld
 from reports.runs import Run, by_field, rank_differences
 from reports.schema import Comparison
 from reports.scripts.configuration import script_differences
@@ -57,6 +58,8 @@ class StoredComparison:
     """The share of its speed that a figure may have lost since."""
     allowed: Sequence[str] = ()
     """Conditions that may have changed since, with all that stands below them."""
+    points: Mapping[str, StoredComparison] = field(default_factory=dict)
+    """Those that were measured, by name; empty where the plan has none."""
 
     @classmethod
     def read(cls, folder: ResultsFolder, **accepted: Any) -> StoredComparison:
@@ -65,21 +68,32 @@ class StoredComparison:
         ``accepted``: ``allow_slower`` and ``allowed``, of an earlier result.
         """
         plan, place = folder.read_plan(), folder.root
-        if plan.points:
-            point = folder.point(next(iter(plan.points))).root
-            raise PlanError(f"'{place}' is a study; compare its points one by one, such as '{point}'")
         if plan.measurement.mode == "separate":
             raise PlanError(f"'{place}' is of runs that you started yourself; compare them by 'ringside report old=RUN new=RUN'")
+        places = {name: folder.point(name) for name in plan.points}
+        known = {name: point for name, point in places.items() if point.plan_path.is_file() and point.records()}
+        points = {name: cls.read(point, **accepted) for name, point in known.items()}
         records = folder.records()
-        if not records:
+        if not (records or points):
             raise RecordError(f"'{place}' holds no launch record yet; run 'ringside compare' with this folder first")
-        return cls(folder=folder, plan=plan, manifest=folder.read_manifest(), records=records, **accepted)
+        return cls(folder=folder, plan=plan, manifest=folder.read_manifest(), records=records, points=points, **accepted)
+
+    def with_comparison(self, comparison: Comparison) -> StoredComparison:
+        """With what came out of it, and at its points."""
+        points = {name: replace(one, comparison=comparison.places[name]) for name, one in self.points.items()}
+        return replace(self, comparison=comparison, points=points)
 
     @property
     def concluded(self) -> Comparison:
         """What came out of it."""
         assert self.comparison is not None, "compared before it was concluded"
         return self.comparison
+
+    def pairs(self, now: StoredComparison) -> list[tuple[str | None, StoredComparison, StoredComparison]]:
+        """The points that both have, by name, with what each was then and now; without points the two themselves."""
+        if not (self.points or now.points):
+            return [(None, self, now)]
+        return [(name, self.points[name], one) for name, one in now.points.items() if name in self.points]
 
     def require_like(self, now: StoredComparison) -> list[str]:
         """Refuse a result that was measured otherwise; before it is measured, as far as plan and machine are known.
@@ -93,6 +107,8 @@ class StoredComparison:
         place = now.folder.root
         if self.folder.root.resolve() == place.resolve():
             raise PlanError(f"'{place}' is the same folder as that after --against; name the results of another date")
+        if self.points or now.points:
+            return list(dict.fromkeys(note for _, then, at_point in self.pairs(now) for note in then.require_like(at_point)))
         found = unlike_plans(self, now) | unlike_environments(self, now)
         known = {field.partition(" on ")[0] for field in found}
         found |= {field: change for field, change in _unlike_ranks(self, now) if field.rpartition(".")[2] not in known}
@@ -113,8 +129,8 @@ class StoredComparison:
 def unlike_plans(then: StoredComparison, now: StoredComparison) -> dict[str, Values]:
     """What the plans ask for differently, arms by their names; how long is measured may differ."""
     found: dict[str, Values] = {}
-    for field in (name for name in Plan.model_fields if name not in OF_NO_ARM):
-        found |= by_field(field, {"then": getattr(then.plan, field), "now": getattr(now.plan, field)})
+    for name in (name for name in Plan.model_fields if name not in OF_NO_ARM):
+        found |= by_field(name, {"then": getattr(then.plan, name), "now": getattr(now.plan, name)})
     own = {field: field.rpartition(".")[2] if field.startswith(("measurement.", "scripts.")) else field for field in found}
     found = {field: change for field, change in found.items() if own[field] not in {*MAY_CHANGE_IN_A_PLAN, *FIXED_LENGTH}}
     for name in (name for name in then.plan.arms if name in now.plan.arms):
@@ -182,7 +198,7 @@ def compare_to_earlier(then: StoredComparison, now: StoredComparison, *, notes: 
         remedy=remedy(then.plan, then.manifest, has_changed=bool(notes)),
         changes=changes,
     )
-    every = dict.fromkeys(arm.name for one in (after, before) for arm in one.arms if arm.role != "control")
+    every = dict.fromkeys(arm.name for one in (after, before) for arm in one.arms_anywhere if arm.role != "control")
     missing = [name for name in every if name not in {change.arm for change in changes}]
     unmatched = [f"Not compared, since one of the two results has no timing: {', '.join(missing)}"] if missing else []
     said = [*together_line(found), *unmatched, *notes]
@@ -191,20 +207,23 @@ def compare_to_earlier(then: StoredComparison, now: StoredComparison, *, notes: 
 
 def find_changes(then: StoredComparison, now: StoredComparison) -> list[Change]:
     """The changes of all figures that both results have: throughputs, then ratios."""
-    after, earlier = now.concluded, {arm.name for arm in then.concluded.arms}
-    cases: list[str | None] = [case.name for case in after.cases] or [None]
-    arms = [arm for arm in after.arms if arm.role != "control" and arm.name in earlier]
     found = []
-    for read, timed in ((_throughput, arms), (_ratio, [arm for arm in arms if arm.role == "candidate"])):
+    for read, roles in ((_throughput, ("baseline", "candidate")), (_ratio, ("candidate",))):
+        common = []
+        for point, old, new in then.pairs(now):
+            cases: list[str | None] = [case.name for case in new.concluded.cases] or [None]
+            known = {arm.name for arm in old.concluded.arms}
+            arms = [arm.name for arm in new.concluded.arms if arm.role in roles and arm.name in known]
+            common += [(point, old, new, case, arm) for case in cases for arm in arms]
         sure: dict[str, Any] = {
             "confidence": now.plan.measurement.confidence,
-            "family": len(timed) * len(cases),
+            "family": len(common),
             "allow_slower": then.allow_slower,
         }
-        for case in cases:
-            for arm in timed:
-                place = {"arm": arm.name, "baseline": after.baseline if read is _ratio else None, "case": case}
-                found += change_of(read(then, arm.name, case), read(now, arm.name, case), place=place, **sure)
+        for point, old, new, case, arm in common:
+            baseline = new.concluded.baseline if read is _ratio else None
+            place = {"arm": arm, "baseline": baseline, "case": case, "point": point}
+            found += change_of(read(old, arm, case), read(new, arm, case), place=place, **sure)
     return found
 
 

@@ -29,6 +29,8 @@ class KeyRow(NamedTuple):
     """An arm, where the key has one value; of a micro-benchmark, in one case."""
 
     value: str
+    place: str
+    """The point's name; empty where there is but one."""
     case: str | None
     arm: str
     throughput_per_s: Estimate
@@ -39,34 +41,36 @@ class KeyRow(NamedTuple):
 
 
 def table_by_key(folder: ResultsFolder, key: str) -> Table:
-    """A comparison's arms for each value of a key, in groups by value.
+    """A comparison's arms for each value of a key, at each point, in groups by value.
 
     Raises:
-        PlanError: it has points, or no record has such a key.
+        PlanError: no record has such a key.
         RecordError: the folder is missing or damaged.
     """
-    plan, records, manifest = folder.read_plan(), folder.records(), folder.manifest()
-    if plan.points:
-        place = folder.point(next(iter(plan.points))).root
-        raise PlanError(f"--by is for one comparison, and '{folder.root}' has points; give one of their folders, such as '{place}'")
-    unit, share = (
-        sample_unit(records),
-        error_share(manifest.looks if manifest else [], until_decided=plan.measurement.until_decided),
-    )
-    evidence = Evidence.gather(plan, records, read_steps(folder, records), host_use=None, error_share=share)
+    plan = folder.read_plan()
+    places = {name: folder.point(name) for name in plan.points} or {"": folder}
+    rows, unit = list[KeyRow](), ""
+    for place, own in places.items():
+        records, manifest = own.records() if own.plan_path.is_file() else [], own.manifest()
+        if records:
+            unit = sample_unit(records)
+            share = error_share(manifest.looks if manifest else [], until_decided=plan.measurement.until_decided)
+            evidence = Evidence.gather(own.read_plan(), records, read_steps(own, records), host_use=None, error_share=share)
+            rows += rows_by_key(evidence, key, place=place, by_iteration=unit == ITERATIONS)
     columns = [
         Column(key, "value", wraps=True),
+        Column("point", "place", optional=True),
         Column("case", "case", optional=True, wraps=True),
         Column("arm", "arm", wraps=True),
         number(f"{unit}/s", "throughput_per_s", rate),
         number("ms per step", "step_s", milliseconds),
         number("ratio", lambda row: "1" if row.arm == plan.baseline else row.ratio and ratio(row.ratio.value)),
-        number(f"{percent(evidence.confidence)} interval", "ratio", lambda found: bounds_text(found.ci_low, found.ci_high)),
+        number(f"{percent(plan.measurement.confidence)} interval", "ratio", lambda found: bounds_text(found.ci_low, found.ci_high)),
     ]
-    return table(columns, rows_by_key(evidence, key, by_iteration=unit == ITERATIONS), group="value")
+    return table(columns, rows, group="value")
 
 
-def rows_by_key(evidence: Evidence, key: str, *, by_iteration: bool) -> Iterator[KeyRow]:
+def rows_by_key(evidence: Evidence, key: str, *, place: str, by_iteration: bool) -> Iterator[KeyRow]:
     """The figures of each arm for each value of a key. Ranks of another value are left out, as if they had not been there.
 
     ``by_iteration``: whether iterations are counted, since samples could not be.
@@ -89,6 +93,7 @@ def rows_by_key(evidence: Evidence, key: str, *, by_iteration: bool) -> Iterator
                 if len(own):
                     yield KeyRow(
                         value=str(value),
+                        place=place,
                         case=None if pd.isna(case) else str(case),
                         arm=arm,
                         throughput_per_s=throughput_interval(own, confidence=evidence.confidence),

@@ -7,8 +7,6 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
-Caution = Literal["one launch", "two launches", "one run", "two runs"]
-"""Why an interval is missing, or too wide to be of use."""
 RunOrder = Literal["alternating", "mixed", "one after the other"]
 """How the runs of two arms lay in time (``reports.statistics.separate.run_order``)."""
 

@@ -6,6 +6,7 @@ from typing import Literal, get_args
 
 from measurement.plans.settings import Quantity, TrainingSettings
 from reports.estimate import Estimate, Stored
+from reports.reasons import ChangeWithheld
 
 Convergence = Literal["same", "differs", "undecided"]
 NoDifference = Literal["nothing held out", "no common seed", "few seeds"]
@@ -186,8 +187,6 @@ class Equality(Stored):
 
 
 ChangeVerdict = Literal["regressed", "improved", "no regression", "undecided"]
-ChangeWithheld = Literal["launches", "load", "cpu", "work", "control", "stalls"]
-"""``launches``: one of the two has a single launch. ``load``: the machine was not quiet. Else as ``reports.schema.Withheld``."""
 
 
 class Change(Stored):
@@ -198,6 +197,8 @@ class Change(Stored):
     """The arm that the ratio is to; null: the figure is the arm's own throughput."""
     case: str | None = None
     """The micro-benchmark's case; null where the workload is trained."""
+    point: str | None = None
+    """Null where the comparison has no points."""
     before: float
     """Samples per second, or the ratio; the geometric mean over launches."""
     after: float
@@ -247,5 +248,6 @@ class Against(Stored):
 
     @property
     def of_baseline(self) -> Change | None:
-        """What the baseline's throughput did meanwhile; None of a micro-benchmark, or where it has no timing."""
-        return next((one for one in self.changes if (one.arm, one.baseline, one.case) == (self.baseline, None, None)), None)
+        """What the baseline's throughput did meanwhile; None of several points or cases, or where it has no timing."""
+        whole = (self.baseline, None, None, None)
+        return next((one for one in self.changes if (one.arm, one.baseline, one.case, one.point) == whole), None)

@@ -9,14 +9,14 @@ from pydantic import Field
 from measurement.conditions.differences import Difference
 from measurement.records.record import Case, Failure, LengthChoice, ParityResult
 from measurement.records.trace import NcclChoices
-from reports.estimate import Caution, Estimate, RunOrder, Stored
+from reports.estimate import Estimate, RunOrder, Stored
 from reports.parts_schema import Against, Equality, TrainingSummary
+from reports.reasons import REASONS, Caution, Withheld
 
 SCHEMA_VERSION = 2
 """Version of comparison.json. It grows when a key changes its meaning or goes."""
 
 Verdict = Literal["faster", "slower", "equivalent", "undecided"]
-Withheld = Literal["cpu", "work", "control", "stalls", "load"]
 Term = Literal["compute", "data_wait", "library_overhead", "imbalance", "exposed_exchange"]
 """What a step is made of, see ``reports.conclusions.step_terms``."""
 Phase = Literal["data_wait", "forward", "backward", "exchange", "optimizer", "backward_and_exchange"]
@@ -494,6 +494,11 @@ class RatioSummary(Stored):
         return self.verdict in ("faster", "slower")
 
     @property
+    def is_comparable(self) -> bool:
+        """Whether the speeds of the two can be compared at all."""
+        return self.withheld_by is None or not REASONS[self.withheld_by].has_no_verdict
+
+    @property
     def control_failed(self) -> bool:
         """Whether this is the control and its interval excludes 1."""
         return self.role == "control" and self.ratio is not None and self.ratio.excludes(1.0)
@@ -708,4 +713,4 @@ class Comparison(Stored):
     def undecided(self) -> list[RatioSummary]:
         """The candidates' ratios that more measuring could still decide; the control asks no question."""
         open_ = [result for result in self.candidates if result.verdict == "undecided"]
-        return [result for result in open_ if result.pairs > 0 and result.withheld_by not in ("stalls", "work")]
+        return [result for result in open_ if result.pairs > 0 and result.is_comparable and result.withheld_by != "stalls"]

@@ -82,7 +82,9 @@ def compare_given(given: Given) -> None:
         return
     again = words_of("compare", given, folder.root)
     if chosen.points and earlier is not None:
-        raise PlanError("--against is for one comparison, and this plan has points; give 'ringside report' one of them")
+        raise PlanError(
+            "--against follows the run of a plan that has points: run it without, then 'ringside report NEW --against OLD'"
+        )
     end_with(measure(chosen, folder, again=again, earlier=earlier, resume_elsewhere=asked.resume_elsewhere))
 
 

@@ -120,22 +120,20 @@ def _answer_what_if(source: Path, links: Links, *, form: str) -> None:
     from reports.schema import WhatIf
     from reports.tables.sections import what_if_table
 
-    folder = ResultsFolder(source)
-    if points := folder.read_plan().points:
-        first = folder.point(next(iter(points))).root
-        raise PlanError(f"'{source}' is a study; name the folder of one of its points, such as '{first}'")
-    comparison = conclude(folder, links=links)
-    found = comparison.what_if
+    comparison = conclude(ResultsFolder(source), links=links)
+    by_place = {place: point.what_if for place, point in comparison.places.items()}
+    found = [one for own in by_place.values() for one in own]
     unknown = [one for one in found if one.is_unknown]
-    for one in unknown:
-        print(f"ringside: {one.scenario}: not known: {one.arms[0].unknown}", file=sys.stderr)
+    for line in dict.fromkeys(f"{one.scenario}: not known: {one.arms[0].unknown}" for one in unknown):
+        print(f"ringside: {line}", file=sys.stderr)
     if len(unknown) == len(found):
         raise PlanError(f"'{source}' has no terms to answer from; they need steps without exchange (measurement: local_every)")
     if form == "json":
-        print(TypeAdapter(list[WhatIf]).dump_json(found, indent=1).decode())
+        shape = dict[str, list[WhatIf]] if comparison.points else list[WhatIf]
+        print(TypeAdapter(shape).dump_json(by_place if comparison.points else found, indent=1).decode())
         return
     console = new_console()
-    console.print(rich_table(what_if_table(found, unit=comparison.sample_unit)))
+    console.print(rich_table(what_if_table(comparison)))
     console.print(shown(caption("what_if", comparison)), soft_wrap=True)
 
 

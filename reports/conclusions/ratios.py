@@ -24,7 +24,8 @@ from reports.conclusions.blocks import (
 from reports.conclusions.disturbances import FEW, is_quiet, summarise_load, undisturbed, without_stalls
 from reports.conclusions.evidence import Evidence
 from reports.conclusions.verdict import decide, exceeds_margin, is_uninformative, reach_of_load, to_decide
-from reports.schema import ArmSummary, RatioBySpeed, RatioSummary, Verdict, Withheld
+from reports.reasons import Withheld
+from reports.schema import ArmSummary, RatioBySpeed, RatioSummary, Verdict
 from reports.statistics.budget import Spread, spread_of
 from reports.statistics.intervals import Launches, RatioEstimate, launch_ratios, ratio_by_speed, ratio_intervals, typical_ratio
 from reports.statistics.separate import Runs, ratio_of_runs, ratio_of_usual_blocks, run_order, runs_of, separate_ratio
@@ -50,7 +51,7 @@ def fastest(evidence: Evidence, results: Sequence[RatioSummary]) -> list[str]:
     ratios = {
         one.candidate: one.throughput_ratio
         for one in results
-        if one.role == "candidate" and one.throughput_ratio is not None and one.withheld_by not in ("cpu", "work")
+        if one.role == "candidate" and one.throughput_ratio is not None and one.is_comparable
     }
     if not ratios or evidence.cases:
         return []

@@ -158,6 +158,6 @@ def differences_table(differences: Sequence[Difference]) -> Group:
     lines = [shown(f"{'other work: ' if one.withholds else ''}{one.sentence}", style=STYLES["differs"]) for one in told]
     made: list[RichTable | Text] = [shown("What the scripts do differently:", style="bold"), *lines]
     if rest:
-        made.append(rich_table(script_differences_table(rest, in_words=False)))
+        made.append(rich_table(script_differences_table({"": rest}, in_words=False)))
     more = len(differences) - len(told) - len(rest)
     return Group(*made, *([shown(f"and {more} more, in the report")] if more else []))

@@ -13,6 +13,7 @@ from xml.sax import saxutils
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from measurement.conditions.differences import Difference
 from measurement.errors import in_report
 from measurement.records.record import GATE_STEPS
 from reports.base import Report
@@ -117,13 +118,18 @@ def sections(c: Comparison) -> dict[str, Section]:
     by_arm = {name: (one.title, table([POINT, *one.columns], arm_rows(c, one.each))) for name, one in ARM_TABLES.items()}
     made = by_arm | {
         "against": (f"Against {c.against.comparison_id}" if c.against else "", against_table(c)),
-        "differences": ("What the arms do differently", differences_table([one for one in c.differences if not one.is_note])),
-        "notes": ("", differences_table([one for one in c.differences if one.is_note], in_words=False)),
+        "differences": ("What the arms do differently", differences_table(_differences(c, is_note=False))),
+        "notes": ("", differences_table(_differences(c, is_note=True), in_words=False)),
         "ranks": ("Ranks and hosts", rank_table(c)),
-        "what_if": ("Without one cause of lost time", what_if_table(c.what_if, unit=c.sample_unit)),
+        "what_if": ("Without one cause of lost time", what_if_table(c)),
         "resources": ("Per device, memory, energy", resource_table(c)),
     }
     return {name: Section(title, shown, caption(name, c)) for name, (title, shown) in made.items() if shown.rows}
+
+
+def _differences(c: Comparison, *, is_note: bool) -> dict[str, list[Difference]]:
+    """By point; those that a reader must know, or the notes."""
+    return {place: [one for one in point.differences if one.is_note == is_note] for place, point in c.places.items()}
 
 
 def content(shown: Comparison) -> dict[str, Any]:

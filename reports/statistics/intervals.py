@@ -31,7 +31,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from reports.estimate import Caution, Estimate
+from reports.estimate import Estimate
+from reports.reasons import Caution
 from reports.schema import RatioBySpeed
 from reports.statistics.student import Array, around, both_sides, student_t
 

@@ -13,7 +13,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from reports.estimate import Caution, RunOrder
+from reports.estimate import RunOrder
+from reports.reasons import Caution
 from reports.statistics.intervals import HalfWidths, RatioEstimate, ratio_estimate, trimmed_mean
 from reports.statistics.student import Array, both_sides, student_t
 

@@ -10,6 +10,7 @@ from measurement.conditions.differences import Difference, shown
 from measurement.records.record import Case
 from reports.conclusions.summaries import OUTCOMES, Outcome, count_verdicts
 from reports.parts_schema import Against, ArmTraining, Change, ChangeVerdict, TrainingSummary
+from reports.reasons import REASONS
 from reports.schema import ArmSummary, CaseFigures, Comparison, Estimate, RatioSummary
 from reports.tables.figures import EFFICIENCY, SPEED_UP, TIME_TO_TRAIN, ArmRow, arm_rows
 from reports.tables.table import Column, Entry, Kind, Table, figure_column, number, table
@@ -33,7 +34,6 @@ from reports.wording.formatting import (
 )
 from reports.wording.headlines import figure_name
 from reports.wording.points import trained_to
-from reports.wording.reasons import REASONS
 
 POINT = Column("point", "place", optional=True)
 ARM = Column("arm", "arm.name")
@@ -234,16 +234,27 @@ KINDS: dict[str, Kind] = {
 """How verdicts and severities look."""
 
 
-def differences_table(differences: Sequence[Difference], *, in_words: bool = True) -> Table:
-    """One row for each field: its value in every arm, and what the difference means. Arms are columns named like them."""
-    arms = dict.fromkeys(arm for one in differences for arm in one.values)
+def differences_table(by_place: Mapping[str, Sequence[Difference]], *, in_words: bool = True) -> Table:
+    """One row for each field: its value in every arm, and what the difference means. Arms are columns named like them.
+
+    ``by_place``: by the name of the point. A row that not all points have says which have it.
+    """
+    known = [one for own in by_place.values() for one in own]
+    distinct = [one for number, one in enumerate(known) if one not in known[:number]]
+    arms = dict.fromkeys(arm for one in distinct for arm in one.values)
     columns = [
         Column("setting", "field", wraps=True),
+        Column("point", partial(_points_of, by_place), optional=True),
         *(Column(arm, partial(_value, arm), wraps=True) for arm in arms),
         Column("", _meaning, wraps=True),
         *([Column("in words", "sentence", wraps=True)] if in_words else []),
     ]
-    return table(columns, differences)
+    return table(columns, distinct)
+
+
+def _points_of(by_place: Mapping[str, Sequence[Difference]], one: Difference) -> str:
+    names = [name for name, own in by_place.items() if one in own]
+    return ", ".join(names) if len(names) < len(by_place) else ""
 
 
 def _value(arm: str, one: Difference) -> str:

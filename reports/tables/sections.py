@@ -303,17 +303,24 @@ def _ranks(row: ArmRow) -> list[dict[str, Any]]:
     return [{"place": place, **one.model_dump()} for place, one in places]
 
 
-def what_if_table(found: Sequence[WhatIf], *, unit: str) -> Table:
-    """One row for each scenario and arm; scenarios left out of which nothing is known. ``unit``: that of the samples."""
+def what_if_table(comparison: Comparison) -> Table:
+    """One row for each scenario and arm, at each point; scenarios left out of which nothing is known."""
     columns = [
+        POINT,
         Column("with", "scenario.scenario", wraps=True),
         Column("arm", "arm.arm", wraps=True),
-        number(f"{unit}/s", "arm.throughput_per_s", rate),
+        number(f"{comparison.sample_unit}/s", "arm.throughput_per_s", rate),
         number("interval", "arm.throughput_per_s", rate_interval),
         number("times measured", "arm.gain", lambda gain: with_interval(gain, ratio)),
         Column("fastest there", lambda row: _leads(row["scenario"], row["arm"])),
     ]
-    rows = [{"scenario": one, "arm": arm} for one in found if not one.is_unknown for arm in one.arms]
+    rows = [
+        {"place": place, "scenario": one, "arm": arm}
+        for place, point in comparison.places.items()
+        for one in point.what_if
+        if not one.is_unknown
+        for arm in one.arms
+    ]
     return table(columns, rows, group="scenario.scenario")
 
 

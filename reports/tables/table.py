@@ -103,11 +103,14 @@ class Table:
 
 
 def table(columns: Sequence[Column], shown: Iterable[Any], *, group: str | Callable[[Any], Any] = "") -> Table:
-    """A table with a row for each of ``shown``; rows for which ``group`` reads the same belong together."""
-    rows = list(shown)
+    """A table with a row for each of ``shown``; rows for which ``group`` reads the same come together."""
+    by_group: dict[str, list[Any]] = {}
+    for row in shown:
+        by_group.setdefault(Column("", group).entry(row).text if group else "", []).append(row)
+    rows = [row for own in by_group.values() for row in own]
     filled = [(column, [column.entry(row) for row in rows]) for column in columns]
     kept = [(column, entries) for column, entries in filled if not column.is_left_out(entries)]
     lines = zip(*(entries for _, entries in kept), strict=True)
-    groups = [Column("", group).entry(row).text if group else "" for row in rows]
+    groups = [name for name, own in by_group.items() for _ in own]
     made = [Row(entries=line, group=name) for line, name in zip(lines, groups, strict=True)]
     return Table(columns=[column for column, _ in kept], rows=made)

@@ -214,9 +214,10 @@ def _worst(found: Against) -> str:
 
 
 def figure_name(change: Change) -> str:
-    """The arm; or its ratio, as ``horovod over ddp``; with the case of a micro-benchmark."""
+    """The arm; or its ratio, as ``horovod over ddp``; with the case of a micro-benchmark, and the point."""
     what = change.arm if change.baseline is None else f"{change.arm} over {change.baseline}"
-    return what if change.case is None else f"{what} in {change.case}"
+    where = f" at {change.point}" if change.point else ""
+    return (what if change.case is None else f"{what} in {change.case}") + where
 
 
 def moved(change: Change) -> str:

@@ -1,110 +1,17 @@
-"""The registry of reasons: why a verdict is withheld or weak, in the words of every place that says so.
-
-A new reason is one entry of ``REASONS``, and a value of the field that it stands in. All readers go through the entries in order.
-"""
+"""What the reasons of ``reports.reasons`` say of a result, with its figures."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from measurement.conditions.differences import Difference
+from reports.reasons import REASONS, Reason
 from reports.schema import ArmSummary, RatioSummary
 from reports.wording.formatting import count, minutes_words, ratio, significant
 
-
-@dataclass(frozen=True, kw_only=True)
-class Reason:
-    """What is said of one reason. Figures in braces are those of ``_figures``."""
-
-    brief: str = ""
-    """After a colon: in the headline, on the first screen, in the table of changes."""
-    explanation: str = ""
-    """The note of a ratio."""
-    if_undecided: str = ""
-    """In the place of ``explanation``, where the verdict is undecided."""
-    remedy: str = ""
-    """Follows the explanation in the note. Both together are a warning of the report."""
-    next_step: str = ""
-    """On the first screen."""
-    holds: Callable[[RatioSummary], bool] = lambda _: False
-    """Besides where the result names the reason (``withheld_by``, ``caution``)."""
-
-
 MAX_FIELDS = 3
 """That a note on unlike work names."""
-MORE_LAUNCHES = "measure three or more (the plan's measurement.launches)"
-NEXT_LAUNCHES = "Measure three or more launches (measurement.launches)"
-NEXT_RUNS = "Measure five or more runs of each, alternating"
-REASONS: dict[str, Reason] = {
-    "cpu": Reason(
-        brief="CPUs stand in for GPUs",
-        explanation="CPUs stand in for GPUs (cpu, --cpu), and say nothing of their speed",
-        next_step="For a verdict on speed, measure on GPUs, without --cpu",
-    ),
-    "work": Reason(brief="other work", next_step="Make both do the same work, or allow the difference: see 'What differed?'"),
-    "control": Reason(
-        brief="the control deviates by as much",
-        explanation="the interval alone says '{alone}', but the control deviates by as much",
-        next_step="Measure more launches: equal arms differ by as much here",
-    ),
-    "stalls": Reason(
-        brief="it rests on a few stalls",
-        explanation="the result depends on {stalls}; without {them} the ratio would be {calm}",
-        next_step="Measure longer: fewer than ten stalls decide",
-    ),
-    "load": Reason(
-        brief="the machine was not quiet",
-        explanation="the interval alone says '{alone}', but the machine was not quiet, and {quiet_rounds}",
-        next_step="Measure again on a quiet machine",
-    ),
-    "disturbed rounds": Reason(
-        explanation="the verdict rests on disturbed rounds, since too few are undisturbed",
-        holds=lambda result: result.load_reach is not None,
-    ),
-    "one launch": Reason(
-        brief="one launch cannot tell",
-        explanation="one launch gives a ratio but no verdict, since the variance between launches is unknown",
-        remedy=MORE_LAUNCHES,
-        next_step=NEXT_LAUNCHES,
-    ),
-    "two launches": Reason(
-        brief="two launches cannot tell",
-        explanation="with two launches, their variance is poorly estimated",
-        if_undecided="two launches disagree, or agree by chance",
-        remedy=MORE_LAUNCHES,
-        next_step=NEXT_LAUNCHES,
-    ),
-    "one run": Reason(
-        brief="one run cannot tell",
-        explanation="one run of an arm gives a ratio but no verdict: launches of one job differ by 4 to 8%, and by 40% on a busy "
-        "machine",
-        remedy="repeat each at least five times, alternating, or let 'ringside compare' interleave them",
-        next_step=NEXT_RUNS,
-    ),
-    "two runs": Reason(
-        brief="two runs cannot tell",
-        explanation="with two runs of an arm, their variance is poorly estimated",
-        if_undecided="two runs disagree, or agree by chance",
-        remedy="make five or more of each, alternating",
-        next_step=NEXT_RUNS,
-    ),
-    "speed": Reason(
-        next_step="Measure again at another time: the ratio moves with the machine's speed",
-        holds=lambda result: result.by_speed is not None,
-    ),
-    "too wide": Reason(
-        brief="the interval is too wide yet",
-        next_step="{more} should decide {arm}",
-        holds=lambda result: result.more_range is not None and result.case is None,
-    ),
-    "launches": Reason(brief="a single launch tells nothing of how launches differ"),
-    "nothing held out": Reason(explanation="nothing is held out, so there is no accuracy to compare"),
-    "no common seed": Reason(explanation="no seed was trained to the end by both {arm} and {reference}"),
-    "few seeds": Reason(explanation="fewer than {fewest} seeds have no interval"),
-}
-"""By the name of the reason: those of a ratio, the worst first, then that of a change, and those of a training's accuracies."""
 
 
 def reasons_of(result: RatioSummary) -> list[Reason]:
@@ -115,7 +22,7 @@ def reasons_of(result: RatioSummary) -> list[Reason]:
 
 def verdict_word(result: RatioSummary) -> str:
     """The verdict as people read it: arms that do unlike work get none, nor do CPUs in the place of GPUs, not even 'undecided'."""
-    return "no verdict" if result.withheld_by in ("cpu", "work") else result.verdict
+    return result.verdict if result.is_comparable else "no verdict"
 
 
 def brief_reason(result: RatioSummary) -> str:

@@ -8,8 +8,8 @@ from typing import get_args
 
 from reports.conclusions.training_results import FEWEST
 from reports.parts_schema import ArmTraining, Convergence, TrainingSummary
+from reports.reasons import REASONS
 from reports.wording.formatting import accuracy, count, percent, points, ratio, seconds, with_interval
-from reports.wording.reasons import REASONS
 
 MOST_NAMED = 3
 """Arms that a clause names."""

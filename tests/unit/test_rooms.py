@@ -50,7 +50,7 @@ INNER_ROOMS = {
 """What each room of a room may import of the others beside it: driver and rank know each other only through messages."""
 COMPOSING = {"cli", "compare_command", "report_command", "compose_comparison", "conclude", "write_reports"}
 """Above these rooms: what a person types, and what puts a report together. No room may import it."""
-SHARED_BY_REPORTS = ("schema", "parts_schema", "estimate", "base")
+SHARED_BY_REPORTS = ("schema", "parts_schema", "estimate", "base", "reasons")
 """Modules of reports/ that stand above its rooms and that every room may import."""
 MOST_MODULES = 14
 DEPENDENCIES = {"torch", "torchvision", "horovod", "mpi4py", "yaml", "pandas", "numpy", "scipy", "jinja2", "rich"}

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from measurement.conditions.differences import Difference
 from measurement.conditions.same_environment import plan_digest
 from measurement.errors import HostfileError, PlanError
 from measurement.plans.plan_file import check_plan, plan_at
 from measurement.records.results import ResultsFolder
 from reports import conclude, write_reports
+from reports.against import StoredComparison
+from reports.by_key import table_by_key
 from reports.charts.point_charts import point_charts
+from reports.projection.what_if import Links
+from reports.tables.arm_tables import differences_table
+from reports.tables.sections import what_if_table
 from runners.driver.run_study import StudyRun, point_plans
 from tests.conftest import REPOSITORY, TINY
 from tests.kit.changed import changed
@@ -140,3 +146,27 @@ def test_failed_points_and_arms_are_told_with_their_cause(tmp_path):
     assert "n4: host 'host2': it does not answer" in found.warnings
     assert "n2: horovod-gloo is failed: rank 1 exited with code 1" in found.warnings
     assert "host 'host2': it does not answer |" in (tmp_path / "report.md").read_text()
+
+
+def test_what_is_asked_of_a_comparison_is_answered_at_each_point(by_point, tmp_path):
+    study = study_of({name: {} for name in RATIOS}, hosts="host1:1,host2:1")
+    slower = RATIOS | {"four": 0.8 * 0.7}
+    truths = {name: Truth(ratios={"horovod-gloo": ratio}, noise=0.006, drift=0.0) for name, ratio in slower.items()}
+    now = write_points(tmp_path, study, truths)
+    found = write_reports(now, earlier=StoredComparison.read(by_point)).against
+    assert {(one.arm, one.point) for one in found.beyond} == {("horovod-gloo", "four")}
+    assert len(found.changes) == 3 * len(RATIOS) and found.of_baseline is None
+    assert "horovod-gloo at four" in found.headline and "horovod-gloo over ddp-gloo at four" in (tmp_path / "report.md").read_text()
+
+    by_launch = table_by_key(now, "launch")
+    assert [column.title for column in by_launch.columns[:3]] == ["launch", "point", "arm"]
+    assert [row.group for row in by_launch.rows] == sorted(row.group for row in by_launch.rows) and len(by_launch.rows) == 3 * 4 * 2
+
+    answered = what_if_table(conclude(now, links=Links(rates=[10**9])))
+    assert answered.columns[0].title == "point" and {row.entries[0].text for row in answered.rows} == {*RATIOS}
+
+
+def test_what_differs_at_some_points_says_at_which(by_point):
+    one, two = (Difference(field=name, values={"a": 1, "b": 2}, sentence="") for name in ("threads", "cores"))
+    shown = differences_table({"first": [one], "second": [one, two]})
+    assert [[entry.text for entry in row.entries[:2]] for row in shown.rows] == [["threads", ""], ["cores", "second"]]
