@@ -206,7 +206,11 @@ CONDITIONS = (
             "loader.persistent_workers": "loader workers that stay for the next epoch (persistent_workers)",
         },
     ),
-    *_rows("script", "speed", {"version.torch": "", "version.": ""}, follows=PYTHON),
+    *_rows("script", "speed", {"version.torch": ""}, follows=PYTHON),
+    *_rows("script", "speed", {"version.nccl": ""}, of_library=True, follows=PYTHON),
+    *_rows("script", "speed", {"version.triton": ""}, follows=PYTHON),
+    *_rows("script", "speed", {"version.openmpi": "", "version.horovod": ""}, of_library=True, follows=PYTHON),
+    *_rows("script", "speed", {"version.python": "", "version.": ""}, follows=PYTHON),
     *_rows(
         "script",
         "speed",
@@ -222,7 +226,6 @@ CONDITIONS = (
     *_rows("script", "note", {"library": "", "horovod.backward_passes_per_step": "", "optimizer.empty_steps": ""}, of_library=True),
     *_rows("script", "speed", dict.fromkeys(("ddp.", "horovod.", *SCRIPT_VARIABLES), ""), of_library=True),
     *_rows("script", "speed", dict.fromkeys(HOROVOD_KNOBS, "")),
-    *_rows("script", "speed", {"version.horovod": "", "version.nccl": "", "version.openmpi": ""}, of_library=True, follows=PYTHON),
 )
 """A setting of scripts of which nothing is said here is one of their training."""
 SPEED_ENDS = (".fused", ".foreach", ".capturable")

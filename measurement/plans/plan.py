@@ -34,7 +34,7 @@ FIXED_LENGTH = ("launches", "seconds_per_launch", "steps_per_launch", "rounds")
 BY_COMMAND, BY_BACKEND, IN_TRAINING = "for arms by command", "for arms of a back end", "with training, whose blocks are epochs"
 MEANINGLESS = {
     BY_COMMAND: "transport launcher options workload_options container training points trace nodes",
-    BY_BACKEND: "samples_per_step iteration_ends untimed impose scripts",
+    BY_BACKEND: "samples_per_step iteration_ends untimed impose packages scripts",
     IN_TRAINING: "",
 }
 """Keys of plans and arms that mean nothing in some of them, where only their default is accepted."""
@@ -126,6 +126,9 @@ class Arm(Section):
     python: str | None = None
     """A Python of another environment, such as /envs/old/bin/python. Its folder comes first on PATH. Without ``command``, ranks
     are run by it, and this Ringside must be installed there."""
+    packages: str | None = None
+    """Requirements in the place of what the command's environment has, such as ``torch==2.9.1 numpy<2``. uv makes an environment
+    with them, and for each other arm an equal copy. None: the environment as it is, or such a copy."""
     commit: str | None = None
     """A git revision, checked out into a worktree of its own, in which the command or the ranks are started."""
     samples_per_step: int | None = Field(default=None, ge=1)

