@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
+from keyword import iskeyword
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -77,7 +78,8 @@ class Flag:
 
 
 def _identifier(name: str) -> str:
-    return name.removeprefix("--").replace("-", "_")
+    found = name.removeprefix("--").replace("-", "_")
+    return f"{found}_" if iskeyword(found) else found
 
 
 def _type(found: FieldInfo) -> Any:

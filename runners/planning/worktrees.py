@@ -51,6 +51,18 @@ def commit_of(repository: Path, revision: str) -> str:
     return done.stdout.strip()
 
 
+def commits_between(repository: Path, good: str, bad: str) -> list[str]:
+    """Return the commits behind one up to another, along first parents, the earliest first; none where it is no ancestor."""
+    if _git(repository, "merge-base", "--is-ancestor", good, bad).returncode:
+        return []
+    return _git(repository, "rev-list", "--first-parent", "--reverse", f"{good}..{bad}").stdout.split()
+
+
+def described(repository: Path, commit: str) -> str:
+    """Return who changed what in a commit, as git says it."""
+    return _git(repository, "log", "-1", "--stat", commit).stdout
+
+
 def has_in_commit(repository: Path, commit: str, path: Path) -> bool:
     """Whether a commit has a file or folder. ``path``: from the repository's top."""
     return _git(repository, "cat-file", "-e", f"{commit}:{'' if path == Path() else path.as_posix()}").returncode == 0

@@ -11,6 +11,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -131,3 +132,19 @@ def _tell(packages: str, *, before: Mapping[str, str], after: Mapping[str, str])
     more = [f"{len(changed) - MOST_TOLD} more"] if len(changed) > MOST_TOLD else []
     if packages:
         print(f"ringside: with {packages}: {', '.join([*shown, *more]) or 'nothing changes'}", file=sys.stderr)
+
+
+def versions_between(package: str, good: str, bad: str) -> list[str]:
+    """Return the versions of a package from one to another, both included, as pip's indexes list them.
+
+    Raises:
+        PlanError: pip cannot say them, or one of the two is not among them.
+    """
+    argv = [sys.executable, "-m", "pip", "index", "versions", package]
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", check=False)
+    listed = re.search(r"Available versions: (.*)", done.stdout)
+    versions = listed[1].split(", ")[::-1] if listed else []
+    if missing := [one for one in (good, bad) if one not in versions]:
+        known = ", ".join(versions) or cut(done.stderr)
+        raise PlanError(f"{quoted(missing[0])} is no version of {package} that pip's indexes have; there are: {known}")
+    return versions[versions.index(good) : versions.index(bad) + 1]

@@ -11,6 +11,8 @@ from measurement.errors import PlanError
 from measurement.records.results import ResultsFolder
 from runners.scripts import environments
 from tests.conftest import no_process_stays, ringside_here
+from tests.distributed.test_scripts import ringside_in
+from tests.kit.commands import git
 from tests.kit.comparisons import Compared
 
 SHORT = ("--set", "measurement.block_steps=4", "--set", "measurement.start_timeout_s=240")
@@ -107,3 +109,68 @@ def test_one_command_in_two_environments(users, tmp_path):
     assert pythons["train"] == pythons["train-control"] != pythons["tiny2.0"]
     assert users not in pythons.values()
     assert ran.report["equality"]["unequal"] == []
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory):
+    """A repository of a user's: its third commit is slower, its fourth trains otherwise."""
+    root = tmp_path_factory.mktemp("repository")
+    git(root, "init", "-q")
+    for number, (sleep, rate) in enumerate([(0.01, 0.1), (0.01, 0.1), (0.03, 0.1), (0.03, 0.2), (0.03, 0.2)]):
+        (root / "train.py").write_text(SCRIPT.format(imports="", rate=rate, sleep=sleep) + f"# {number}\n")
+        git(root, "add", "train.py")
+        git(root, "commit", "-q", "-m", f"number {number}")
+    return root, git(root, "rev-list", "--reverse", "HEAD").split()
+
+
+def bisect(repository, *typed, out, code=0):
+    root, commits = repository
+    ends = ("--good", commits[0], "--bad", "HEAD")
+    with no_process_stays():
+        done = ringside_in(root, "bisect", "python train.py", *ends, *typed, *SHORT, "-o", out)
+    assert code is None or done.returncode == code, done.stderr + done.stdout
+    return done
+
+
+@pytest.mark.costly
+def test_the_first_commit_that_trains_otherwise_is_named_and_kept(repository, tmp_path):
+    done = bisect(repository, "--for", "equality", out=tmp_path)
+    said = done.stdout.splitlines()
+    assert said[0].startswith(f"First bad: {repository[1][3][:10]}, bad (") and "apart from step 1" in said[0]
+    assert f"before it: {repository[1][2][:10]}, good" in said[1]
+    assert "number 3" in done.stdout and "train.py | 4 ++--" in done.stdout
+    again = bisect(repository, "--for", "equality", out=tmp_path)
+    assert again.stdout == done.stdout and "starting" not in again.stderr
+
+
+@pytest.mark.costly
+def test_the_first_slower_commit_is_named(repository, tmp_path):
+    """Or it is said to be undecided, where others take the cores; no other commit is named."""
+    done = bisect(repository, "--minutes", "3", "--slower", "30%", out=tmp_path, code=None)
+    named = f"First bad: {repository[1][2][:10]}, bad (throughput " in done.stdout
+    assert named == (done.returncode == 0) == ("First bad" in done.stdout)
+    assert named or "not decided" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        ((), "give a command in quotes, --good and --bad"),
+        (("python train.py", "--good", "HEAD", "--bad", "HEAD~1"), "'HEAD' does not come before 'HEAD~1'"),
+        (("python train.py", "--good", "tiny", "--bad", "HEAD"), "commit 'tiny' is no revision"),
+        (("python train.py", "--package", "tiny", "--good", "1.0", "--bad", "3.0"), "'3.0' is no version of tiny"),
+    ],
+)
+def test_a_search_that_cannot_begin_says_why(repository, users, typed, told):
+    done = ringside_in(repository[0], "bisect", *typed)
+    assert done.returncode == 2 and told in done.stderr
+
+
+def test_versions_are_those_of_pips_indexes(users):
+    assert environments.versions_between("tiny", "1.0", "2.0") == ["1.0", "2.0"]
+
+
+def test_another_search_is_not_mixed_in(repository, tmp_path):
+    (tmp_path / "bisect.json").write_text('{"asked": ["python other.py", "a", "b"]}')
+    done = bisect(repository, out=tmp_path, code=2)
+    assert "is of another search (python other.py a b)" in done.stderr
