@@ -26,11 +26,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from install import cache, toolchain
+from install.wheel import HOROVOD_VERSION
 from measurement.agent.ringside_agent.machine.core_use import usable_cores
+from measurement.conditions.known_bad import faults
 from measurement.errors import LaunchError
 from measurement.own_packages import clashes, on_python_path
 from measurement.probes.fingerprint import BUSY_REMEDY, busy_warning, core_count
-from measurement.probes.installed_libraries import installed_mpi
+from measurement.probes.installed_libraries import OPEN_MPI, installed_mpi
 from runners.launchers.slurm_job import slurm_job
 from runners.processes.local import find_program
 from runners.processes.remote import last_line
@@ -90,6 +92,12 @@ def finding(topic: str, name: str, detail: str, remedy: str = "", *, status: Sta
     return Finding(topic=topic, name=name, status=status if remedy else "ok", detail=detail, remedy=remedy)
 
 
+def version_finding(topic: str, name: str, detail: str, version: str, *, package: str = "") -> Finding:
+    """A version that is there, with what is known to be wrong with it."""
+    known = faults(package or name, version)
+    return finding(topic, name, "; ".join([detail, *known]), "; ".join(filter(None, known.values())))
+
+
 def python_findings() -> list[Finding]:
     """The interpreter, and modules that would hide ours from it."""
     python = finding("python", "python", f"{sys.version.split()[0]} ({sys.executable})")
@@ -106,17 +114,14 @@ def torch_findings() -> list[Finding]:
     cuda = f"CUDA {answer['cuda']}" if answer["cuda"] else "CPU only"
     vision, absent = installed_version("torchvision"), "not in this build of torch"
     return [
-        finding("torch", "torch", f"{answer['version']}, {cuda}"),
+        version_finding("torch", "torch", f"{answer['version']}, {cuda}", answer["version"]),
         finding("torch", "torchvision", vision or "not installed", "" if vision else SETUP, status="missing"),
         finding(
             "torch", "transport gloo", "CPU" if answer["gloo"] else absent, "" if answer["gloo"] else f"make clean, then {SETUP}"
         ),
-        finding(
-            "torch",
-            "transport nccl",
-            f"NCCL {answer['nccl']}" if answer["nccl"] else absent,
-            "" if answer["nccl"] else "needed on GPUs only: install a CUDA build of torch",
-        ),
+        version_finding("torch", "transport nccl", f"NCCL {answer['nccl']}", answer["nccl"], package="nccl")
+        if answer["nccl"]
+        else finding("torch", "transport nccl", absent, "needed on GPUs only: install a CUDA build of torch"),
     ]
 
 
@@ -143,7 +148,7 @@ def missing_horovod(error: str) -> Finding:
     if state is None or state.status == "installed":
         return finding("horovod", "horovod", error, f"{BUILD} --rebuild", status="missing")
     log = f"; build log: {state.log}" if state.log else ""
-    detail = f"not built: {state.reason.splitlines()[0]}{log}"
+    detail = "; ".join([f"not built: {state.reason.splitlines()[0]}{log}", *faults("horovod", HOROVOD_VERSION)])
     return finding("horovod", "horovod", detail, f"{toolchain.INSTALL_HINT}; then: {BUILD}", status="missing")
 
 
@@ -207,7 +212,10 @@ def launcher_findings() -> list[Finding]:
     mpirun = find_program("mpirun")
     mpi = installed_mpi(mpirun) if mpirun else None
     versions = {"torchrun": installed_version("torch"), "horovodrun": installed_version("horovod"), "mpirun": str(mpi or "")}
-    return [program_finding("launchers", name, SETUP, version=version or "") for name, version in versions.items()]
+    found = [program_finding("launchers", name, SETUP, version=version or "") for name, version in versions.items()]
+    if mpi and mpi.name == OPEN_MPI:
+        found[-1] = version_finding("launchers", "mpirun", found[-1].detail, mpi.version, package="openmpi")
+    return found
 
 
 def gpu_findings() -> list[Finding]:

@@ -18,6 +18,7 @@ from measurement.conditions.conditions import (
     condition_of,
 )
 from measurement.conditions.disturbing_variables import Library, disturbances
+from measurement.conditions.known_bad import said_of
 from measurement.records.record import LaunchRecord, RankReport
 from measurement.records.record_types import Written
 
@@ -84,7 +85,7 @@ def row_of(field: str, values: Mapping[str, Any], *, allow: Collection[str] = ()
         severity="speed" if condition.matters == "note" else condition.matters,
         changes_work=changes_work,
         allowed=is_allowed({field}, allow, changes_work=changes_work),
-        sentence=in_words(condition.label or field, values),
+        sentence=in_words(condition.label or field, values) + said_of(field, values),
     )
 
 

@@ -1,0 +1,86 @@
+"""Versions with a known fault that slows or breaks exchange: our list (``known_bad.yaml``), and what sites and users add to it."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, StringConstraints, TypeAdapter, ValidationError
+
+from measurement.errors import RingsideError, cut
+from measurement.files import read_text
+
+OWN = Path(__file__).with_suffix(".yaml")
+Version = Annotated[str, StringConstraints(pattern=r"^\d+(\.\d+)*$")]
+
+
+class KnownBad(BaseModel):
+    """One entry of a list."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    package: str
+    """Such as nccl: the last part of the name of what differs."""
+    first: Version
+    last: Version | None = None
+    """With all that begin so; None: all later ones."""
+    fault: str
+    """What follows package and version in a sentence."""
+    source: str
+    """Address of where somebody saw it."""
+    remedy: str = ""
+
+    def covers(self, version: str) -> bool:
+        """Whether it is told of this version."""
+        first, last, given = map(_numbers, (self.first, self.last or version, version))
+        return first <= given and given[: len(last)] <= last
+
+
+VERSION = re.compile(r"\d+(\.\d+)*")
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
+
+
+def faults(package: str, told: object) -> dict[str, str]:
+    """What is known to be wrong with a version, by sentence without a full stop, each with its remedy or none.
+
+    ``told``: the version within what is said of it, such as ``2.30.7 (nvidia/nccl/lib/libnccl.so.2)``.
+    """
+    version = VERSION.search(str(told))
+    known = [one for one in known_bad() if version and one.package == package and one.covers(version[0])]
+    return {f"{package} {version[0]} {one.fault} ({one.source})": one.remedy for one in known if version}
+
+
+def said_of(field: str, values: Mapping[str, Any]) -> str:
+    """What follows a sentence about a difference: what is known to be wrong with these versions, or nothing."""
+    package = field.rpartition(".")[2]
+    return "".join(f"; {fault}" for fault in dict.fromkeys(one for value in values.values() for one in faults(package, value)))
+
+
+@functools.cache
+def known_bad() -> Sequence[KnownBad]:
+    """All entries.
+
+    Raises:
+        RingsideError: an added list cannot be read.
+    """
+    of_user = Path(os.environ.get("HOME", "/"), ".config/ringside/known-bad.yaml")
+    return [entry for path in (OWN, Path("/etc/ringside/known-bad.yaml"), of_user) for entry in _read(path)]
+
+
+def _read(path: Path) -> list[KnownBad]:
+    try:
+        return TypeAdapter(list[KnownBad]).validate_python(yaml.safe_load(read_text(path)) or [])
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return []
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        said = error.errors()[0] if isinstance(error, ValidationError) else None
+        why = f"entry {said['loc']}: {said['msg']}" if said else cut(str(error))
+        raise RingsideError(f"{path} cannot be read: {why}; it is a list like {OWN}, whose entries say what they need") from error
