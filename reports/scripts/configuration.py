@@ -106,6 +106,8 @@ def _is_without_effect(name: str, arms: Sequence[ScriptArm]) -> bool:
     """Whether a variable steers what no arm uses, or what all arms have alike."""
     if name == "environment.OMP_NUM_THREADS":
         return len({arm.number("threads.torch") for arm in arms}) == 1 and arms[0].number("threads.torch") is not None
+    if name == "ddp.broadcast_buffers":  # Horovod never does
+        return all(arm.fields.get("library") == "horovod" or arm.fields.get(name) is False for arm in arms)
     return name.startswith("environment.NCCL_") and all(arm.fields.get("transport") not in ("nccl", None) for arm in arms)
 
 

@@ -61,6 +61,11 @@ class Pair:
         mine, its = first_gradients(matched(self.ours.first, self.theirs.first)[0], self.theirs.first)
         return gradient_factor(mine, its) if mine.names else None
 
+    @property
+    def has_same_gradients(self) -> bool:
+        """Whether the first gradients are shown to be of one size and direction."""
+        return self.gradient_factor is not None and _near(self.gradient_factor, 1.0)
+
 
 def find_culprits(pair: Pair) -> list[Culprit]:
     """The mistakes that a pair of arms looks like, most harmful first."""
@@ -93,11 +98,13 @@ def _ranks_apart(pair: Pair) -> Iterator[Culprit]:
 
 def _summed(pair: Pair) -> Iterator[Culprit]:
     factor = pair.gradient_factor
+    if pair.has_same_gradients:
+        return  # however each comes to them
     for arm, other in pair.apart(lambda arm: "sum" in str(arm.fields.get("horovod.op", "")).lower().replace("adasum", "")):
         sentence = f"{arm.name} sums gradients over its ranks (horovod.op Sum) where {other.name} averages them"
         yield Culprit(field="horovod.op", sentence=f"{sentence}: {arm.ranks} times as large", values=pair.values("horovod.op"))
         return
-    if factor is None or _near(factor, 1.0) or len({shown(value) for value in pair.values("step.clipping").values()}) > 1:
+    if factor is None or len({shown(value) for value in pair.values("step.clipping").values()}) > 1:
         return  # gradients are those of a step, after they are clipped
     size = factor if factor > 1 else 1 / factor if factor else 0.0
     arm, other = (pair.ours, pair.theirs) if factor > 1 else (pair.theirs, pair.ours)
@@ -158,6 +165,19 @@ def _not_optimized(pair: Pair) -> Iterator[Culprit]:
             values={name: named(found) or None for name, found in stay.items()},
             severity="training",
         )
+
+
+def _zeros_for_none(pair: Pair) -> Iterator[Culprit]:
+    """Horovod exchanges zeros for a parameter that no pass used, so that an optimizer steps it; DDP leaves it alone."""
+    for arm, other in ((pair.theirs, pair.ours), (pair.ours, pair.theirs)):
+        if not arm.first.steps or not other.first.steps:
+            return
+        given, started, ended = other.first.steps[0].gradients, arm.first.started, arm.first.steps[-1].parameters
+        zeros = [name for name, one in arm.first.steps[0].gradients.items() if not any(one) and name not in given]
+        if moved := [name for name in zeros if name in other.first.started and ended.get(name) != started.get(name)]:
+            sentence = f"{arm.name} has zeros as gradients of {named(moved)}, {other.name} none: weight decay moves them"
+            values = {arm.name: "zeros", other.name: None}
+            yield Culprit(field="gradients.zeros", sentence=f"{sentence} in {arm.name} alone", values=values, severity="training")
 
 
 def _stepped_empty(pair: Pair) -> Iterator[Culprit]:
@@ -283,7 +303,10 @@ def _compressed(pair: Pair) -> Iterator[Culprit]:
     field = "horovod.compression" if "horovod.compression" in arm.fields else "ddp.comm_hook"
     sentence = f"{arm.name} exchanges gradients {_exchanged(arm)} ({field}), {other.name} {_exchanged(other)}"
     values = {pair.theirs.name: theirs, pair.ours.name: ours}
-    yield Culprit(field=field, sentence=sentence, values=values, covers=["horovod.compression", "ddp.comm_hook"])
+    is_harmless = pair.has_same_gradients and not {ours, theirs} & {"float16", "bfloat16"}
+    severity: Severity = "speed" if is_harmless else "mistake"
+    covers = ["horovod.compression", "ddp.comm_hook"]
+    yield Culprit(field=field, sentence=sentence, values=values, covers=covers, severity=severity)
 
 
 def _exchanged(arm: ScriptArm) -> str:
@@ -303,7 +326,14 @@ def _seeds(pair: Pair) -> Iterator[Culprit]:
 
 
 def _buffers(pair: Pair) -> Iterator[Culprit]:
-    field, apart = "ddp.broadcast_buffers", pair.each(lambda arm: arm.agreement.buffers if arm.agreement else None)
+    field, of_horovod = "ddp.broadcast_buffers", "horovod" in pair.values("library").values()
+
+    def own(arm: ScriptArm) -> Sequence[str] | None:
+        if of_horovod and arm.fields.get(field):
+            return []  # whatever they are behind a forward pass, the next one begins with rank 0's
+        return arm.agreement.buffers if arm.agreement else None
+
+    apart = pair.each(own)
     if any(arm.number("model.buffers") != 0 for arm in (pair.ours, pair.theirs)):
         for arm, _ in pair.apart(lambda arm: None if (kept := arm.fields.get(field)) is None else not kept):  # Horovod has none
             kept = "each rank keeps its own, such as statistics of batch norm"
@@ -316,8 +346,8 @@ def _buffers(pair: Pair) -> Iterator[Culprit]:
             continue  # ranks that read the same batches have the same statistics, whoever broadcasts
         comes_with_it = (arm.fields.get("library"), other.fields.get("library")) == ("horovod", "ddp")
         names = named(apart[arm.name] or [])
-        why = ", which broadcasts them" if comes_with_it else ""
-        sentence = f"buffers differ between ranks of {arm.name} ({names}) and agree in {other.name}{why}"
+        how = "gets rank 0's before each forward pass" if comes_with_it else "has like ones"
+        sentence = f"buffers differ between ranks of {arm.name} ({names}); {other.name} {how}"
         values = {name: "apart" if found else "alike" for name, found in apart.items()}
         has_other_norms = len({str(one.fields.get("model.norms")) for one in (arm, other)}) > 1
         severity: Severity = "training" if comes_with_it or has_other_norms else "mistake"
@@ -329,6 +359,7 @@ FINDERS: tuple[Callable[[Pair], Iterator[Culprit]], ...] = (
     _summed,
     _not_zeroed,
     _not_optimized,
+    _zeros_for_none,
     _stepped_empty,
     _global_batch,
     _same_data,

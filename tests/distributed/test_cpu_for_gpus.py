@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from runners.scripts.script_setup import lists_for_agent
-from tests.conftest import REPOSITORY
+from tests.conftest import REPOSITORY, needs_horovod
 from tests.distributed.test_scripts import ab, cache  # noqa: F401 - no command was tried before
 
 AS_WRITTEN = """
@@ -111,3 +111,20 @@ def test_scripts_for_gpus_are_checked_without_any(tmp_path, case):
     said = " ".join((done.stdout + done.stderr).split())
     assert "No verdict on speed: CPUs stand in for GPUs" in said
     assert re.search(pattern, said), said
+
+
+@needs_horovod
+def test_horovod_on_a_cpu_is_not_said_to_exchange_by_nccl():
+    code = """
+import sys, torch
+sys.path.insert(0, {agent!r})
+from ringside_agent.machine import cpus_for_gpus
+from ringside_agent.reading import libraries
+cpus_for_gpus.stand_in(torch, {families!r})
+import horovod.torch
+cpus_for_gpus.stand_in_for_horovods(horovod.torch)
+print(libraries.transport_of("horovod", torch.ones(1, device="cuda").device))
+"""
+    code = code.format(agent=str(REPOSITORY / "measurement" / "agent"), families=lists_for_agent()["families"])
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.strip() in ("gloo", "mpi"), done.stderr

@@ -30,6 +30,7 @@ STARTED_BY = {
 }
 PLANTED = {
     # what both do, and what the port does besides: what is said of it, and the fields in which it is said
+    ("", ""): (r"buffers differ between ranks of old", "buffers.by_rank"),
     ("", "rate"): (r"learning rate of new is 2 times as high", "optimizer.0.0.lr"),
     ("", "no_sampler"): (
         r"no sampler shares out the data of new|every rank of new reads the same batches",
@@ -53,6 +54,14 @@ PLANTED = {
     ("", "drops_last"): (r"drop_last", "loader epoch"),
     ("accumulates", "undivided"): (r"gradients of new are 3 times as large.*passes", "gradients.scale"),
     ("accumulates", "divided_twice"): (r"gradients of old are 3 times as large.*passes", "gradients.scale"),
+    ("accumulates", "late_no_sync"): (r"exchanging_passes +1 +3", "step.exchanging_passes"),
+    ("loads_weights", "loads_late"): (r"ranks of new start apart", "parameters.by_rank gradients"),
+    ("sends_object", "keeps_own_object"): (r"learning rate.*by rank|lr.*by rank", "optimizer.0.0.lr parameters.by_rank schedule"),
+    ("scales clips", "clips_scaled"): (r"before unscale_\(\): clip_grad_norm_ 0.1", "step.clipping parameters.unmoved"),
+    ("spare decay", "find_unused_parameters"): (
+        r"old has zeros as gradients of spare.*none: weight decay moves them",
+        "gradients.zeros ddp.find_unused_parameters",
+    ),
     ("accumulates", "always_exchanges"): (r"exchanging_passes +1 +3", "step.exchanging_passes"),
     ("resumes", "resumes_on_rank_0"): (r"ranks of new.*state", "parameters.by_rank optimizer.loaded"),
     ("", "find_unused_parameters"): (r"find_unused_parameters", "ddp.find_unused_parameters"),
@@ -108,13 +117,24 @@ ALIKE = {
     ("horovod clips", "ddp clips"): "",
     ("horovod schedule", "ddp schedule"): "",
     ("horovod", "ddp says_defaults"): "",
-    ("horovod", "ddp own_buffers"): "ddp.broadcast_buffers",
+    ("horovod", "ddp own_buffers"): "",
     ("horovod", "ddp own_shares no_set_epoch"): "sampler loader.samples",
     ("horovod", "ddp ahead"): "",
     ("horovod even large", "ddp even halves"): "accumulation loader rank_local_batch step.exchanging_passes",
     ("horovod workers", "ddp workers"): "",
     ("horovod resumes", "ddp resumes"): "",
     ("horovod broadcasts_new_state", "ddp"): "",
+    ("horovod rate", "ddp rate"): "",
+    ("horovod loads_weights", "ddp loads_weights"): "",
+    ("horovod sends_object", "ddp sends_object"): "",
+    ("horovod scales clips", "ddp scales clips"): "",
+    ("horovod fp16", "ddp fp16"): "horovod.compression ddp.comm_hook",
+    ("horovod sums", "ddp sums"): "horovod.op ddp.comm_hook",
+    ("horovod predivides", "ddp"): "horovod.gradient_predivide_factor",
+    ("horovod groups", "ddp"): "horovod.groups",
+    ("horovod set", "ddp set"): "horovod.process_set",
+    ("horovod", "ddp keeps_buffers"): "",
+    ("horovod spare", "ddp spare find_unused_parameters"): "ddp.find_unused_parameters",
 }
 """Two scripts that train alike, however they are written, and the fields in which they may be said to differ."""
 HARMLESS = "buffers.by_rank"

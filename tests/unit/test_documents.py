@@ -18,6 +18,7 @@ from measurement.plans.plan import Arm, Measurement, Plan, Point, ScriptSettings
 from measurement.plans.plan_file import check_plan
 from measurement.plans.settings import SpeedSettings, TrainingSettings
 from tests.conftest import REPOSITORY, parsed
+from tests.distributed.test_planted_differences import ALIKE, OF_HOROVOD, PLANTED
 from workloads import REGISTRY as WORKLOADS
 from workloads import workload_class
 
@@ -184,6 +185,20 @@ def test_every_decision_is_in_the_index_and_has_its_three_parts():
     for path in decisions:
         assert f"({path.name})" in index
         assert re.findall(r"^## (.*)$", path.read_text(), re.M) == ["Context", "Decision", "Consequence"]
+
+
+def test_each_row_of_the_guide_for_leaving_horovod_is_tested_or_says_why_not():
+    """By plants of ``plants.py``: a pair that trains alike, and a mistake that is named."""
+    alike = {script.partition(" ")[2] or "plain" for pair in ALIKE for script in pair}
+    named = {new or "plain" for _, new in (*PLANTED, *OF_HOROVOD)}
+    rows = re.findall(r"^\|.*\| ([^|]+) \|$", (REPOSITORY / "docs" / "leaving-horovod.md").read_text(), re.M)
+    rows = [row for row in rows if row != "tested"]
+    assert len(rows) > 25
+    for row in rows:
+        tested = {kind: set(CODE.findall(cell)) for kind, cell in re.findall(r"(same|mistake)s?: ([^;]+)", row)}
+        assert "not tested, because " in row or tested.keys() == {"same", "mistake"}, row
+        files = {name for name in tested.get("same", ()) if (REPOSITORY / name).is_file()}
+        assert tested.get("same", set()) - files <= alike and tested.get("mistake", set()) <= named, row
 
 
 def test_every_page_is_in_the_navigation():

@@ -226,8 +226,10 @@ def test_a_port_that_is_right_has_no_mistake_and_no_other_work():
 
 
 def test_horovod_does_not_broadcast_buffers_and_ddp_does_which_is_no_mistake():
-    found = differences(Script(configuration=HOROVOD, own_buffers=True), SOUND)
+    as_read = Script(own_buffers=True)  # behind a forward pass, the ranks of DDP have their own, too
+    found = differences(Script(configuration=HOROVOD, own_buffers=True), as_read)
     assert (found[0].field, found[0].severity) == ("buffers.by_rank", "training")
+    assert "new gets rank 0's before each forward pass" in found[0].sentence
 
 
 def test_ranks_that_read_the_same_batches_have_the_same_buffers_and_broadcast_nothing():
@@ -244,7 +246,7 @@ def test_synchronised_norms_are_no_broadcast():
 def test_a_port_that_keeps_buffers_as_horovod_does_makes_no_mistake():
     kept = Script(configuration={"ddp.broadcast_buffers": False}, defaults={"ddp.broadcast_buffers": True}, own_buffers=True)
     found = {one.field: one.severity for one in differences(Script(configuration=HOROVOD, own_buffers=True), kept)}
-    assert found["ddp.broadcast_buffers"] == "speed" and "mistake" not in found.values()
+    assert found["ddp.broadcast_buffers"] == "note" and "mistake" not in found.values()
 
 
 def test_work_that_differs_withholds_the_verdict_unless_it_is_allowed():

@@ -25,7 +25,8 @@ def has(*names):
 if LIBRARY == "horovod":
     import horovod.torch as hvd
 
-    hvd.init()
+    alone = [hvd.ProcessSet([0]), hvd.ProcessSet([1])]
+    hvd.init(process_sets=alone if has("set") else None)
     rank, size = hvd.rank(), hvd.size()
 else:
     import torch.distributed as dist
@@ -59,6 +60,8 @@ class Net(nn.Module):
         self.head = nn.Linear(8, 4)
         if has("a_part_more"):
             self.more = nn.Linear(8, 8)
+        if has("spare"):
+            self.spare = nn.Linear(8, 8)
 
     def features(self, x):
         return torch.relu(self.norm(self.conv(x))).mean((2, 3))
@@ -72,6 +75,24 @@ net = Net()
 if has("channels_last"):
     net = net.to(memory_format=torch.channels_last)
 rate = 0.05 * (size if has("rate") else 1)
+if has("sends_object"):
+    rate *= 1 + rank  # what rank 0 has counts
+    box = [rate]
+    if LIBRARY == "horovod":
+        box = [hvd.broadcast_object(rate, 0)]
+    else:
+        dist.broadcast_object_list(box, 0)
+    rate = rate if has("keeps_own_object") else box[0]
+
+
+def load_weights():
+    """Rank 0 has a checkpoint."""
+    if rank == 0:
+        net.load_state_dict({name: one * 0.5 for name, one in net.state_dict().items()})
+
+
+if has("loads_weights") and not has("loads_late"):
+    load_weights()
 trained = list((net.head if has("head_alone") else net).parameters())
 settings = {
     "fused": {"fused": True},
@@ -100,6 +121,7 @@ if LIBRARY == "horovod":
     more |= {"op": hvd.Sum} if has("sums") else {}
     more |= {"gradient_predivide_factor": 2.0} if has("predivides") else {}
     more |= {"num_groups": 1} if has("groups") else {}
+    more |= {"process_set": alone[rank]} if has("set") else {}
     optimizer = hvd.DistributedOptimizer(optimizer, net.named_parameters(), backward_passes_per_step=PASSES, **more)
     if has("broadcasts_new_state"):
         hvd.broadcast_optimizer_state(optimizer, root_rank=0)
@@ -107,6 +129,8 @@ if LIBRARY == "horovod":
         hvd.broadcast_parameters(net.state_dict(), root_rank=0)
 else:
     more = {"broadcast_buffers": False} if has("own_buffers") else {}
+    more |= {"forward_sync_buffers": False} if has("keeps_buffers") else {}
+    more |= {"process_group": [dist.new_group([0]), dist.new_group([1])][rank]} if has("set") else {}
     more |= {"bucket_cap_mb": 0.001} if has("small_buckets") else {}
     more |= {"init_sync": False} if has("no_broadcast") else {}
     more |= {"bucket_cap_mb": 25, "find_unused_parameters": False, "static_graph": False} if has("says_defaults") else {}
@@ -122,6 +146,8 @@ else:
             return dist.all_reduce(bucket.buffer(), async_op=True).get_future().then(lambda one: one.value()[0])
 
         model.register_comm_hook(None, summed)
+if has("loads_late"):
+    load_weights()
 if has("resumes") and not has("loses_state") and not (has("resumes_on_rank_0") and rank):
     resume(optimizer)
 if has("compiles"):
@@ -187,7 +213,7 @@ def ahead(source):
         following = one
 
 
-def pass_of(batch):
+def pass_of(batch, local):
     if has("late") and rank == 1:
         time.sleep(0.005)
     called = net if has("inner_module") and LIBRARY == "ddp" else model
@@ -196,11 +222,12 @@ def pass_of(batch):
         found = called(x)
         loss = nn.functional.cross_entropy(found, batch[1], label_smoothing=0.1 * has("smooths"))
     parts = 1 if has("undivided") else PASSES * PASSES if has("divided_twice") else PASSES
-    scaler.scale(loss / parts).backward()
+    with model.no_sync() if local and has("late_no_sync") else contextlib.nullcontext():
+        scaler.scale(loss / parts).backward()
     return loss.detach(), (found.argmax(1) == batch[1]).float().mean()
 
 
-scaler = torch.amp.GradScaler("cpu", enabled=False)
+scaler = torch.amp.GradScaler("cpu", enabled=has("scales"))
 source = ahead(epochs()) if has("ahead") else epochs()
 net.train()
 if has("frozen_norm"):
@@ -211,15 +238,18 @@ while True:
     for number in range(PASSES):
         epoch, step, batch = next(source)
         local = number < PASSES - 1 and LIBRARY == "ddp" and not has("always_exchanges")
-        with model.no_sync() if local else contextlib.nullcontext():
-            loss, correct = pass_of(batch)
+        with model.no_sync() if local and not has("late_no_sync") else contextlib.nullcontext():
+            loss, correct = pass_of(batch, local)
     waits = has("clips") and LIBRARY == "horovod" and not has("clips_first")
     if waits:
         optimizer.synchronize()
+    if has("scales") and not has("clips_scaled"):
+        scaler.unscale_(optimizer)
     if has("clips"):
         clip_grad_norm_(net.parameters(), 0.1)
     with optimizer.skip_synchronize() if waits else contextlib.nullcontext():
-        optimizer.step()
+        scaler.step(optimizer)
+    scaler.update()
     if schedule is not None and not has("schedule_by_epoch"):
         schedule.step()
     if has("metrics"):

@@ -104,7 +104,7 @@ def transport_of(library: str, device: Any) -> str | None:
     """``gloo``, ``nccl`` or ``mpi``; None where nothing is exchanged, or the library does not tell."""
     torch: Any = sys.modules["torch"]
     if library == "horovod":
-        return _transport_of_horovod()
+        return _transport_of_horovod(device)
     distributed = getattr(torch, "distributed", None)
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
@@ -113,12 +113,11 @@ def transport_of(library: str, device: Any) -> str | None:
     return by_device.get(device.type if device is not None else "cpu", told)
 
 
-def _transport_of_horovod() -> str | None:
+def _transport_of_horovod(device: Any) -> str | None:
     horovod: Any = sys.modules.get("horovod.torch")
     if horovod is None:
         return None
-    torch: Any = sys.modules["torch"]
-    if torch.cuda.is_available() and horovod.nccl_built():
+    if device is not None and device.type == "cuda" and horovod.nccl_built():
         return "nccl"
     return "mpi" if horovod.mpi_enabled() and not horovod.gloo_enabled() else "gloo" if horovod.gloo_enabled() else "mpi"
 

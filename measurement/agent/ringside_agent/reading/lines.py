@@ -184,10 +184,13 @@ class Lines:
         self._checkpointed += 1
 
     def _note_clipping(self, frame: FrameType) -> None:
-        """Say to what gradients are clipped, and whether that comes before their exchange."""
+        """Say to what gradients are clipped, and whether that comes before their exchange, or while they are scaled."""
         name = frame.f_code.co_name
         is_early = any(getattr(one, "_handles", None) for one in self._script.optimizers)  # Horovod's, until it has waited
-        early = "before the exchange: " if is_early else ""
+        scaler = self._recorder.scaler
+        states = getattr(scaler, "_per_optimizer_states", None)
+        is_scaled = states is not None and scaler.is_enabled() and "UNSCALED" not in {one["stage"].name for one in states.values()}
+        early = "before the exchange: " if is_early else "before unscale_(): " if is_scaled else ""
         self.uses["step.clipping"] = f"{early}{name} {frame.f_locals.get(CLIPPING[name])}"
 
     def _note_collective(self, frame: FrameType) -> None:
