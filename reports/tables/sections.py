@@ -117,6 +117,14 @@ def _judged(verdict: str, distance: float | None, where: str = "") -> Entry:
     return Entry(text=f"{verdict}{where}{apart}", kind=KINDS.get(verdict, "plain"))
 
 
+def _parity(row: ArmRow) -> Entry:
+    parity = row.arm.parity
+    if parity is None:
+        return Entry(text="not checked")
+    right = "right values" if row.point.cases else "same gradients"
+    return Entry(text=right, kind="ok") if parity.passed else Entry(text="wrong", kind="wrong")
+
+
 def _parameters(found: ParameterEquality) -> Entry:
     after = found.first_difference_step or len(found.distances)
     last = found.distances[after - 1] if found.distances else None
@@ -229,6 +237,18 @@ ARM_TABLES = {
             number("cores for other threads", "arm.load.other_threads_share", "{:.2f}".format),
         ),
         "arm.competes",
+    ),
+    "parity": ArmTable(
+        "Parity",
+        (
+            ARM,
+            Column("result", _parity),
+            number("gradient error", "arm.parity.gradient_error", "{:.1e}".format),
+            number("parameter spread", "arm.parity.parameter_spread", "{:.1e}".format),
+            number("tolerance", "arm.parity.tolerance", "{:.1e}".format),
+            Column("notes", "arm.parity", lambda found: "; ".join([*found.failures, *found.notes]), wraps=True, optional=True),
+        ),
+        lambda row: not row.point.are_scripts,
     ),
     "equality": ArmTable(
         "Do they train alike?",

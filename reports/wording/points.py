@@ -42,7 +42,7 @@ def headline(points: Sequence[Comparison], plan: Plan) -> str:
 def _lead(who: Sequence[str], plan: Plan) -> str:
     """A clause on the arms in the lead."""
     if plan.baseline in who:
-        return f"no arm beats {plan.baseline}"
+        return f"no arm is shown to beat {plan.baseline}"
     return f"{who[0]} is fastest" if len(who) == 1 else f"{listed(who)} are tied as fastest"
 
 
@@ -76,9 +76,10 @@ def _verdict(point: Comparison, name: str) -> str:
 
 
 def bases(study: Comparison) -> list[str]:
-    """What each arm's scaling is relative to, one line each."""
+    """What each arm's scaling is relative to, a line for each such base."""
     found = {arm.name: arm.scaling_baseline for point in study.points for arm in point.arms if arm.scaling_baseline}
-    return [f"{arm}: relative to {base}" for arm, base in found.items()]
+    by_base = {base: [arm for arm, own in found.items() if own == base] for base in dict.fromkeys(found.values())}
+    return [f"{listed(arms)}: relative to {base}" for base, arms in by_base.items()]
 
 
 def scaling_sentence(points: Sequence[Comparison], name: str, *, brief: bool = False) -> str | None:
