@@ -24,6 +24,7 @@ from reports.conclusions.disturbances import left_in_shell, summarise_load
 from reports.conclusions.evidence import Evidence
 from reports.conclusions.ratios import fastest, summarise_ratios
 from reports.conclusions.scaling import WITHOUT_WRAPPER, scaling_base, with_scaling
+from reports.conclusions.step_terms import is_limit_shown
 from reports.conclusions.steps import Steps
 from reports.conclusions.summaries import summarise_arms
 from reports.conclusions.training_results import summarise_training
@@ -213,7 +214,8 @@ def _with_causes(arm: ArmSummary, evidence: Evidence, steps: Sequence[TracedStep
 
 def _limit(evidence: Evidence, arms: Sequence[ArmSummary]) -> str | None:
     shares = {arm.name: arm.step_shares for arm in arms if arm.step_shares and arm.competes}
-    return limit_sentence(shares, hosts=len({host for record in evidence.records for host in record.hosts}))
+    unknown = [arm.name for arm in arms if arm.name in shares and not is_limit_shown(shares[arm.name], arm.step_terms_s)]
+    return limit_sentence(shares, hosts=len({host for record in evidence.records for host in record.hosts}), unknown=unknown)
 
 
 def _check(plan: Plan, records: Sequence[LaunchRecord], manifest: Manifest | None) -> None:

@@ -65,7 +65,7 @@ REASONS: dict[str, Reason] = {
     "load": Reason(
         brief="the machine was not quiet",
         explanation="the interval alone says '{alone}', but the machine was not quiet, and {quiet_rounds}",
-        next_step="Measure again on a quiet machine",
+        next_step="End what else runs on the machine, then measure again: more minutes beside it may decide nothing",
     ),
     "disturbed rounds": Reason(
         explanation="the verdict rests on disturbed rounds, since too few are undisturbed",

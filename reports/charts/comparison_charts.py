@@ -92,6 +92,7 @@ def losses_chart(comparison: Comparison) -> Figure | None:
             y=loss.curve,
             style=arm_style(comparison, arm),
             hover=f"{arm}: %{{y:.4~g}} at %{{x:,.0f}}",
+            connectgaps=True,  # arms need not log the loss of the same steps
         )
         for arm, loss in comparison.equality.loss.items()
     ]

@@ -285,3 +285,11 @@ def bottleneck_of(shares: StepShares) -> Bottleneck:
     if found[largest] >= LIMIT:
         return largest
     return "not the input" if shares.exposed_exchange is None else "computing"
+
+
+def is_limit_shown(shares: StepShares, terms: StepTerms | None) -> bool:
+    """Whether the term that an arm's bottleneck is made of is longer than nothing, by its interval where it has one."""
+    names: dict[Bottleneck, Term] = {"exchange": "exposed_exchange", "library": "library_overhead", "imbalance": "imbalance"}
+    name = names.get(bottleneck_of(shares))
+    term = terms.of(name) if terms and name else None
+    return term is None or term.ci_low is None or term.ci_low > 0

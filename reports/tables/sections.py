@@ -165,7 +165,7 @@ ARM_TABLES = {
         "arm.step_phases_s",
     ),
     "threads": ArmTable(
-        "",
+        "Who had the core",
         (
             MS_PER_STEP,
             Column("blocks", "part.kind"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import get_args
 
 from reports.conclusions.step_terms import Bottleneck, bottleneck_of
@@ -119,18 +119,22 @@ def _bounds(difference: Estimate) -> str:
     return f" ({bounds_text(low, high, milliseconds)})"
 
 
-def limit_sentence(shares: Mapping[str, StepShares], *, hosts: int) -> str | None:
+def limit_sentence(shares: Mapping[str, StepShares], *, hosts: int, unknown: Collection[str] = ()) -> str | None:
     """What limits each arm; arms with the same limit are named together. No full stop at the end; None without arms.
 
-    ``shares``: without the control's. ``hosts``: on a single one no network lies between.
+    ``shares``: without the control's. ``hosts``: on a single one no network lies between. ``unknown``: arms whose limit may be
+    noise (``is_limit_shown``).
     """
-    found = {name: bottleneck_of(own) for name, own in shares.items()}
+    found = {name: "unknown" if name in unknown else bottleneck_of(own) for name, own in shares.items()}
     parts = []
     for limit in get_args(Bottleneck):
         names = [name for name in found if found[name] == limit]
         if names:
             where = "" if len(names) == len(shares) else f" in {listed(names)}"
             parts.append(_clause(limit, where, [shares[name] for name in names], hosts))
+    if unknown:
+        where = "" if len(unknown) == len(shares) else f" in {listed([name for name in shares if name in unknown])}"
+        parts.append(f"What limits the step{where} is not shown: the interval of its longest part reaches 0")
     return ". ".join(parts) or None
 
 

@@ -58,12 +58,12 @@ def in_order(candidates: Sequence[RatioSummary], asked: Sequence[str]) -> list[R
 
 
 def fastest_sentence(leaders: Sequence[str], plan: Plan) -> list[str]:
-    """Which arm is fastest, or which are tied; nothing where one candidate's finding says it already."""
+    """Which arm is fastest, or among which that is not shown; nothing where one candidate's finding says it already."""
     if len(plan.arms) < 3 or not leaders:
         return []
     if len(leaders) == 1:
         return [f"Fastest: {leaders[0]}, shown against every other arm measured"]
-    return [f"Fastest: {listed(leaders)} are tied"]
+    return [f"Fastest: not shown among {listed(leaders)}"]
 
 
 def _findings_by_case(results: Sequence[RatioSummary], arms: Sequence[ArmSummary], plan: Plan) -> list[str]:

@@ -250,16 +250,22 @@ def _control(place: Comparison) -> Mark:
 
 def _quiet(arms: Sequence[ArmSummary], results: Sequence[RatioSummary]) -> Mark:
     """Over the blocks of all arms; unsteady where nobody disturbs them, and yet a ratio moves with the machine's speed."""
-    known = [arm.load for arm in arms if arm.load and arm.load.blocks]
-    if not known:
+    load = _load(arms)
+    if load is None:
         return Mark(name=QUIET, word="not known", ok=False, explanation="Nothing is known of what else ran on the machine")
-    blocks = sum(load.blocks for load in known)
-    names = ("foreign_share", "steal_share", "disturbed_share")
-    load = LoadFigures(blocks=blocks, **{name: sum(getattr(one, name) * one.blocks for one in known) / blocks for name in names})
     moved = by_speed_lines(results)
     said = [load_sentence(load) or f"Others disturbed {load.disturbed_share:.0%} of the blocks", *load_lines(arms), *moved]
     word = f"{load.disturbed_share:.0%} disturbed" if not is_quiet(load) else "unsteady" if moved else "quiet"
     return Mark(name=QUIET, word=word, ok=word == "quiet", explanation=". ".join(said))
+
+
+def _load(arms: Sequence[ArmSummary]) -> LoadFigures | None:
+    """Over the blocks of all arms; None where nothing is known."""
+    known = [arm.load for arm in arms if arm.load and arm.load.blocks]
+    blocks = sum(load.blocks for load in known)
+    names = ("foreign_share", "steal_share", "disturbed_share")
+    shares = {name: sum(getattr(one, name) * one.blocks for one in known) / blocks for name in names if blocks}
+    return LoadFigures(blocks=blocks, **shares) if known else None
 
 
 def _same_work(place: Comparison) -> Mark:
@@ -328,7 +334,10 @@ def _next_step(shown: Comparison) -> str | None:
         return f"See what {listed(tried)} would win: ringside run --explain" if tried else None
     shares = [arm.step_shares for arm in shown.arms if arm.step_shares and arm.competes]
     starved = bool(shares) and all(bottleneck_of(own) == "input" for own in shares)
-    return next_step(shown.candidates) or ("Give the loaders more workers: the input limits every arm" if starved else None)
+    loads = [load for place in shown.places.values() if (load := _load(place.arms))]
+    results = [result for place in shown.places.values() for result in place.candidates]
+    found = next_step(results, is_disturbed=not all(map(is_quiet, loads)))
+    return found or ("Give the loaders more workers: the input limits every arm" if starved else None)
 
 
 def _worst(marks: Sequence[Mark], points: Sequence[str]) -> Mark:

@@ -105,6 +105,7 @@ def milliseconds(seconds: float | None) -> str:
         return NONE
     value = seconds * 1e3
     size = abs(value)
+    value = value if size >= 0.005 else 0.0  # no negative zero
     return f"{value:.0f}" if size >= 100 else f"{value:.1f}" if size >= 10 else f"{value:.2f}"
 
 

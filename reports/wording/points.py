@@ -35,15 +35,15 @@ def headline(points: Sequence[Comparison], plan: Plan) -> str:
         numbers = [f"{len(places)}" for places in where.values()]
         numbers[0] += f" of {len(known)} points"
         said = [f"{lead} at {number}" for lead, number in zip(where, numbers, strict=True)]
-    sentence = fitting([*said, *winners])
+    sentence = fitting([said[0], *winners, *said[1:]])
     return sentence if sentence.startswith(tuple(plan.arms)) else sentence[0].upper() + sentence[1:]
 
 
 def _lead(who: Sequence[str], plan: Plan) -> str:
     """A clause on the arms in the lead."""
-    if plan.baseline in who:
-        return f"no arm is shown to beat {plan.baseline}"
-    return f"{who[0]} is fastest" if len(who) == 1 else f"{listed(who)} are tied as fastest"
+    if len(who) == 1:
+        return f"{who[0]} is fastest"
+    return "no arm leads" if plan.baseline in who else f"{listed(who)} are tied as fastest"
 
 
 def findings(points: Sequence[Comparison], plan: Plan) -> list[str]:

@@ -60,12 +60,16 @@ def caution_lines(results: Sequence[RatioSummary]) -> list[str]:
     return list(dict.fromkeys(f"{reason.explanation}; {reason.remedy}" for reason in weak))
 
 
-def next_step(results: Sequence[RatioSummary]) -> str | None:
-    """What to do about the worst reason of any of these results; None where there is nothing."""
+def next_step(results: Sequence[RatioSummary], *, is_disturbed: bool) -> str | None:
+    """What to do about the worst reason of any of these results; None where there is nothing.
+
+    ``is_disturbed``: whether the machine was not quiet, which comes before all that more measuring could do.
+    """
     for reason in REASONS.values():
         weak = next((result for result in results if reason.next_step and reason in reasons_of(result)), None)
         if weak is not None:
-            text = reason.next_step.format(**_figures(weak, ()))
+            first = is_disturbed and not reason.has_no_verdict
+            text = (REASONS["load"] if first else reason).next_step.format(**_figures(weak, ()))
             return text[0].upper() + text[1:]
     return None
 

@@ -121,7 +121,7 @@ def test_the_scaling_baseline_is_named(tmp_path):
 @pytest.mark.slow
 def test_verdicts_stand_with_their_points_and_the_headline_says_where_the_winner_changes(reported):
     found = reported
-    assert found.headline == "horovod-gloo is fastest at 2 of 4 points; no arm is shown to beat ddp-gloo at 2; it changes between two and four"
+    assert found.headline == "horovod-gloo is fastest at 2 of 4 points; it changes between two and four; 2 more below"
     assert found.findings[0].startswith("horovod-gloo against ddp-gloo: faster at one and two; ")
     assert "slower at four" in found.findings[0]
     assert point_charts(found)["ratios"]["layout"]["xaxis"]["categoryarray"] == list(RATIOS)
