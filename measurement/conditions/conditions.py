@@ -201,6 +201,7 @@ CONDITIONS = (
             "step.set_to_none": "zero_grad() leaves no gradients (set_to_none)",
             "denormals": "denormal numbers",
             "step.": "",
+            "affinity.cores": "cores that a rank may use (mpirun binds ranks, unless it has --bind-to none)",
             "model.compiled": "torch.compile",
             "model.channels_last": "weights in channels_last",
             "loader.persistent_workers": "loader workers that stay for the next epoch (persistent_workers)",

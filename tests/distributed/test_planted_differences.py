@@ -27,6 +27,7 @@ pytestmark = [needs_horovod, pytest.mark.costly("planted differences")]
 STARTED_BY = {
     "horovod": "horovodrun --gloo -np 2 -H localhost:2 {} python plants.py horovod",
     "ddp": "torchrun {} --nproc-per-node 2 plants.py ddp",
+    "bound": "mpirun -np 2 {} python plants.py horovod",
 }
 PLANTED = {
     # what both do, and what the port does besides: what is said of it, and the fields in which it is said
@@ -105,6 +106,7 @@ OF_HOROVOD = {
         "step.clipping parameters.by_rank gradients.by_rank",
     ),
     ("seeds_at_the_start", "no_broadcast"): (r"ranks of new start apart", "parameters.by_rank gradients"),
+    ("", "bound"): (r"affinity.cores +\d+ +1", "affinity.cores threads.interop transport"),
     ("resumes", "loses_state"): (r"optimizer.loaded +6 +0", "optimizer.loaded"),
     ("", "--cycle-time-ms 20"): (r"HOROVOD_CYCLE_TIME|cycle_time", "horovod.cycle_time environment.HOROVOD_CYCLE_TIME"),
     ("", "--fusion-threshold-mb 1"): (r"usion.threshold|FUSION_THRESHOLD", "horovod.fusion_threshold environment.HOROVOD_FUSION"),
@@ -149,9 +151,9 @@ def taken(tmp_path_factory):
     def take(script):
         library, *words = script.split(" ")
         flags = [one for one in words if one.startswith("-") or one.isdigit()]
-        folder = tmp_path_factory.mktemp(library)
+        folder, started = tmp_path_factory.mktemp(library), STARTED_BY["bound" if "bound" in words else library]
         with no_process_stays(), contextlib.closing(ScriptDriver(folder, ranks=2, **lists_for_agent())) as arm:
-            arm.start(*STARTED_BY[library].format(" ".join(flags)).split(), *(one for one in words if one not in flags))
+            arm.start(*started.format(" ".join(flags)).split(), *(one for one in words if one not in flags))
             found = [reply.script for reply in arm.receive()]
             arm.finish()
         return found

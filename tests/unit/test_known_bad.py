@@ -56,6 +56,12 @@ def test_what_differs_tells_a_fault_with_its_source():
     assert ";" not in row_of("host.torch", {"a": "2.15.0", "b": "2.9.1"}).sentence
 
 
+def test_ranks_on_fewer_cores_are_told_with_how_mpirun_binds():
+    arms = {name: Script(configuration={"affinity.cores": cores}) for name, cores in (("old", 8), ("new", 1))}
+    (row,) = [one for one in script_differences(one_launch(script_plan(), arms)) if one.field == "affinity.cores"]
+    assert row.sentence.endswith("--bind-to none): 8 in old, 1 in new")
+
+
 def test_the_doctor_warns_where_there_is_something_to_do():
     bad = version_finding("torch", "transport nccl", "NCCL 2.28.5", "2.28.5", package="nccl")
     assert (bad.status, RESILIENCY in bad.detail, "2.28.9" in bad.remedy) == ("warning", True, True)
