@@ -46,8 +46,8 @@ class Commits:
         share = error_share(range(looks), until_decided=True)
         found = ratio_intervals(tables(own), confidence=confidence(LAST), scales=SCALES, family=1, error_share=share)[0]
         assert found is not None
-        is_bad = judged(found.ci_low, found.ci_high, self.threshold)
-        return Seen(minutes=len(own) * each_s / 60, is_bad=is_bad, low=found.ci_low, high=found.ci_high)
+        low, high = found.equivalence_low, found.equivalence_high
+        return Seen(minutes=len(own) * each_s / 60, is_bad=judged(low, high, self.threshold), low=low, high=high)
 
 
 def show(regime: Regime, *, lost: float, minutes: float, slower: float, replications: int) -> None:

@@ -56,7 +56,7 @@ EXIT_CODES = """## Exit codes
 | 0 | it is done, and nothing that was asked for failed |
 | 1 | an arm failed, is wrong, or was not measured; `ringside hosts` and `check`: a problem was found |
 | 2 | bad input, or something that is missing: one message on stderr says what to do |
-| 3 | not shown, or false: `--assert-equal`, `--assert-not-slower`, `bisect`; or `--against` shows a regression |
+| 3 | not shown: `--assert-equal`, `--golden`, `--assert-not-slower`, `bisect`, `gate`; or `--against` shows a regression |
 | 130, 143 | interrupted by Ctrl-C, or ended by SIGTERM; the message says how to go on |"""
 BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 FROM_HOSTS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}, {"type": "null"}], "default": None}

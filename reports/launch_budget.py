@@ -69,6 +69,14 @@ def choose_length(
     return found
 
 
+def noise_of(plan: Plan, folder: ResultsFolder) -> tuple[Cost, Spread] | None:
+    """What launches of a comparison cost and how much they vary, its control among them; None where too few were timed."""
+    records = [record for record in folder.records() if record.complete]
+    cost = cost_of(plan, records)
+    spread = _spread(plan, records, _blocks(folder, records, {})) if cost else UNKNOWN
+    return None if cost is None or spread is UNKNOWN else (cost, spread)
+
+
 def _spread(plan: Plan, records: Sequence[LaunchRecord], blocks: pd.DataFrame) -> Spread:
     cases: list[str | None] = [case.name for case in cases_of(records)]
     return find_spread(plan, blocks, cases=cases or [None]) if len(blocks) else UNKNOWN

@@ -17,7 +17,7 @@ from runners.job_command import job
 from runners.processes.process_exit import begin_in_utf8, run_command
 from runners.project_command import project
 from runners.report_command import report
-from runners.scripts import ab_command, bisect_command, run_script
+from runners.scripts import ab_command, bisect_command, gate_command, run_script
 from runners.tuning.tune_command import tune_command
 
 
@@ -37,11 +37,12 @@ COMMANDS: Mapping[str, Callable[..., None]] = {
     "ab": ab_command.ab_command(measure, hold_trial),
     "run": run_script.run_script(measure, hold_trial),
     "bisect": bisect_command.bisect_command(measure),
+    "gate": gate_command.gate_command(measure, hold_trial),
     "tune": tune_command(measure),
     "job": job,
     "project": project,
 }
-EXAMPLES = {"ab": ab_command.EXAMPLES, "run": run_script.EXAMPLES, "bisect": bisect_command.EXAMPLES}
+EXAMPLES = {"ab": ab_command.EXAMPLES, "run": run_script.EXAMPLES, "bisect": bisect_command.EXAMPLES, "gate": gate_command.EXAMPLES}
 for name, function in COMMANDS.items():
     app.command(name, epilog=EXAMPLES.get(name))(function)
 

@@ -117,6 +117,15 @@ def pilot(cost: Cost, *, left_s: float, done: Sequence[int] = (), owed: int = PI
     return _narrowest(done, range(owed, max(_most(cost, left_s), owed) + 1), cost=cost, spread=UNKNOWN, left_s=left_s)[0]
 
 
+def seconds_for(half: float, *, cost: Cost, spread: Spread) -> float | None:
+    """The least seconds in which the interval of a log-ratio has this half-width, as far as can be seen; None: more than a day."""
+    for seconds in (60.0 * 1.1**power for power in range(77)):
+        most = _most(cost, seconds)
+        if most >= PILOTS and _narrowest((), range(PILOTS, most + 1), cost=cost, spread=spread, left_s=seconds)[1] <= half:
+            return seconds
+    return None
+
+
 def _most(cost: Cost, left_s: float) -> int:
     """How many launches fit, be they as short as they may."""
     return min(int(left_s / (cost.start_s + FEWEST_ROUNDS * cost.round_s)), MOST_LAUNCHES)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -37,6 +38,7 @@ FIRST_STEPS = {"launches": 1, "rounds": 1, "block_steps": 1, "warmup_steps": 0, 
 """How ``--small`` measures."""
 MOST_TRIED = 3
 """Settings that ``--explain`` tries."""
+GOLDEN = "golden"
 
 
 class AbOptions(SessionOptions):
@@ -60,6 +62,10 @@ class AbOptions(SessionOptions):
     """End with code 3 unless both are shown to train alike."""
     assert_not_slower: str | None = None
     """End with code 3 unless the second is shown to be slower by at most this much, such as 5%."""
+    golden: Path | None = None
+    """A file of --write-golden: end with code 3 unless the last command trains as that one did. One command is enough."""
+    write_golden: Path | None = None
+    """Keep the first steps of the first command in this file. One command is enough."""
 
 
 ARMS, MEASURING, COMPARING = "Arms", "Measuring", "Comparing"
@@ -115,6 +121,8 @@ FLAGS: Sequence[Flag] = (
     Flag(COMPARING, AbOptions, "explain"),
     Flag(COMPARING, AbOptions, "assert_equal"),
     Flag(COMPARING, AbOptions, "assert_not_slower", metavar="PERCENT"),
+    Flag(COMPARING, AbOptions, "golden", metavar="FILE"),
+    Flag(COMPARING, AbOptions, "write_golden", metavar="FILE"),
     *session_flags(AbOptions, MEASURING),
 )
 
@@ -128,8 +136,10 @@ def ab_command(run: Run, hold_trial: Try) -> Callable[..., None]:
 def run_given(run: Run, hold_trial: Try, given: Given) -> None:
     """Make the plan, run it, and end with what was asked to be shown."""
     from measurement.records.results import ResultsFolder, default_folder
+    from reports.scripts.golden import held_against, read_golden, write_golden
 
     asked = AbOptions(**values_of(given, AbOptions))
+    golden = read_golden(asked.golden) if asked.golden else None
     most = percent_of(asked.assert_not_slower, flag="--assert-not-slower") if asked.assert_not_slower is not None else None
     plan = plan_of(given)
     if plan.scripts.cpu and (most is not None or asked.explain):
@@ -143,10 +153,17 @@ def run_given(run: Run, hold_trial: Try, given: Given) -> None:
         tried = hold_trial(plan, folder)
         plan = with_explaining_arms(plan, tried) if tried else plan
     again = words_of("ab", given, folder.root)
-    comparison = run(plan, folder, again=again, resume_elsewhere=asked.resume_elsewhere, tried=tried)
+    how = {"again": again, "resume_elsewhere": asked.resume_elsewhere, "is_shown": len(plan.arms) > 1}
+    comparison = run(plan, folder, **how, tried=tried)
     if not comparison.is_ok:
         raise typer.Exit(EXIT_FAILED)
-    unmet = not_shown(comparison, equal=asked.assert_equal or asked.small, most_slower=most)
+    unmet = not_shown(comparison, equal=asked.assert_equal or (asked.small and len(plan.arms) > 1), most_slower=most)
+    if asked.write_golden:
+        write_golden(asked.write_golden, plan, folder.records())
+    if golden:
+        found, others = held_against(golden, folder.records(), plan.question or list(plan.arms)[-1])
+        print(found.sentence, *others, sep="\n")
+        unmet += [f"not shown to train as '{asked.golden}': {found.sentence}"] if found.unequal else []
     for line in unmet:
         print(f"ringside: {line}", file=sys.stderr)
     if unmet:
@@ -163,8 +180,10 @@ def plan_of(given: Given) -> Plan:
     from runners.hosts.placement import with_hosts
 
     asked = AbOptions(**values_of(given, AbOptions))
-    command_b = asked.command_b or (asked.command_a if given.keys() & BY_ARM.keys() else None)
-    if asked.command_a is None or command_b is None:
+    has_golden, own = bool(asked.golden or asked.write_golden), {arm for flag, arm in BY_ARM.items() if flag in given}
+    command_b = asked.command_b or (asked.command_a if own and not (has_golden and own == {"a"}) else None)
+    is_one = command_b is None and has_golden
+    if asked.command_a is None or (command_b is None and not is_one):
         raise PlanError(
             "give two commands, each in quotes: ringside ab 'horovodrun -np 2 python train_hvd.py' "
             "'torchrun --nproc-per-node 2 train_ddp.py'; or one, and what is another: --with-b torch==2.9.1, --commit-b, --python-b"
@@ -172,7 +191,7 @@ def plan_of(given: Given) -> Plan:
     both = {flag.field: given[flag] for flag in OF_BOTH if flag in given}
     arms: dict[str, dict[str, Any]] = {
         "a": {"command": asked.command_a, **both},
-        "b": {"command": command_b, **both},
+        **({} if is_one else {"b": {"command": command_b, **both}}),
     }
     for flag, arm in BY_ARM.items():
         if flag in given:
@@ -181,11 +200,12 @@ def plan_of(given: Given) -> Plan:
     ends = both.get("iteration_ends")
     if isinstance(ends, str) and ends.isdecimal():
         arms = {name: {**arm, "iteration_ends": int(ends)} for name, arm in arms.items()}
+    again = {"control": True} if is_one and asked.write_golden else {}
     content: dict[str, Any] = {
         "name": f"{first}-against-{second}"[:100],
         "baseline": first,
-        "arms": {first: arms["a"], second: arms["b"]},
-        "measurement": values_of(given, Measurement) | (FIRST_STEPS if asked.small else {}),
+        "arms": dict(zip((first, second), arms.values(), strict=False)),
+        "measurement": values_of(given, Measurement) | (FIRST_STEPS if asked.small or is_one else {}) | again,
         "scripts": values_of(given, ScriptSettings),
         **values_of(given, Plan),
     }
@@ -230,10 +250,12 @@ def settings_to_try(differences: Sequence[Difference], *, baseline: str, candida
 def names_of(asked: AbOptions, arms: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
     """Return the arms' names: those given, or as ``names_for`` says of their commands, packages and commits."""
     from runners.launchers.command_lines import read_command
-    from runners.scripts.arm_names import names_for
+    from runners.scripts.arm_names import name_of, names_for
 
     lines = [read_command(arm["command"]) for arm in arms.values()]
     told = [tuple(arm[name].replace("==", "=") for name in ("packages", "commit") if name in arm) for arm in arms.values()]
+    if len(lines) < 2:
+        return asked.name_a or name_of(lines[0]) or "script", GOLDEN
     usual = names_for(*(replace(line, words=(*line.words, *more)) for line, more in zip(lines, told, strict=True)))
     names = (asked.name_a or usual[0], asked.name_b or usual[1])
     if names[0] == names[1]:

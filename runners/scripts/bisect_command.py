@@ -153,8 +153,10 @@ class Bisection:
         if not is_speed:
             return _equality(comparison.equality, arm=self.name(at), control=plan.control_name)
         result = next(one for one in comparison.results if one.role == "candidate")
-        is_bad = None if result.withheld_by else judged(result.ci_low, result.ci_high, self.threshold)
-        return Seen(is_bad=is_bad, low=result.ci_low, high=result.ci_high, said=result.note or "")
+        low, high = result.equivalence_low, result.equivalence_high
+        return Seen(
+            is_bad=None if result.withheld_by else judged(low, high, self.threshold), low=low, high=high, said=result.note or ""
+        )
 
     def _shared(self, at: int) -> dict[Flag, Any]:
         """What ``ringside ab`` is asked."""

@@ -1,8 +1,9 @@
 """Where between a good and a bad state something changed: which state to look at next, for how long, and how sure each answer is.
 
-A state is bad where the interval of its throughput over the good one's lies below a threshold, and good where it lies above. The
-error of 5% is shared out over all states that may be looked at, so that it holds for the whole search; the looks at one state
-share what it may spend (``reports.statistics.budget``). Nothing here starts a process; ``benchmarks/bisection.py`` simulates it.
+A state is bad where the upper bound of its throughput over the good one's is below a threshold, and good where the lower bound is
+above. The error of 5% is shared out over all states that may be looked at, so that it holds for the whole search; the looks at one
+state share what it may spend (``reports.statistics.budget``).
+``benchmarks/bisection.py`` simulates it.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Seen(BaseModel):
     """None: not decided."""
     low: float | None = None
     high: float | None = None
-    """Its interval, beside the good state."""
+    """One-sided bounds of its throughput over the good state's."""
     said: str = ""
     """What was seen, where it is no interval."""
 

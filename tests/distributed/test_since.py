@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 import zipfile
 
 import pytest
+import yaml
 
 from measurement.errors import PlanError
 from measurement.records.results import ResultsFolder
 from runners.scripts import environments
-from tests.conftest import no_process_stays, ringside_here
+from tests.conftest import REPOSITORY, no_process_stays, ringside_here
 from tests.distributed.test_scripts import ringside_in
-from tests.kit.commands import git
+from tests.kit.commands import environment, git
 from tests.kit.comparisons import Compared
 
 SHORT = ("--set", "measurement.block_steps=4", "--set", "measurement.start_timeout_s=240")
@@ -174,3 +177,65 @@ def test_another_search_is_not_mixed_in(repository, tmp_path):
     (tmp_path / "bisect.json").write_text('{"asked": ["python other.py", "a", "b"]}')
     done = bisect(repository, out=tmp_path, code=2)
     assert "is of another search (python other.py a b)" in done.stderr
+
+
+@pytest.mark.costly
+@pytest.mark.timeout(900)
+def test_the_steps_of_the_ci_templates_hold_a_pull_request_against_its_base(repository, tmp_path):
+    """In a clone whose base is the first commit: three times as slow does not pass. The next run knows what this runner takes."""
+    root, commits = repository
+    git(root, "branch", "-f", "base", commits[0])
+    git(tmp_path, "clone", "-q", str(root), "clone")
+    action = yaml.safe_load((REPOSITORY / "examples" / "ci" / "action.yml").read_text())
+    (step,) = (one for one in action["runs"]["steps"] if one.get("name") == "Gate")
+    ci = yaml.safe_load((REPOSITORY / "examples" / "ci" / "gitlab.yml").read_text())["gate"]
+    line = step["run"].splitlines()[1]
+    assert ci["script"][1].replace("$CI_MERGE_REQUEST_TARGET_BRANCH_NAME", "$BASE") == line, "both ask for the same"
+    short = " ".join(SHORT)
+    own = {"COMMAND": "python train.py", "BASE": "base", "SLOWER": "5%", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    own = environment() | {"PYTHONPATH": str(REPOSITORY)} | own
+
+    def run(script):
+        argv = ["bash", "-e", "-c", f'ringside() {{ "{sys.executable}" -m runners.cli "$@" {short}; }}\n{script}']
+        with no_process_stays():
+            return subprocess.run(argv, cwd=tmp_path / "clone", env=own, capture_output=True, text=True, timeout=900)
+
+    done = run(step["run"].rstrip() + " --minutes 1")
+    assert done.returncode == 3, done.stderr + done.stdout
+    assert "this run promises nothing" in done.stderr and "here is not shown to be at most 5% slower" in done.stderr
+    reports = {path.name for path in (tmp_path / "clone" / "results" / "gate").iterdir()}
+    assert reports >= {"pull-request.md", "junit.xml", "bencher.json", "report.html"}
+    again = run(line.replace("results/gate", "results/again") + " --minutes 0.1")
+    assert again.returncode == 2 and "by the last 1 runs of this command on this runner" in again.stderr
+
+
+@pytest.mark.costly
+def test_a_golden_result_is_held_against_without_running_it_again(repository, tmp_path):
+    """Stored from the first commit: a slower one trains alike, and one with another rate does not."""
+    root, commits = repository
+    golden = tmp_path / "golden.json"
+
+    def ab(commit, *typed, code):
+        out = tmp_path / f"{commit[:6]}-{code}"
+        with no_process_stays():
+            done = ringside_in(root, "ab", "python train.py", "--commit-a", commit, *typed, *SHORT[2:], "-o", out)
+        assert done.returncode == code, done.stderr + done.stdout
+        return done
+
+    ab(commits[0], "--write-golden", golden, code=0)
+    alike = ab(commits[2], "--golden", golden, code=0)
+    assert "train trains as golden: equal start, and equal over the first 5 steps" in alike.stdout
+    assert "losses of the first steps differ by at most 0 of theirs" in alike.stdout
+    other = ab(commits[3], "--golden", golden, code=3)
+    assert "not shown to train as" in other.stderr and "then is apart from step 1" in other.stderr
+    stored = json.loads(golden.read_text())
+    stored["scripts"][0]["configuration"]["version.torch"] = "0.1"
+    golden.write_text(json.dumps(stored))
+    assert "version.torch was 0.1, and is " in ab(commits[1], "--golden", golden, code=0).stdout
+
+
+def test_a_golden_result_that_is_none_is_refused(tmp_path):
+    (tmp_path / "golden.json").write_text("{}")
+    for name in ("golden.json", "nothing.json"):
+        done = ringside_here("ab", "python train.py", "--golden", tmp_path / name)
+        assert done.returncode == 2 and "is no golden result; write one by 'ringside ab COMMAND --write-golden" in done.stderr

@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 import measurement.plans.plan
+from measurement.agent.ringside_agent import imposing
 from measurement.conditions.same_environment import plan_digest
 from measurement.errors import PlanError
 from measurement.plans.plan_file import placed_beside
+from runners.launchers.command_lines import read_command
 from runners.planning.arms import resolve_arms
 from runners.planning.plan_reading import read_plan
 from runners.planning.workload import resolve_cases, resolve_workload
@@ -47,6 +50,14 @@ def test_shipped_plans_resolve(path, monkeypatch):
     if path.name == "hugging-face.yaml":
         pytest.importorskip("transformers", reason="Hugging Face's transformers is not installed; it is the user's own")
     plan = read_plan(path)
+    if plan.are_scripts:
+        assert {read_command(str(arm.command)).file for arm in plan.arms.values()} == {"train.py"}, "a reader's own"
+        assert all(imposing.is_known(name) for arm in plan.arms.values() for name in arm.impose)
+        return
+    if plan.device == "cuda" and not torch.cuda.is_available():
+        with pytest.raises(PlanError, match="PyTorch sees no GPU on this machine"):
+            resolve_arms(plan)
+        pytest.skip("its arms need a GPU")
     assert resolve_arms(plan)
     assert resolve_workload(plan.workload, plan.workload_options)
 
