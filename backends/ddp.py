@@ -6,7 +6,7 @@ import inspect
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -51,7 +51,16 @@ class DDPOptions(ProcessGroupOptions):
     find_unused_parameters: bool = False
     """Search each step's graph for parameters that get no gradient."""
     broadcast_buffers: bool = True
-    """Send rank 0's buffers (batch-norm statistics) to all ranks before each forward pass. Horovod does not."""
+    """Send rank 0's buffers (batch-norm statistics) to all ranks before each forward pass. Horovod does not. PyTorch 2.13 calls it
+    ``forward_sync_buffers``; before that, false also left out the sending at the start."""
+    batched_grad_copy: bool = False
+    """Copy and divide all gradients of a bucket at once. In PyTorch 2.15."""
+    lazy_bucket_allocation: bool = False
+    """Allocate buckets as their gradients become ready, and free them after backward: less memory. In PyTorch 2.15."""
+    bucket_cap_mb_list: list[Annotated[int, Field(gt=0)]] | None = None
+    """MiB of each bucket, in the order in which gradients become ready, in the place of ``bucket_cap_mb``. In PyTorch 2.15."""
+    skip_all_reduce_unused_params: bool = False
+    """Exchange nothing for parameters that no rank uses in any step. In PyTorch 2.15."""
     comm_hook: CommHook = "none"
     """Compression of the exchanged gradients, by PyTorch's hooks of these names."""
     powersgd_rank: int = Field(default=1, ge=1)
@@ -157,6 +166,15 @@ class DDP(TorchDistributed):
                 f"comm_hook 'powersgd' over gloo deadlocks with two or more buckets (bucket_cap_mb = "
                 f"{options.bucket_cap_mb or 25}); set bucket_cap_mb: 100 or more so that one bucket holds the model"
             )
+        accepted = inspect.signature(DistributedDataParallel.__init__).parameters
+        if unknown := [name for name in self._arguments() if name not in accepted]:
+            raise PlanError(
+                f"DDP of PyTorch {torch.__version__} has no {shortened(unknown)}; leave it out, or install a newer PyTorch"
+            )
+        if options.bucket_cap_mb_list and (options.bucket_cap_mb or options.first_bucket_mb):
+            raise PlanError(
+                "bucket_cap_mb_list gives the size of every bucket; leave out bucket_cap_mb and first_bucket_mb beside it"
+            )
         if options.first_bucket_mb is not None and options.bucket_cap_mb is not None:
             raise PlanError(
                 f"first_bucket_mb {options.first_bucket_mb:g} beside bucket_cap_mb {options.bucket_cap_mb:g}: DDP gives the first "
@@ -172,6 +190,8 @@ class DDP(TorchDistributed):
             Setting(option="first_bucket_mb", values=(0.25, None, 5.0), only_with={"bucket_cap_mb": None}),
             Setting(option="gradient_as_bucket_view", values=(False, True)),
         ]
+        if "batched_grad_copy" in inspect.signature(DistributedDataParallel.__init__).parameters:
+            space.append(Setting(option="batched_grad_copy", values=(False, True)))
         if self.micro_steps == 1 and not self.options.find_unused_parameters:
             space.append(Setting(option="static_graph", values=(False, True)))
         if has_buffers:
@@ -180,9 +200,8 @@ class DDP(TorchDistributed):
 
     def users_code(self) -> list[str]:
         """The wrapper's arguments, and what is set around it."""
-        options, given = self.options, self.options.model_dump(exclude_defaults=True)
-        names = [name for name in given if name == "broadcast_buffers" or name not in NOT_THE_CONSTRUCTORS]
-        arguments = ", ".join(["model", *(f"{name}={given[name]!r}" for name in names)])
+        options = self.options
+        arguments = ", ".join(["model", *(f"{name}={value!r}" for name, value in self._arguments().items())])
         first = options.first_bucket_mb
         hook = f"model.register_comm_hook(None, default_hooks.{options.comm_hook}_compress_hook)"
         return [
@@ -214,8 +233,7 @@ class DDP(TorchDistributed):
 
     def prepare(self, model: nn.Module, build_optimizer: BuildOptimizer) -> Prepared:
         """Wrap the model; its constructor broadcasts rank 0's parameters and buffers. Collective."""
-        arguments = self.options.model_dump(exclude=NOT_THE_CONSTRUCTORS)
-        arguments |= _buffer_arguments(self.options.broadcast_buffers)
+        arguments = self._arguments()
         if self._device.type == "cuda":
             arguments["device_ids"] = [self._device.index]
         if self.options.first_bucket_mb is not None:
@@ -229,6 +247,11 @@ class DDP(TorchDistributed):
         if self.options.zero_redundancy_optimizer:
             return ZeroPrepared(model, zero_redundancy(optimizer), model=wrapped)
         return DDPPrepared(model, optimizer, model=wrapped)
+
+    def _arguments(self) -> dict[str, Any]:
+        """What the wrapper's constructor is given beside model and device; what is left out has PyTorch's default."""
+        given = self.options.model_dump(exclude=NOT_THE_CONSTRUCTORS, exclude_defaults=True)
+        return given if self.options.broadcast_buffers else given | _without_buffers()
 
     def _add_comm_hook(self, wrapped: DistributedDataParallel) -> None:
         if self.options.comm_hook == "none":
@@ -270,10 +293,10 @@ class DDP(TorchDistributed):
         return arithmetic_of({"fp16": "float16", "bf16": "bfloat16"}.get(self.options.comm_hook, "float32")).gradient
 
 
-def _buffer_arguments(synchronise: bool) -> dict[str, Any]:
+def _without_buffers() -> dict[str, Any]:
     """``broadcast_buffers`` is deprecated from PyTorch 2.13 in favour of ``forward_sync_buffers``."""
     accepted = inspect.signature(DistributedDataParallel.__init__).parameters
-    return {"forward_sync_buffers" if "forward_sync_buffers" in accepted else "broadcast_buffers": synchronise}
+    return {"forward_sync_buffers" if "forward_sync_buffers" in accepted else "broadcast_buffers": False}
 
 
 def _bucket_sizes(wrapped: DistributedDataParallel) -> dict[str, Any]:

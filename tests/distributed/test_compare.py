@@ -109,6 +109,9 @@ def test_ddps_options_reach_the_library_and_one_process_may_take_the_place_of_al
         "buckets": arm(comm_hook="bf16", bucket_cap_mb=0.05, gradient_as_bucket_view=True, broadcast_buffers=False),
         "fp16": arm(comm_hook="fp16", static_graph=True, first_bucket_mb=0.05),
         "powersgd": arm(comm_hook="powersgd", bucket_cap_mb=100),
+        "new": arm(
+            batched_grad_copy=True, lazy_bucket_allocation=True, bucket_cap_mb_list=[1, 25], skip_all_reduce_unused_params=True
+        ),
         "all": f"{ALL_BATCHES}:OneForAll",
         "server": f"{REPOSITORY / 'examples' / 'parameter_server.py'}:ParameterServer",
     }
@@ -120,6 +123,7 @@ def test_ddps_options_reach_the_library_and_one_process_may_take_the_place_of_al
     assert buckets == {"plain": 1, "fp16": 2}, "a first bucket of its own"
     assert max(plain.parity.gradient_error, ran.records["server"].parity.gradient_error) < 1e-5
     assert ran.records["server"].ranks[1].backend["transport"] == "gloo"
+    assert ran.records["new"].ranks[0].backend.items() >= {"batched_grad_copy": True, "bucket_cap_bytes": 25 << 20}.items()
     assert 1e-6 < fp16.parity.gradient_error < 2e-3
     assert ran.records["powersgd"].parity.gradient_error is None
     assert [(record.status, record.world_size) for record in (plain, one)] == [("ok", 2), ("ok", 1)], ran.done.stdout

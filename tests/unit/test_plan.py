@@ -104,6 +104,10 @@ def test_shipped_plans_resolve(path, monkeypatch):
             "set micro_steps: 2 in the plan",
         ),
         ({"arms": {"ddp": {"backend": "ddp", "options": {"comm_hook": "powersgd"}}}}, "set bucket_cap_mb: 100"),
+        (
+            {"arms": {"ddp": {"backend": "ddp", "options": {"bucket_cap_mb_list": [1], "bucket_cap_mb": 2}}}},
+            "leave out bucket_cap_mb",
+        ),
         ({"arms": {"../x": {"backend": "ddp"}}, "baseline": "../x"}, "may hold only letters"),
         ({"two\nlines": 1}, "unknown option 'two lines'"),
         ({"arms": {}}, "arms = {}"),

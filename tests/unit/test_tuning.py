@@ -44,10 +44,17 @@ def options_of(backend, options=None, *, buffers=True, hosts=False, transport="g
 
 
 def test_a_back_end_states_what_may_be_searched_and_the_plan_fixes_what_it_sets():
-    whole = ["bucket_cap_mb", "first_bucket_mb", "gradient_as_bucket_view", "static_graph", "broadcast_buffers"]
+    whole = [
+        "bucket_cap_mb",
+        "first_bucket_mb",
+        "gradient_as_bucket_view",
+        "batched_grad_copy",
+        "static_graph",
+        "broadcast_buffers",
+    ]
     assert list(options_of("ddp")) == whole
     assert list(options_of("ddp", lossy=True)) == [*whole, "comm_hook"]
-    assert list(options_of("ddp", {"bucket_cap_mb": 10.0}, buffers=False, micro_steps=2)) == ["gradient_as_bucket_view"]
+    assert list(options_of("ddp", {"bucket_cap_mb": 10.0}, buffers=False, micro_steps=2)) == whole[2:4]
     horovod = ["fusion_threshold_mb", "cycle_time_ms", "cache_capacity", "num_groups"]
     assert list(options_of("horovod")) == horovod
     assert list(options_of("horovod", variables=["HOROVOD_CYCLE_TIME"])) == [one for one in horovod if one != "cycle_time_ms"]

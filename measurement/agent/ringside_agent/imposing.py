@@ -23,7 +23,10 @@ OF_LOADER = {
 }
 WITH_WORKERS = ("persistent_workers", "prefetch_factor", "multiprocessing_context", "timeout")
 """Arguments of a loader that it refuses without workers."""
-OF_DDP = {f"ddp.{name}": name for name in ("bucket_cap_mb", "find_unused_parameters", "gradient_as_bucket_view", "static_graph")}
+OF_DDP = {
+    f"ddp.{name}": name
+    for name in ("batched_grad_copy", "bucket_cap_mb", "find_unused_parameters", "gradient_as_bucket_view", "static_graph")
+}
 OF_OPTIMIZER = ("fused", "foreach")
 KNOWN = (THREADS, f"{VARIABLE}NAME", *OF_LOADER, *OF_DDP, *(f"optimizer.0.0.{name}" for name in OF_OPTIMIZER))
 """As a message names them."""

@@ -20,7 +20,7 @@ NO_SETTINGS = (
     *("named_parameters", "num_groups"),
 )
 """Arguments that say what is trained, and where, or are other names of further ones."""
-IF_NONE = {"bucket_cap_mb": 25, "broadcast_buffers": True}
+IF_NONE = {"bucket_cap_mb": 25, "broadcast_buffers": True, "forward_sync_buffers": True}
 """What DDP takes for these where they are not given."""
 COLLECTIVE = re.compile(r"_?(all(reduce|_?gather|_?to_?all)|reduce|broadcast|gather|scatter|send|recv|(monitored_)?barrier)")
 """How methods of torch's ``ProcessGroup`` begin that exchange something."""
@@ -130,6 +130,8 @@ def ddp_settings(wrapper: Any) -> dict[str, Any]:
         "first_bucket": getattr(torch.distributed, "_DEFAULT_FIRST_BUCKET_BYTES", None),
     }
     found.update({name: plain(getattr(wrapper, name)) for name in arguments_of(wrapper.__init__) if hasattr(wrapper, name)})
+    if sizes := getattr(wrapper, "bucket_bytes_cap_list", None):
+        found["bucket_cap_mb_list"] = [size / (1 << 20) for size in sizes]
     found["comm_hook"] = _logged(wrapper).get("comm_hook") or "none"
     return found
 
