@@ -19,6 +19,7 @@ REGISTRY = Registry(
         "naive": "backends.naive:Naive",
         "ddp": "backends.ddp:DDP",
         "fsdp2": "backends.fsdp2:FSDP2",
+        "replicate": "backends.fsdp2:Replicate",
         "horovod": "backends.horovod.backend:Horovod",
     },
 )

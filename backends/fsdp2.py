@@ -1,19 +1,22 @@
-"""Sharded data parallelism: ``torch.distributed.fsdp.fully_shard`` (FSDP2) over NCCL, Gloo or MPI.
+"""Sharded data parallelism: ``torch.distributed.fsdp.fully_shard`` (FSDP2) over NCCL, Gloo or MPI, and ``replicate`` beside it.
 
 Each rank keeps its share of parameters, gradients and optimizer state. Parameters are gathered for each forward and backward pass,
-gradients are reduced and scattered; so no step can be taken without communication, and there are no local steps.
+gradients are reduced and scattered; so no step can be taken without communication, and there are no local steps. ``replicate`` is
+the same machinery with a whole copy on each rank: gradients are reduced, unit by unit, and stay whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
+from pydantic import Field
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
@@ -27,14 +30,12 @@ from measurement.judging.distances import arithmetic_of
 Dtype = Literal["float32", "bfloat16", "float16"]
 
 
-class FSDP2Options(ProcessGroupOptions):
-    """Named as in ``fully_shard`` and ``MixedPrecisionPolicy``; None leaves PyTorch's default."""
+class ReplicateOptions(ProcessGroupOptions):
+    """Named as in ``replicate`` and ``MixedPrecisionPolicy``; None leaves PyTorch's default."""
 
     module_classes: list[str] | None = None
-    """Classes whose instances are gathered one at a time, by name. None: the elements of each outermost ``nn.ModuleList`` and
+    """Classes whose instances are exchanged one at a time, by name. None: the elements of each outermost ``nn.ModuleList`` and
     ``nn.Sequential``. An empty list: the whole model at once."""
-    reshard_after_forward: bool | int | None = None
-    """Whether parameters are freed after the forward pass and gathered again. An integer: spread over so many ranks meanwhile."""
     param_dtype: Dtype | None = None
     """Type of the gathered parameters, in which forward and backward passes compute."""
     reduce_dtype: Dtype | None = None
@@ -43,14 +44,19 @@ class FSDP2Options(ProcessGroupOptions):
     """Cast the inputs of forward passes to ``param_dtype``."""
 
 
+class FSDP2Options(ReplicateOptions):
+    """Named as in ``fully_shard``."""
+
+    reshard_after_forward: bool | int | None = None
+    """Whether parameters are freed after the forward pass and gathered again. An integer: spread over so many ranks meanwhile."""
+    replicas: int = Field(default=1, ge=1)
+    """Copies of the model, each sharded over as many ranks (a mesh of two dimensions, HSDP); it divides the number of ranks."""
+
+
 class FSDP2Prepared(Prepared):
     """A module whose parameters are ``DTensor``s."""
 
     is_sharded = True
-
-    def __init__(self, bare: nn.Module, optimizer: Optimizer, *, mesh: DeviceMesh) -> None:
-        super().__init__(bare, optimizer)
-        self._mesh = mesh
 
     @contextmanager
     def accumulating(self) -> Iterator[None]:
@@ -80,51 +86,62 @@ class FSDP2Prepared(Prepared):
         return {**state, "state": whole}
 
 
-class FSDP2(TorchDistributed):
-    """``fully_shard`` on each unit and on the whole model, as PyTorch's tutorial has it."""
+class Replicate(TorchDistributed):
+    """``replicate`` on each unit and on the whole model: where PyTorch moves the users of DDP. Buffers are not sent again."""
 
-    Options = FSDP2Options
-    options: FSDP2Options
+    Options = ReplicateOptions
+    options: ReplicateOptions
     has_local_steps = False
+    function = "replicate"
     _units: int = 0
+
+    def check(self, *, world_size: int) -> None:
+        """Refuse a PyTorch without it."""
+        try:
+            import torch.distributed._composable.replicate_with_fsdp
+        except ImportError as error:
+            raise PlanError(f"PyTorch {torch.__version__} has no replicate over FSDP2; use 'ddp', or install 2.15") from error
 
     def check_model(self, model: nn.Module, optimizer: Optimizer, *, missing: Sequence[str], sparse: Sequence[str]) -> list[str]:
         """Parameters are cut along their first dimension, those of a unit together; gradients are reduced as dense tensors."""
-        self.require_sent(state_tensors(model).items(), library="fully_shard")
-        _require_one_dtype(model, self.options.module_classes)
+        self.require_sent(state_tensors(model).items(), library=self.function)
+        _require_one_dtype(model, self.options.module_classes, function=self.function)
         for name, parameter in model.named_parameters():
             reason = _unsharded_reason(parameter)
             if reason:
-                raise PlanError(f"fully_shard takes no {reason}, as '{name}' is; change it, or leave this arm out")
+                raise PlanError(f"{self.function} takes no {reason}, as '{name}' is; change it, or leave this arm out")
         if sparse:
             raise PlanError(
-                f"fully_shard reduces dense gradients, and those of {shortened(sparse)} are sparse; build the embedding with "
+                f"{self.function} reduces dense gradients, and those of {shortened(sparse)} are sparse; build the embedding with "
                 "sparse=False, or leave this arm out"
             )
         return []
 
     def prepare(self, model: nn.Module, build_optimizer: BuildOptimizer) -> Prepared:
-        """Send rank 0's parameters and buffers to all ranks, shard the model, then build the optimizer. Collective.
+        """Send rank 0's parameters and buffers to all ranks, wrap the model, then build the optimizer. Collective.
 
         Raises:
-            PlanError: a parameter has hooks, which would stay behind with the parameter that its shard replaces.
+            PlanError: a parameter has hooks, which would stay behind with the parameter that another one replaces.
         """
-        _require_no_parameter_hooks(model)
+        _require_no_parameter_hooks(model, function=self.function)
         for tensor in state_tensors(model).values():
             sent = tensor.contiguous()  # Gloo sends other memory where a tensor has gaps (torch 2.15)
             dist.broadcast(sent, src=0)
             if sent is not tensor:
                 tensor.copy_(sent)
-        mesh = init_device_mesh(self._device.type, (dist.get_world_size(),))
-        arguments: dict[str, Any] = {"mesh": mesh, "mp_policy": self._mixed_precision()}
-        if self.options.reshard_after_forward is not None:
-            arguments["reshard_after_forward"] = self.options.reshard_after_forward
-        units = list(sharding_units(model, self.options.module_classes))
+        units = [*sharding_units(model, self.options.module_classes), model]
+        wrap = self.wrapper()
         for unit in units:
-            fully_shard(unit, **arguments)
-        fully_shard(model, **arguments)
-        self._units = len(units) + 1
-        return FSDP2Prepared(model, build_optimizer(model), mesh=mesh)
+            wrap(unit)
+        self._units = len(units)
+        return FSDP2Prepared(model, build_optimizer(model))
+
+    def wrapper(self) -> Callable[[nn.Module], Any]:
+        """What is done to each unit. Collective."""
+        from torch.distributed._composable.replicate_with_fsdp import replicate
+
+        mesh = init_device_mesh(self._device.type, (dist.get_world_size(),))
+        return partial(replicate, mesh=mesh, mp_policy=self._mixed_precision())
 
     def _mixed_precision(self) -> MixedPrecisionPolicy:
         given = {name: getattr(self.options, name) for name in ("param_dtype", "reduce_dtype")}
@@ -132,7 +149,7 @@ class FSDP2(TorchDistributed):
         return MixedPrecisionPolicy(**dtypes, cast_forward_inputs=self.options.cast_forward_inputs)
 
     def describe(self) -> dict[str, Any]:
-        """With the number of sharding units."""
+        """With the number of units."""
         return super().describe() | ({"sharding_units": self._units} if self._units else {})
 
     @property
@@ -141,14 +158,35 @@ class FSDP2(TorchDistributed):
         return max(arithmetic_of(dtype or "float32").gradient for dtype in (self.options.param_dtype, self.options.reduce_dtype))
 
 
-def _require_one_dtype(model: nn.Module, class_names: list[str] | None) -> None:
+class FSDP2(Replicate):
+    """``fully_shard`` on each unit and on the whole model, as PyTorch's tutorial has it."""
+
+    Options = FSDP2Options
+    options: FSDP2Options
+    function = "fully_shard"
+
+    def check(self, *, world_size: int) -> None:
+        """Copies have equally many ranks."""
+        if world_size % self.options.replicas:
+            raise PlanError(f"replicas is {self.options.replicas}, which does not divide {world_size} ranks; give one that does")
+
+    def wrapper(self) -> Callable[[nn.Module], Any]:
+        """``fully_shard`` over all ranks, or over those of each copy. Collective."""
+        ranks, copies = dist.get_world_size(), self.options.replicas
+        shape, names = ((copies, ranks // copies), ("replicate", "shard")) if copies > 1 else ((ranks,), ("shard",))
+        mesh = init_device_mesh(self._device.type, shape, mesh_dim_names=names)
+        reshard = self.options.reshard_after_forward
+        return partial(fully_shard, mesh=mesh, mp_policy=self._mixed_precision(), reshard_after_forward=reshard)
+
+
+def _require_one_dtype(model: nn.Module, class_names: list[str] | None, *, function: str) -> None:
     known: set[nn.Parameter] = set()
     for unit in (*sharding_units(model, class_names), model):
         own = {one.dtype: name for name, one in unit.named_parameters() if one.requires_grad and one not in known}
         if len(own) > 1:
             dtypes = " and ".join(f"'{name}' in {str(dtype).removeprefix('torch.')}" for dtype, name in own.items())
             raise PlanError(
-                f"fully_shard takes parameters of one dtype in a unit, and {type(unit).__name__} has {dtypes}; convert them, name "
+                f"{function} takes parameters of one dtype in a unit, and {type(unit).__name__} has {dtypes}; convert them, name "
                 "units by the option module_classes, or leave this arm out"
             )
         known.update(unit.parameters())
@@ -162,11 +200,11 @@ def _unsharded_reason(parameter: Tensor) -> str | None:
     return None if parameter.is_contiguous() else "parameter whose memory is in another order (channels_last, a transposed view)"
 
 
-def _require_no_parameter_hooks(model: nn.Module) -> None:
+def _require_no_parameter_hooks(model: nn.Module, *, function: str) -> None:
     for name, parameter in model.named_parameters():
         if parameter._backward_hooks or getattr(parameter, "_post_accumulate_grad_hooks", None):
             raise PlanError(
-                f"parameter '{name}' has a gradient hook, and fully_shard replaces the parameter by one without; register a hook "
+                f"parameter '{name}' has a gradient hook, and {function} replaces the parameter by one without; register a hook "
                 "on the module or the optimizer instead, or use 'ddp'"
             )
 

@@ -104,7 +104,7 @@ class Arm(Section):
     """One thing compared: a backend with its transport, launcher and options; or a command of yours that starts a script."""
 
     backend: str = ""
-    """The library: ddp, horovod, fsdp2, naive, dp, single, or your own by ``module:Class`` or ``path/to/file.py:Class``.
+    """The library: ddp, horovod, fsdp2, replicate, naive, dp, single, or your own by ``module:Class`` or ``path/to/file.py:Class``.
     Left out where ``command`` is given."""
     transport: str | None = None
     """What carries the bytes: gloo, nccl or mpi. None: the backend's own default on this device."""

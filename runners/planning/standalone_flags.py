@@ -26,7 +26,7 @@ class RunOptions(Section):
     """What a standalone run is asked besides its plan."""
 
     backend: str | None = None
-    """Use another backend: single, dp, naive, fsdp2, or your own by module:Class or path/to/file.py:Class."""
+    """Use another backend: single, dp, naive, fsdp2, replicate, or your own by module:Class or path/to/file.py:Class."""
     settings: tuple[str, ...] = ()
     """Set another key of a plan, such as precision=amp-bf16, threads=2 or training.warmup_epochs=5. May be repeated."""
     tensorboard: Path | None = None

@@ -19,6 +19,8 @@ OPTIONS = {
     "zero": ("ddp", {"zero_redundancy_optimizer": True}),
     "fsdp2": ("fsdp2", {}),
     "fsdp2-whole": ("fsdp2", {"module_classes": [], "reshard_after_forward": False}),
+    "fsdp2-replicas": ("fsdp2", {}),
+    "replicate": ("replicate", {}),
     "fsdp2-blocks": ("fsdp2", {"module_classes": ["Block"]}),
 }
 
@@ -26,6 +28,7 @@ OPTIONS = {
 def seen(text, name, world, store):
     """Gradients of the last step, parameters after it, and what this rank keeps. A step has two micro-steps."""
     backend, options = OPTIONS[name]
+    options = {"replicas": world.world_size} if name == "fsdp2-replicas" else options
     decoder = {"data_dir": text, "size": "nano", "sequence_length": 16}
     what = {"workload": "language_model", "workload_options": decoder, "local_batch_size": 4, "micro_steps": 2, "device": "cpu"}
     engine = start_engine(job_of(world, backend=backend, options=options, **what), world, store=store)
