@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Withheld = Literal["cpu", "work", "control", "stalls", "load"]
+Withheld = Literal["cpu", "work", "implausible", "control", "stalls", "load"]
 """Why a ratio is undecided though its interval might decide."""
 ChangeWithheld = Literal[Withheld, "launches"]
 """Likewise of a change since an earlier result; ``launches``: one of the two has a single launch."""
@@ -50,6 +50,13 @@ REASONS: dict[str, Reason] = {
     "work": Reason(
         brief="other work",
         next_step="Make both do the same work, or allow the difference: see 'What differed?'",
+        has_no_verdict=True,
+    ),
+    "implausible": Reason(
+        brief="faster than is possible",
+        explanation="{fast} takes less time for a step than its model alone does on the same cores, or computes more than its "
+        "device can, so it leaves work out",
+        next_step="Find what {fast} leaves out of a step: it is faster than is possible",
         has_no_verdict=True,
     ),
     "control": Reason(

@@ -16,6 +16,8 @@ from reports.reasons import REASONS, Caution, Withheld
 SCHEMA_VERSION = 2
 """Version of comparison.json. It grows when a key changes its meaning or goes."""
 
+TOO_FAST = 0.9
+"""A step with exchange cannot take less than this share of the floor's step."""
 Verdict = Literal["faster", "slower", "equivalent", "undecided"]
 Term = Literal["compute", "data_wait", "library_overhead", "imbalance", "exposed_exchange"]
 """What a step is made of, see ``reports.conclusions.step_terms``."""
@@ -393,6 +395,16 @@ class ArmSummary(Stored):
         return self.status in ("failed", "wrong", "timeout")
 
     @property
+    def is_implausible(self) -> bool:
+        """Whether it is faster than is possible: by ``TOO_FAST`` than its model alone on these cores, or than its device is."""
+        terms, mfu = self.step_terms_s, self.resources.mfu if self.resources else None
+        if mfu is not None and (mfu.ci_low or 0.0) > 1:
+            return True
+        if terms is None or terms.library_overhead is None or terms.step.ci_high is None or terms.compute.ci_low is None:
+            return False
+        return terms.step.ci_high < TOO_FAST * terms.compute.ci_low
+
+    @property
     def competes(self) -> bool:
         """Whether it is compared for itself: not the control."""
         return self.role != "control"
@@ -440,9 +452,9 @@ class RatioSummary(Stored):
     verdict_alone: Verdict
     """What the interval says by itself. ``verdict`` is 'undecided' instead where something withholds it."""
     withheld_by: Withheld | None = None
-    """The two do different work; or the control deviates from 1 by as much; or the verdict would be another without a few stalls,
-    too rare to be estimated; or the machine was not quiet, and the rounds that nobody disturbed say otherwise, or are too few and
-    load may have made it."""
+    """The two do different work; or one is faster than is possible; or the control deviates from 1 by as much; or the verdict would
+    be another without a few stalls, too rare to be estimated; or the machine was not quiet, and the undisturbed rounds say
+    otherwise, or are too few and load may have made it."""
     by_speed: RatioBySpeed | None = None
     """Null where it is not known to depend on the machine's speed, or without a control or five launches."""
     quiet_ratio: float | None = None

@@ -232,6 +232,8 @@ def _verdict_fields(
     alone = decide(interval, threshold=threshold)
     if interval is not None and (plan.scripts.cpu or evidence.unlike_work.get(name)):
         return {"verdict": "undecided", "verdict_alone": alone, "withheld_by": "cpu" if plan.scripts.cpu else "work"}
+    if interval is not None and (arms[name].is_implausible or arms[plan.baseline].is_implausible):
+        return {"verdict": "undecided", "verdict_alone": alone, "withheld_by": "implausible"}
     if interval is None or alone == "undecided":
         return {"verdict": alone, "verdict_alone": alone, **_more(evidence, interval)}
     withheld: Withheld | None = None

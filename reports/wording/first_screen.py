@@ -273,8 +273,9 @@ def _same_work(place: Comparison) -> Mark:
     arms, equality = place.arms, place.equality
     differences, lines = place.differences, first_lines(place)
     wrong = [arm.name for arm in arms if arm.status == "wrong" or (arm.parity and not arm.parity.passed)]
-    reasons = ("cpu", "work") if any(one.withholds for one in differences) else ("work",)
-    unlike = [result.candidate for result in place.results if result.withheld_by in reasons]
+    is_unlike = any(one.withholds for one in differences)
+    without = [result for result in place.results if not result.is_comparable]
+    unlike = [result.candidate for result in without if is_unlike or result.withheld_by != "cpu"]
     timed = [arm for arm in arms if arm.launches] or arms
     unchecked = [arm.name for arm in timed if arm.parity is None] if equality is None else []
     shown = [one for one in differences if not (one.is_note or one.withholds)]
@@ -336,7 +337,7 @@ def _next_step(shown: Comparison) -> str | None:
     starved = bool(shares) and all(bottleneck_of(own) == "input" for own in shares)
     loads = [load for place in shown.places.values() if (load := _load(place.arms))]
     results = [result for place in shown.places.values() for result in place.candidates]
-    found = next_step(results, is_disturbed=not all(map(is_quiet, loads)))
+    found = next_step(results, shown.arms_anywhere, is_disturbed=not all(map(is_quiet, loads)))
     return found or ("Give the loaders more workers: the input limits every arm" if starved else None)
 
 

@@ -60,7 +60,7 @@ def caution_lines(results: Sequence[RatioSummary]) -> list[str]:
     return list(dict.fromkeys(f"{reason.explanation}; {reason.remedy}" for reason in weak))
 
 
-def next_step(results: Sequence[RatioSummary], *, is_disturbed: bool) -> str | None:
+def next_step(results: Sequence[RatioSummary], arms: Sequence[ArmSummary], *, is_disturbed: bool) -> str | None:
     """What to do about the worst reason of any of these results; None where there is nothing.
 
     ``is_disturbed``: whether the machine was not quiet, which comes before all that more measuring could do.
@@ -69,7 +69,7 @@ def next_step(results: Sequence[RatioSummary], *, is_disturbed: bool) -> str | N
         weak = next((result for result in results if reason.next_step and reason in reasons_of(result)), None)
         if weak is not None:
             first = is_disturbed and not reason.has_no_verdict
-            text = (REASONS["load"] if first else reason).next_step.format(**_figures(weak, ()))
+            text = (REASONS["load"] if first else reason).next_step.format(**_figures(weak, arms))
             return text[0].upper() + text[1:]
     return None
 
@@ -88,6 +88,7 @@ def _figures(result: RatioSummary, arms: Sequence[ArmSummary]) -> dict[str, str]
     return {
         "alone": result.verdict_alone,
         "arm": result.candidate,
+        "fast": next((arm.name for arm in arms if arm.is_implausible and arm.name in (result.candidate, result.baseline)), ""),
         "stalls": count(few, "rare stall"),
         "them": "it" if few == 1 else "them",
         "calm": ratio(result.ratio_without_stalls),

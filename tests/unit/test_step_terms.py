@@ -11,6 +11,7 @@ from measurement.records.step_tables import steps_of
 from reports.conclusions.ranks import find_stragglers
 from reports.conclusions.step_terms import TERMS, terms_by_launch
 from reports.conclusions.steps import Steps
+from reports.wording.first_screen import first_screen
 from tests.kit.results_factory import Truth, concluded, make_launch, make_plan
 
 pytestmark = pytest.mark.slow  # results of whole comparisons are composed
@@ -166,3 +167,14 @@ def test_without_a_floor_and_threads_there_is_no_overhead_to_tell(tmp_path):
     terms = found.arm("ddp-gloo").step_terms_s
     assert (terms.library_overhead, found.arm("ddp-gloo").threads_s) == (None, {})
     assert terms.exposed_exchange.value == pytest.approx(0.004, rel=0.5)
+
+
+def test_an_arm_that_is_faster_than_its_model_alone_gets_no_verdict(tmp_path):
+    found = conclude_truth(tmp_path, overhead_s={"horovod-gloo": -0.01})
+    result = found.result("horovod-gloo")
+    assert (result.verdict, result.verdict_alone, result.withheld_by) == ("undecided", "faster", "implausible")
+    assert result.note.startswith("horovod-gloo takes less time for a step than its model alone does")
+    assert found.headline.startswith("No verdict on ") and found.fastest == []
+    screen = first_screen(found)
+    assert screen.next_step == "Find what horovod-gloo leaves out of a step: it is faster than is possible"
+    assert screen.marks[-1].word == "other work"
