@@ -77,7 +77,7 @@ def _settings(
         changes_work = condition.matters == "work" and not is_half_known and not _is_as_much(name, arms)
         is_note = is_default or name.startswith(tuple(covered)) or _is_without_effect(name, arms)
         again = any(control.fields.get(name) != arms[0].fields.get(name) for control in controls)
-        sentence = _sentence(name, condition, values, is_random=again, baseline=arms[0].name)
+        sentence = _sentence(name, condition, values, is_random=again, arms=arms)
         rows.append(
             Difference(
                 field=name,
@@ -127,14 +127,15 @@ def _severity(name: str, condition: Condition, *, changes_work: bool) -> Severit
     return "speed" if condition.matters == "training" and name.endswith(SPEED_ENDS) else condition.matters
 
 
-def _sentence(name: str, condition: Condition, values: Mapping[str, Any], *, is_random: bool, baseline: str) -> str:
+def _sentence(name: str, condition: Condition, values: Mapping[str, Any], *, is_random: bool, arms: Sequence[ScriptArm]) -> str:
     """Such as ``threads of a rank: 1 in new, 2 in old (torchrun sets OMP_NUM_THREADS=1)``."""
     if name.startswith("seed.") and is_random:
-        return f"{name} is another each time {baseline} is started: it sets no seed"
+        return f"{name} is another each time {arms[0].name} is started: it sets no seed"
     variable = name.removeprefix("environment.")
     none = "not seen on every rank" if name == SEEN else "none" if variable == name else "not set"
     said = in_words(condition.label or variable, values, none=none)
-    if name in ("threads.torch", "environment.OMP_NUM_THREADS") and any(str(value) == "1" for value in values.values()):
+    ones = {arm.name for arm in arms if str(arm.fields.get("environment.OMP_NUM_THREADS")) == "1"}
+    if name in ("threads.torch", "environment.OMP_NUM_THREADS") and any(str(values[one]) == "1" for one in ones):
         return f"{said} (torchrun sets OMP_NUM_THREADS=1)"
     if name.startswith("seed.") and not any(is_by_rank(value) for value in values.values()):
         return f"{said}: they draw other weights, orders and dropout"

@@ -289,7 +289,7 @@ def test_gradients_of_several_passes_may_be_apart_by_their_number():
 
 def test_settings_are_said_in_words_and_the_most_telling_come_first():
     new = {"threads.torch": 2, "version.torch": "2.9.1", "environment.OMP_NUM_THREADS": "2", "optimizer.0.0.weight_decay": 0.01}
-    found = differences(SOUND, Script(configuration=new))
+    found = differences(Script(configuration={"environment.OMP_NUM_THREADS": "1"}), Script(configuration=new))
     assert [one.field for one in found] == [
         "optimizer.0.0.weight_decay",
         "threads.torch",
@@ -297,7 +297,9 @@ def test_settings_are_said_in_words_and_the_most_telling_come_first():
         "environment.OMP_NUM_THREADS",
     ]
     assert found[1].sentence == "threads of a rank: 1 in old, 2 in new (torchrun sets OMP_NUM_THREADS=1)"
-    assert found[3].sentence == "OMP_NUM_THREADS: not set in old, 2 in new"
+    assert found[3].sentence == "OMP_NUM_THREADS: 1 in old, 2 in new (torchrun sets OMP_NUM_THREADS=1)"
+    unset = differences(SOUND, Script(configuration=new))
+    assert unset[1].sentence == "threads of a rank: 1 in old, 2 in new", "the variable is not why"
     assert found[0].values == {"old": None, "new": 0.01}
 
 
