@@ -96,6 +96,14 @@ Variables = Annotated[dict[str, Annotated[str, BeforeValidator(_as_text)]], Afte
 """Environment variables; YAML's numbers and booleans are written as the text a shell would have."""
 
 
+def _are_words(value: str | None) -> str | None:
+    try:
+        shlex.split(value or "")
+    except ValueError as error:
+        raise ValueError(f"{quoted(value)}: {error}; give requirements such as 'torch==2.9.1 numpy<2'") from error
+    return value
+
+
 SCRIPT = "script"
 """The backend, and the workload, of an arm that is a command of the user's."""
 
@@ -126,7 +134,7 @@ class Arm(Section):
     python: str | None = None
     """A Python of another environment, such as /envs/old/bin/python. Its folder comes first on PATH. Without ``command``, ranks
     are run by it, and this Ringside must be installed there."""
-    packages: str | None = None
+    packages: Annotated[str | None, AfterValidator(_are_words)] = None
     """Requirements in the place of what the command's environment has, such as ``torch==2.9.1 numpy<2``. uv makes an environment
     with them, and for each other arm an equal copy. None: the environment as it is, or such a copy."""
     commit: str | None = None

@@ -104,7 +104,7 @@ def resolve_place(name: str, arm: Arm, plan: Plan, *, file: str | None = None) -
         folder = Path(arm.directory or ".").expanduser().absolute()
         if not folder.is_dir():
             raise PlanError(f"directory '{folder}' is not a folder; give the one in which the command starts")
-        python = None if arm.python is None else _interpreter(arm.python, is_here=plan.hosts is None)
+        python = None if arm.python is None else interpreter(arm.python, is_here=plan.hosts is None)
         if arm.commit is None:
             return CommandPlace(typed_in=folder, python=python, file=file)
         place = (folder / file).parent.resolve() / Path(file).name if file else folder.resolve()
@@ -120,8 +120,8 @@ def resolve_place(name: str, arm: Arm, plan: Plan, *, file: str | None = None) -
         return CommandPlace(typed_in=folder, python=python, commit=commit, repository=repository, file=named)
 
 
-def _interpreter(given: str, *, is_here: bool) -> str:
-    """The path of a Python, its links kept: a virtual environment is known by them."""
+def interpreter(given: str, *, is_here: bool) -> str:
+    """Return the path of a Python, its links kept: a virtual environment is known by them."""
     path = os.path.abspath(os.path.expanduser(given)) if os.sep in given else shutil.which(given)  # noqa: PTH100, PTH111
     if not is_here and os.path.isabs(given):  # noqa: PTH117 - it may be on the hosts alone
         return given

@@ -85,6 +85,8 @@ def run_given(run: Run, given: Given) -> None:
     asked = BisectOptions(**values_of(given, BisectOptions))
     if None in (asked.command, asked.good, asked.bad):
         raise PlanError("give a command in quotes, --good and --bad: ringside bisect 'python train.py' --good v1.2 --bad HEAD")
+    if asked.minutes <= 0:
+        raise PlanError(f"--minutes {asked.minutes:g} is no time to spend; give minutes above 0")
     bisection = Bisection(run, given, asked, folder=asked.output or default_folder("bisect"))
     if not bisection.tell(*search(bisection.last, bisection.look, bisection.known, minutes=asked.minutes)):
         raise typer.Exit(EXIT_NOT_SHOWN)

@@ -80,6 +80,7 @@ def run_given(run: Run, hold_trial: Try, given: Given) -> None:
     asked = GateOptions(**values_of(given, GateOptions))
     if asked.command_a is None:
         raise PlanError(f"give a command in quotes: {EXAMPLES}")
+    percent_of(asked.slower, flag="--slower")
     file = noise_file(asked.command_a)
     minutes = minutes_to_spend(file, slower=asked.slower, given=values_of(given, ab_command.Measurement).get("minutes"))
     ab = {

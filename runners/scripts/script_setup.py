@@ -20,7 +20,7 @@ from runners.launchers import known_rank_variables, without_rank_variables
 from runners.launchers.command_lines import HOROVODRUN, PYTHON, TORCHRUN, CommandLine, blocking_flag, read_command
 from runners.launchers.users_command import UsersCommand
 from runners.planning.arms import require_driven, require_no_secrets
-from runners.planning.command_place import CommandPlace, activated, require_program, resolve_place
+from runners.planning.command_place import CommandPlace, activated, interpreter, require_program, resolve_place
 from runners.planning.launched_arms import LaunchedArm
 from runners.planning.meeting_ports import DEFAULTS, named_ports
 from runners.scripts.environments import with_packages
@@ -63,7 +63,8 @@ def _resolved(name: str, arm: Arm, plan: Plan) -> LaunchedArm:
         line = read_command(arm.command)
         if any(one.packages is not None for one in plan.arms.values()):
             path = os.environ.get("PATH", os.defpath)
-            python = arm.python or str(python_of(line.words, path) or shutil.which("python", path=path) or sys.executable)
+            found = arm.python or str(python_of(line.words, path) or shutil.which("python", path=path) or sys.executable)
+            python = interpreter(found, is_here=True)
             arm = arm.model_copy(update={"python": with_packages(python, arm.packages or "")})
         if flag := blocking_flag(line):
             raise PlanError(f"python {flag} does not read PYTHONPATH, by which Ringside's agent arrives; leave that flag out")

@@ -162,6 +162,7 @@ def test_the_first_slower_commit_is_named(repository, tmp_path):
         (("python train.py", "--good", "HEAD", "--bad", "HEAD~1"), "'HEAD' does not come before 'HEAD~1'"),
         (("python train.py", "--good", "tiny", "--bad", "HEAD"), "commit 'tiny' is no revision"),
         (("python train.py", "--package", "tiny", "--good", "1.0", "--bad", "3.0"), "'3.0' is no version of tiny"),
+        (("python train.py", "--good", "HEAD~1", "--bad", "HEAD", "--minutes", "0"), "--minutes 0 is no time to spend"),
     ],
 )
 def test_a_search_that_cannot_begin_says_why(repository, users, typed, told):
@@ -239,3 +240,21 @@ def test_a_golden_result_that_is_none_is_refused(tmp_path):
     for name in ("golden.json", "nothing.json"):
         done = ringside_here("ab", "python train.py", "--golden", tmp_path / name)
         assert done.returncode == 2 and "is no golden result; write one by 'ringside ab COMMAND --write-golden" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        (("ab", "python train.py", "--with-b", '"'), "No closing quotation; give requirements such as"),
+        (
+            ("ab", "python train.py", "--with-b", "tiny==2.0", "--python", "nothing"),
+            "python 'nothing' is no program that can be run",
+        ),
+        (("gate", "python train.py", "--slower", "much"), "--slower 'much' is no share"),
+        (("gate",), "give a command in quotes: ringside gate"),
+    ],
+)
+def test_what_is_not_accepted_is_told_before_anything_is_made(repository, typed, told):
+    done = ringside_in(repository[0], *typed)
+    assert done.returncode == 2 and told in done.stderr
+    assert "uv makes" not in done.stderr and "nothing is known" not in done.stderr
