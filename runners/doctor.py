@@ -26,7 +26,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from install import cache, toolchain
-from install.wheel import HOROVOD_VERSION
 from measurement.agent.ringside_agent.machine.core_use import usable_cores
 from measurement.conditions.known_bad import faults
 from measurement.errors import LaunchError
@@ -148,7 +147,7 @@ def missing_horovod(error: str) -> Finding:
     if state is None or state.status == "installed":
         return finding("horovod", "horovod", error, f"{BUILD} --rebuild", status="missing")
     log = f"; build log: {state.log}" if state.log else ""
-    detail = "; ".join([f"not built: {state.reason.splitlines()[0]}{log}", *faults("horovod", HOROVOD_VERSION)])
+    detail = f"not built: {state.reason.splitlines()[0]}{log}"
     return finding("horovod", "horovod", detail, f"{toolchain.INSTALL_HINT}; then: {BUILD}", status="missing")
 
 

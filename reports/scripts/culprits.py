@@ -351,7 +351,14 @@ def _buffers(pair: Pair) -> Iterator[Culprit]:
         values = {name: "apart" if found else "alike" for name, found in apart.items()}
         has_other_norms = len({str(one.fields.get("model.norms")) for one in (arm, other)}) > 1
         severity: Severity = "training" if comes_with_it or has_other_norms else "mistake"
-        yield Culprit(field="buffers.by_rank", sentence=sentence, values=values, severity=severity)
+        yield Culprit(
+            field="buffers.by_rank",
+            sentence=sentence,
+            values=values,
+            severity=severity,
+            allowed=comes_with_it,
+            is_default=comes_with_it,
+        )
 
 
 FINDERS: tuple[Callable[[Pair], Iterator[Culprit]], ...] = (

@@ -230,6 +230,7 @@ def test_horovod_does_not_broadcast_buffers_and_ddp_does_which_is_no_mistake():
     found = differences(Script(configuration=HOROVOD, own_buffers=True), as_read)
     assert (found[0].field, found[0].severity) == ("buffers.by_rank", "training")
     assert "new gets rank 0's before each forward pass" in found[0].sentence
+    assert found[0].is_default and found[0].allowed, "nobody asked for it"
 
 
 def test_ranks_that_read_the_same_batches_have_the_same_buffers_and_broadcast_nothing():
