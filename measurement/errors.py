@@ -25,7 +25,7 @@ def about(what: str) -> Iterator[None]:
     try:
         yield
     except RingsideError as error:
-        error.args = (f"{what}: {error}",)
+        error.args = (str(error) if str(error).startswith(f"{what}: ") else f"{what}: {error}",)
         raise
 
 

@@ -30,6 +30,8 @@ from reports.statistics.budget import Spread, spread_of
 from reports.statistics.intervals import Launches, RatioEstimate, launch_ratios, ratio_by_speed, ratio_intervals, typical_ratio
 from reports.statistics.separate import Runs, ratio_of_runs, ratio_of_usual_blocks, run_order, runs_of, separate_ratio
 
+OF_LIBRARY = {"backend", "transport", "launcher", "options"}
+"""Keys of an arm that leave the model and its environment as the floor has them."""
 Sample = Launches | tuple[Runs, Runs]
 """What one ratio is made of: blocks of rounds, or the runs of two arms that took no turns."""
 
@@ -232,7 +234,8 @@ def _verdict_fields(
     alone = decide(interval, threshold=threshold)
     if interval is not None and (plan.scripts.cpu or evidence.unlike_work.get(name)):
         return {"verdict": "undecided", "verdict_alone": alone, "withheld_by": "cpu" if plan.scripts.cpu else "work"}
-    if interval is not None and (arms[name].is_implausible or arms[plan.baseline].is_implausible):
+    is_alike = all(arm.model_dump(exclude_defaults=True).keys() <= OF_LIBRARY for arm in plan.arms.values())
+    if interval is not None and is_alike and (arms[name].is_implausible or arms[plan.baseline].is_implausible):
         return {"verdict": "undecided", "verdict_alone": alone, "withheld_by": "implausible"}
     if interval is None or alone == "undecided":
         return {"verdict": alone, "verdict_alone": alone, **_more(evidence, interval)}

@@ -8,6 +8,7 @@ from functools import partial
 from measurement.conditions.conditions import Severity
 from measurement.conditions.differences import Difference, shown
 from measurement.records.record import Case
+from reports.conclusions.disturbances import is_quiet
 from reports.conclusions.summaries import OUTCOMES, Outcome, count_verdicts
 from reports.parts_schema import Against, ArmTraining, Change, ChangeVerdict, TrainingSummary
 from reports.reasons import REASONS
@@ -82,7 +83,7 @@ def _note(arm: ArmSummary, result: RatioSummary | None) -> str:
         return first_line(arm.errors[0].message)
     if result and result.more_runs is not None:
         return f"{result.more_runs} more of each"
-    if result and result.role == "candidate" and result.more_minutes is not None:
+    if result and result.role == "candidate" and result.more_minutes is not None and is_quiet(arm.load):
         return f"{minutes_words(result.more_minutes)} more"
     return (result and result.note) or ("" if arm.complete else "interrupted")
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from measurement.plans.plan import Plan
+from reports.conclusions.disturbances import is_quiet
 from reports.conclusions.summaries import VERDICTS, Outcome, count_verdicts
 from reports.conclusions.verdict import LONGEST, is_atypical
 from reports.schema import ArmSummary, RatioSummary
@@ -107,7 +108,7 @@ def finding(result: RatioSummary, arm: ArmSummary, baseline: ArmSummary, plan: P
             return f"{ours} and {theirs} are equivalent within {percent(plan.measurement.noise_threshold)} {figures}"
     if verdict_word(result) == "no verdict":
         return f"No verdict on {ours} against {theirs} {figures}: {result.note}"
-    return f"Undecided whether {ours} or {theirs} is faster {figures}{_what_next(result)}"
+    return f"Undecided whether {ours} or {theirs} is faster {figures}{_what_next(result, arm, baseline)}"
 
 
 def _why_not_typical(result: RatioSummary, plan: Plan) -> str:
@@ -133,9 +134,9 @@ def interval_words(result: RatioSummary) -> str:
     return ", ".join([*parts, count(result.launches, "launch", "launches"), count(result.pairs, "pair", "pairs")])
 
 
-def _what_next(result: RatioSummary) -> str:
+def _what_next(result: RatioSummary, *arms: ArmSummary) -> str:
     if result.withheld_by is None and result.more_range is not None:
-        return f"; {more_words(result)} should decide"
+        return f"; {more_words(result)} should decide" if all(is_quiet(arm.load) for arm in arms) else ""
     if result.note:
         return f"; {result.note}"
     most = "a day of measuring" if result.run_order is None else f"{LONGEST:g} more runs of each"

@@ -335,10 +335,15 @@ def _next_step(shown: Comparison) -> str | None:
         return f"See what {listed(tried)} would win: ringside run --explain" if tried else None
     shares = [arm.step_shares for arm in shown.arms if arm.step_shares and arm.competes]
     starved = bool(shares) and all(bottleneck_of(own) == "input" for own in shares)
+    if shown.equality and shown.equality.first_difference_step:
+        return "Have both train alike first: see 'What differed?'"
     loads = [load for place in shown.places.values() if (load := _load(place.arms))]
     results = [result for place in shown.places.values() for result in place.candidates]
     found = next_step(results, shown.arms_anywhere, is_disturbed=not all(map(is_quiet, loads)))
-    return found or ("Give the loaders more workers: the input limits every arm" if starved else None)
+    is_open = shown.training or (shown.equality and shown.equality.unequal)
+    if found or starved or is_open or len(shown.fastest) != 1:
+        return found or ("Give the loaders more workers: the input limits every arm" if starved else None)
+    return f"Use {shown.fastest[0]} for this model on {'this machine' if len(shown.hosts) < 2 else 'these hosts'}"
 
 
 def _worst(marks: Sequence[Mark], points: Sequence[str]) -> Mark:

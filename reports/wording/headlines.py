@@ -146,7 +146,10 @@ def _alone(result: RatioSummary, names: Mapping[str, str], base: str, comparison
         return f"No verdict on {name} against {base}: they do different work"
     if result.verdict == "equivalent":
         return f"{name} and {base} are equivalent within {percent(comparison.measurement['noise_threshold'])}"
-    why = withheld_words(result) or lies_between(result) or brief_reason(result)
+    between = lies_between(result)
+    if between and not result.withheld_by:
+        return f"Undecided: {name} is {between} than {base}"
+    why = withheld_words(result) or brief_reason(result)
     return f"Undecided whether {name} or {base} is faster" + (f": {why}" if why else "")
 
 

@@ -20,7 +20,7 @@ from tests.distributed.ranks import contract
 from tests.kit.commands import seen_by_ranks, under_mpirun
 
 ENGINE = f"{REPOSITORY / 'tests' / 'outside' / 'engine.py'}:EngineBackend"
-LAUNCHES = [["ddp=gloo", "naive=gloo", "fsdp2=gloo", "replicate=gloo", f"{ENGINE}=gloo", "ddp=mpi"]]
+LAUNCHES = [["ddp=gloo", "naive=gloo", "fsdp2=gloo", "replicate=gloo", f"{ENGINE}=gloo", "ddp=mpi"], ["replicate=mpi"]]
 """What shares its ranks. MPI comes last: with its group it is finalized, and cannot begin again."""
 HOROVOD = [["horovod=gloo", "naive=mpi"], ["horovod=mpi", "fsdp2=mpi"]]
 ALONE = "single="

@@ -276,7 +276,8 @@ def test_two_commits_start_alike_where_they_are_asked_to(tmp_path):
         git(tmp_path, "add", ".")
         git(tmp_path, "commit", "-m", "a version")
     script.write_text("syntax error")  # not committed
-    flags = ("--commit-a", "HEAD~1", "--commit-b", "HEAD", "--same-start", "--seed-flag", "--seed", "--launches", "1")
+    names = ("--name-a", "a", "--name-b", "b")
+    flags = (*names, "--commit-a", "HEAD~1", "--commit-b", "HEAD", "--same-start", "--seed-flag", "--seed", "--launches", "1")
     ran = ab(*[f"{ALONE} --no-loader"] * 2, *flags, "--steps", "4", out=tmp_path / "out", cwd=folder)
     assert [record.commands[0]["argv"][-2:] for record in ran.records.values()] == [["--seed", "1"]] * 2
     assert {record.sample_unit for record in ran.records.values()} == {"iterations"}
@@ -287,8 +288,8 @@ def test_two_commits_start_alike_where_they_are_asked_to(tmp_path):
 
 
 def test_a_revision_that_is_not_there_is_refused(tmp_path):
-    refused = ab(ALONE, ALONE, "--commit-b", "no-such-revision", out=tmp_path / "out", code=2).done.stderr
-    assert "arm 'b': commit 'no-such-revision' is no revision of" in refused and "Traceback" not in refused
+    refused = ab(ALONE, ALONE, "--name-b", "b", "--commit-b", "no-such-revision", out=tmp_path / "out", code=2).done.stderr
+    assert refused.startswith("ringside: arm 'b': commit 'no-such-revision' is no revision of") and "Traceback" not in refused
     assert not (tmp_path / "out").exists()
 
 
