@@ -51,10 +51,8 @@ def conclude(
 
     plan = folder.read_plan()
     if plan.points:
-        folders = {name: folder.point(name) for name in plan.points}
-        known = {name for name, place in folders.items() if place.plan_path.is_file() and place.records()}
-        found = at_point or partial(conclude, links=links)
-        compared = {name: found(place) if name in known else None for name, place in folders.items()}
+        known, found = folder.measured_points(plan), at_point or partial(conclude, links=links)
+        compared = {name: found(known[name]) if name in known else None for name in plan.points}
         return compare_points(plan, compared, comparison_id=folder.root.name, manifest=folder.manifest())
     records = folder.records()
     if not records:

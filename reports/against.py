@@ -70,9 +70,7 @@ class StoredComparison:
         plan, place = folder.read_plan(), folder.root
         if plan.measurement.mode == "separate":
             raise PlanError(f"'{place}' is of runs that you started yourself; compare them by 'ringside report old=RUN new=RUN'")
-        places = {name: folder.point(name) for name in plan.points}
-        known = {name: point for name, point in places.items() if point.plan_path.is_file() and point.records()}
-        points = {name: cls.read(point, **accepted) for name, point in known.items()}
+        points = {name: cls.read(point, **accepted) for name, point in folder.measured_points(plan).items()}
         records = folder.records()
         if not (records or points):
             raise RecordError(f"'{place}' holds no launch record yet; run 'ringside compare' with this folder first")

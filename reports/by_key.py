@@ -48,10 +48,10 @@ def table_by_key(folder: ResultsFolder, key: str) -> Table:
         RecordError: the folder is missing or damaged.
     """
     plan = folder.read_plan()
-    places = {name: folder.point(name) for name in plan.points} or {"": folder}
+    places = folder.measured_points(plan) if plan.points else {"": folder}
     rows, unit = list[KeyRow](), ""
     for place, own in places.items():
-        records, manifest = own.records() if own.plan_path.is_file() else [], own.manifest()
+        records, manifest = own.records(), own.manifest()
         if records:
             unit = sample_unit(records)
             share = error_share(manifest.looks if manifest else [], until_decided=plan.measurement.until_decided)

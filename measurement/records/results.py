@@ -72,6 +72,11 @@ class ResultsFolder:
         """The folder of one point of a study: a comparison like any other."""
         return ResultsFolder(self.root / "points" / name)
 
+    def measured_points(self, plan: Plan) -> dict[str, ResultsFolder]:
+        """The folders of the points of its plan that have a record, by name, in the plan's order."""
+        places = {name: self.point(name) for name in plan.points}
+        return {name: place for name, place in places.items() if place.plan_path.is_file() and place.records()}
+
     def launch_folder(self, launch: int, arm: str) -> Path:
         """Where one launch of one arm is written."""
         return self.root / f"launch-{launch:03d}" / arm
