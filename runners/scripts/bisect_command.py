@@ -200,7 +200,10 @@ class Bisection:
 
     def _more(self, seen: Sequence[Seen]) -> str:
         minutes = [more for one in seen if one.is_bad is None and (more := one.more_minutes(self.threshold)) is not None]
-        return f"; about {max(1, round(sum(minutes)))} minutes more: -o {self.folder} with more --minutes" if minutes else ""
+        if not minutes and all(one.minutes for one in seen):
+            return ""
+        needed = f"about {max(1, round(sum(minutes)))} minutes more" if minutes else "the minutes are spent"
+        return f"; {needed}: -o {self.folder} with more --minutes"
 
 
 def _equality(found: Any, *, arm: str, control: str) -> Seen:

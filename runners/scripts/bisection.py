@@ -77,7 +77,7 @@ def search(last: int, look: Look, known: dict[int, Seen], *, minutes: float) -> 
         between = range(good + 1, bad) if bad else [last]
         open_to = [at for at in between if at not in skipped and (at in known or len(known) < steps(last) + MOST_SKIPPED)]
         if not open_to:
-            again = {at for at in skipped.intersection(between) if known[at].low is not None}
+            again = {at for at in skipped.intersection(between) if known.get(at, Seen()).low is not None}
             if not again or sum(one.minutes for one in known.values()) > NEARLY_ALL * minutes:
                 return good, bad
             skipped -= again
@@ -95,10 +95,13 @@ def search(last: int, look: Look, known: dict[int, Seen], *, minutes: float) -> 
 
 
 def _decided(at: int, look: Look, known: dict[int, Seen], *, minutes: float, left: int) -> Seen:
-    """Look at a state until it is decided, twice at most: for half its share of what is left, or as long again as before."""
+    """Look at a state until it is decided, twice at most: for half its share of what is left, or as long again as before.
+
+    No look begins when the minutes are spent; one that needs more than were left takes them.
+    """
     for _ in range(LOOKS):
         seen, rest = known.get(at, Seen()), minutes - sum(one.minutes for one in known.values())
-        if seen.is_bad is not None or (at in known and (seen.low is None or rest <= 0)):
+        if seen.is_bad is not None or rest <= 0 or (at in known and seen.low is None):
             break
-        known[at] = look(at, seen.minutes + max(min(max(rest / left / 2, seen.minutes), rest), 0.0))
-    return known[at]
+        known[at] = look(at, seen.minutes + min(max(rest / left / 2, seen.minutes), rest))
+    return known.get(at, Seen())

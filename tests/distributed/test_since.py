@@ -147,6 +147,7 @@ def test_the_first_commit_that_trains_otherwise_is_named_and_kept(repository, tm
 
 
 @pytest.mark.costly
+@pytest.mark.timeout(600)
 def test_the_first_slower_commit_is_named(repository, tmp_path):
     """Or it is said to be undecided, where others take the cores; no other commit is named."""
     done = bisect(repository, "--minutes", "3", "--slower", "30%", out=tmp_path, code=None)

@@ -49,6 +49,20 @@ def test_undecided_states_are_looked_at_again_while_there_is_time_and_in_a_later
     assert search(24, look, known, minutes=120) == (12, 13), "more minutes decide what was skipped"
 
 
+def test_no_look_begins_when_the_minutes_are_spent():
+    """A look takes 2 minutes at least, as three launches do."""
+    looks: list[int] = []
+
+    def look(at, minutes):
+        looks.append(at)
+        return Seen(minutes=max(minutes, 2.0), is_bad=True if at == 24 else None, low=0.9, high=1.0)
+
+    known: dict[int, Seen] = {}
+    assert search(24, look, known, minutes=3) == (0, 24)
+    assert looks == [24, 12], "the second is begun with a minute left"
+    assert search(24, look, known, minutes=3) == (0, 24) and looks == [24, 12]
+
+
 @pytest.mark.parametrize("is_bad", [False, None])
 def test_nothing_is_named_where_the_bad_state_is_not_shown_to_be(is_bad):
     known: dict[int, Seen] = {}
