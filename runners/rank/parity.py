@@ -195,7 +195,8 @@ class _SkippedParameters:
     def note(self) -> None:
         """Note what the step that was just taken left out; call it after each."""
         if self._prepared.is_sharded:  # whose gradients come by no hook of a parameter, and are not filled in
-            self._seen = {name for name, one in self._trained.items() if one.grad is not None}
+            kept = {name for name, one in self._trained.items() if one.grad is not None}
+            self._seen = kept or {*self._trained}  # an engine that drops all of them in its step does not say what it left out
         left_out = self._trained.keys() - self._seen
         gradients = [self._trained[name].grad for name in left_out]
         self.steps_zeros |= any(one is not None and not bool(one.any()) for one in gradients)

@@ -16,10 +16,11 @@ from backends.naive import NaivePrepared
 from measurement.errors import PlanError
 from reports import make_reports, write_reports
 from reports.base import Report
+from runners.rank.parity import _SkippedParameters
 from runners.rank.precision import StepPrecision
 from tests.kit.changed import changed
 from tests.kit.results_factory import make_plan, write_results
-from tests.outside.engine import EnginePrepared
+from tests.outside.engine import Engine, EnginePrepared
 
 OTHERS = """
 from backends.single import Single
@@ -123,3 +124,17 @@ def test_reports_that_cannot_be_are_refused(references, told):
     with pytest.raises(PlanError) as refused:
         make_reports(references)
     assert told in str(refused.value)
+
+
+def test_a_sharded_engine_that_drops_its_gradients_is_compared_all_the_same():
+    """Else every parameter would count as left out of the step, and none be compared with the first arm's."""
+    model = torch.nn.Linear(2, 1)
+    engine = Engine(model, lambda model: torch.optim.SGD(model.parameters(), lr=0.1), micro_steps=2)
+    prepared = EnginePrepared(engine)
+    prepared.is_sharded = True
+    watched = _SkippedParameters(prepared)
+    prepared.backward(prepared.model(torch.ones(1, 2)).sum())
+    prepared.step()
+    watched.note()
+    assert all(parameter.grad is None for parameter in engine.module.parameters())
+    assert watched.names == watched.some_steps == set()
