@@ -24,6 +24,7 @@ from reports.wording.disturbances import (
     straggler_lines,
 )
 from reports.wording.formatting import (
+    about,
     apart,
     bounds_text,
     count,
@@ -103,7 +104,9 @@ def finding(result: RatioSummary, arm: ArmSummary, baseline: ArmSummary, plan: P
         case "faster" | "slower":
             why = cause_clause(result)
             how = f"{apart(result.throughput_ratio)} {result.verdict}"
-            return f"{ours} is {how} than {theirs} {figures}{why}{_why_not_typical(result, plan)}{beyond_load(result)}"
+            nearest = result.ci_low if result.verdict == "faster" else result.ci_high
+            least = "" if nearest is None else f", at least {about(nearest)}"
+            return f"{ours} is {how} than {theirs}{least} {figures}{why}{_why_not_typical(result, plan)}{beyond_load(result)}"
         case "equivalent":
             return f"{ours} and {theirs} are equivalent within {percent(plan.measurement.noise_threshold)} {figures}"
     if verdict_word(result) == "no verdict":
