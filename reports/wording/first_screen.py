@@ -61,6 +61,11 @@ class Candidate:
         """Both bounds, such as ``0.921 to 0.937``; empty without them."""
         return bounds_text(self.low, self.high, none="")
 
+    @property
+    def percents(self) -> str:
+        """Both bounds as ``percent`` is, such as ``-7.9% to -6.3%``; empty without them."""
+        return "" if self.low is None or self.high is None else f"{percent_apart(self.low)} to {percent_apart(self.high)}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Mark:
