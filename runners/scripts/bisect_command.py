@@ -200,7 +200,7 @@ class Bisection:
 
     def _more(self, seen: Sequence[Seen]) -> str:
         minutes = [more for one in seen if one.is_bad is None and (more := one.more_minutes(self.threshold)) is not None]
-        if not minutes and all(one.minutes for one in seen):
+        if not minutes and sum(one.minutes for one in self.known.values()) < self.asked.minutes:
             return ""
         needed = f"about {max(1, round(sum(minutes)))} minutes more" if minutes else "the minutes are spent"
         return f"; {needed}: -o {self.folder} with more --minutes"

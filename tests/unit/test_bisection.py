@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from benchmarks.bisection import LAST, Commits
+from runners.scripts.bisect_command import Bisection, BisectOptions
 from runners.scripts.bisection import LOOKS, MOST_SKIPPED, Seen, judged, search, steps
 from tests.kit.budgets import REGIMES
 
@@ -61,6 +64,15 @@ def test_no_look_begins_when_the_minutes_are_spent():
     assert search(24, look, known, minutes=3) == (0, 24)
     assert looks == [24, 12], "the second is begun with a minute left"
     assert search(24, look, known, minutes=3) == (0, 24) and looks == [24, 12]
+
+
+@pytest.mark.parametrize(("spent", "said"), [(59.0, ""), (60.0, "; the minutes are spent: -o out with more --minutes")])
+def test_minutes_are_said_to_be_spent_only_where_they_are(spent, said):
+    """States may stay unseen with minutes left: no more may be skipped than the error is shared among."""
+    bisection = Bisection.__new__(Bisection)
+    bisection.asked, bisection.folder, bisection.threshold = BisectOptions(minutes=60.0), Path("out"), 0.985
+    bisection.known = {24: Seen(minutes=spent, is_bad=True)}
+    assert bisection._more([Seen()]) == said
 
 
 @pytest.mark.parametrize("is_bad", [False, None])
