@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from measurement.agent.ringside_agent import sandbox as agent
 from measurement.agent.ringside_agent.settings import VARIABLE, Settings, encode
 from measurement.files import LOCK_FILE
 from runners.processes import sandbox
@@ -157,6 +158,24 @@ def test_ranks_that_write_the_same_file_do_not_undo_each_other(tmp_path, users, 
     assert [rank.wait(300) for rank in ranks] == [0] * 4
     assert digests(users.parent) == before
     assert sum(path.read_text().count("x") for path in (own / "images").iterdir()) == 4 * 200
+
+
+def test_a_link_that_another_rank_replaces_after_it_was_read_is_not_followed(tmp_path, users, own, monkeypatch):
+    mine, other = agent.Sandbox(str(tmp_path / "own"), ()), agent.Sandbox(str(tmp_path / "own"), ())
+    read = agent.link_of
+
+    def read_just_before(path):
+        target = read(path)
+        if path == str(own / "images"):
+            monkeypatch.setattr(agent, "link_of", read)
+            other.hear("open", (str(own / "images" / "1.png"), "a", os.O_WRONLY))
+        return target
+
+    monkeypatch.setattr(agent, "link_of", read_just_before)
+    mine.hear("open", (str(own / "images" / "0.png"), "a", os.O_WRONLY))
+    assert agent.link_of is read, "the other rank came between"
+    assert not (own / "images" / "0.png").is_symlink()
+    assert not mine.written()
 
 
 @pytest.mark.process

@@ -115,10 +115,12 @@ class Sandbox:
             if target is None:
                 continue
             links += 1
-            if at.startswith(self._root) and not os.path.realpath(at).startswith(self._root):
+            end = os.path.join(os.path.dirname(at), target)
+            # what was read counts: another rank may have replaced the link since
+            if at.startswith(self._root) and not os.path.realpath(end).startswith(self._root):
                 self._replace(at, anew=anew and not rest)
             else:
-                rest += os.path.join(os.path.dirname(at), target).split(os.sep)[::-1]
+                rest += end.split(os.sep)[::-1]
                 at = os.sep
         return at
 
