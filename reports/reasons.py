@@ -110,7 +110,7 @@ REASONS: dict[str, Reason] = {
         holds=lambda result: result.by_speed is not None,
     ),
     "too wide": Reason(
-        brief="the interval is too wide yet",
+        brief="the interval is too wide",
         next_step="{more} should decide {arm}",
         holds=lambda result: result.more_range is not None and result.case is None,
     ),

@@ -134,7 +134,7 @@ def limit_sentence(shares: Mapping[str, StepShares], *, hosts: int, unknown: Col
             parts.append(_clause(limit, where, [shares[name] for name in names], hosts))
     if unknown:
         where = "" if len(unknown) == len(shares) else f" in {listed([name for name in shares if name in unknown])}"
-        parts.append(f"What limits the step{where} is not shown: the interval of its longest part reaches 0")
+        parts.append(f"What limits the step{where} is not shown: the interval of its longest part besides computing reaches 0")
     return ". ".join(parts) or None
 
 

@@ -238,7 +238,7 @@ def _control(place: Comparison) -> Mark:
     known = [control for control in controls if control.ci_low is not None]
     wide = any(control.case is None and (control.ci_high or 0) > WIDE * (control.ci_low or 0) for control in known)
     words = {
-        "seeds instead": by_seed,
+        "none, seeds repeat": by_seed,
         "none": not controls,
         "failed": any(control.control_failed for control in controls),
         "no interval": not known,
@@ -248,7 +248,7 @@ def _control(place: Comparison) -> Mark:
     return Mark(
         name="control",
         word=word,
-        ok=word in ("equal", "seeds instead"),
+        ok=word in ("equal", "none, seeds repeat"),
         explanation=NO_CONTROL if by_seed else control_sentence(results),
     )
 

@@ -20,14 +20,13 @@ NO_TIMING = "without timing"
 def headline(points: Sequence[Comparison], plan: Plan) -> str:
     """Who is fastest where, and between which points that changes. Without any candidate to compare: how the first arm scales."""
     partly = {arm.name for point in points for arm in point.arms if arm.status == "not at this point"}
-    told = [(point.name, leaders(point, without=partly)) for point in points]
-    known = [(where, who) for where, who in told if who]
+    known = [(point, who) for point in points if (who := leaders(point, without=partly))]
     if not known:
         scaled = [sentence for name in plan.arms if (sentence := scaling_sentence(points, name, brief=True))]
         return scaled[0] if scaled else "Nothing could be compared at any point"
-    leads = {place: _lead(who, plan) for place, who in known}
+    leads = {point.name: _lead(point, who, plan) for point, who in known}
     where = {lead: [place for place in leads if leads[place] == lead] for lead in dict.fromkeys(leads.values())}
-    alone = [(place, who[0]) for place, who in known if len(who) == 1]
+    alone = [(point.name, who[0]) for point, who in known if len(who) == 1]
     changes = [f"{a} and {b}" for (a, before), (b, after) in pairwise(alone) if before != after]
     winners = [f"it changes between {listed(changes, ', and between ')}"] if changes else []
     said = [f"{lead} at {listed(places)}" for lead, places in where.items()]
@@ -39,11 +38,14 @@ def headline(points: Sequence[Comparison], plan: Plan) -> str:
     return sentence if sentence.startswith(tuple(plan.arms)) else sentence[0].upper() + sentence[1:]
 
 
-def _lead(who: Sequence[str], plan: Plan) -> str:
-    """A clause on the arms in the lead."""
+def _lead(point: Comparison, who: Sequence[str], plan: Plan) -> str:
+    """A clause on the arms in the lead at a point: those that none is shown to beat."""
     if len(who) == 1:
         return f"{who[0]} is fastest"
-    return "no arm leads" if plan.baseline in who else f"{listed(who)} are tied as fastest"
+    if plan.baseline not in who:
+        return f"{listed(who)} are tied as fastest"
+    is_open = any((result := point.result(name)) is not None and result.verdict == "undecided" for name in who)
+    return "undecided" if is_open else "no arm leads"
 
 
 def findings(points: Sequence[Comparison], plan: Plan) -> list[str]:
