@@ -164,7 +164,7 @@ def is_allowed(fields: Collection[str], allow: Collection[str], *, changes_work:
     return named or (changes_work and ALL in allow)
 
 
-def in_words(label: str, values: Mapping[str, Any], *, none: str = "none", at: str = "in") -> str:
+def in_words(label: str, values: Mapping[str, Any], *, none: str = "not set", at: str = "in") -> str:
     """Such as ``threads of a rank: 1 in new, 2 in old``."""
     by_value: dict[str, list[str]] = {}
     for name, value in values.items():

@@ -132,7 +132,7 @@ def _sentence(name: str, condition: Condition, values: Mapping[str, Any], *, is_
     if name.startswith("seed.") and is_random:
         return f"{name} is another each time {arms[0].name} is started: it sets no seed"
     variable = name.removeprefix("environment.")
-    none = "not seen on every rank" if name == SEEN else "none" if variable == name else "not set"
+    none = "not seen on every rank" if name == SEEN else "not set"
     said = in_words(condition.label or variable, values, none=none)
     ones = {arm.name for arm in arms if str(arm.fields.get("environment.OMP_NUM_THREADS")) == "1"}
     if name in ("threads.torch", "environment.OMP_NUM_THREADS") and any(str(values[one]) == "1" for one in ones):

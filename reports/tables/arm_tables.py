@@ -259,7 +259,8 @@ def _points_of(by_place: Mapping[str, Sequence[Difference]], one: Difference) ->
 
 
 def _value(arm: str, one: Difference) -> str:
-    return shown(one.values[arm]) if arm in one.values else ""
+    value = one.values.get(arm)
+    return NONE if value is None else shown(value)
 
 
 def _meaning(one: Difference) -> Entry:

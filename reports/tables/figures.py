@@ -206,7 +206,9 @@ EFFICIENCY = Figure(
     "Speed-up over that of the compute units.",
     bounded=True,
 )
-TIME_TO_TRAIN = Figure("time_to_train_s", "training.time_to_train_s", "seconds to {end}, geometric mean", "{:.3g}".format, bounded=True)
+TIME_TO_TRAIN = Figure(
+    "time_to_train_s", "training.time_to_train_s", "seconds to {end}, geometric mean", "{:.3g}".format, bounded=True
+)
 LINKS = (
     Figure("link_sent_bytes_per_step", lambda row: max((link.sent_bytes for link in row.arm.links), default=None)),
     Figure("link_needed_bytes_per_step", lambda row: max((link.needed_bytes for link in row.arm.links), default=None)),

@@ -105,7 +105,7 @@ def finding(result: RatioSummary, arm: ArmSummary, baseline: ArmSummary, plan: P
             why = cause_clause(result)
             how = f"{apart(result.throughput_ratio)} {result.verdict}"
             nearest = result.ci_low if result.verdict == "faster" else result.ci_high
-            least = "" if nearest is None else f", at least {about(nearest)}"
+            least = "" if nearest is None or about(nearest) == about(1.0) else f", at least {about(nearest)}"
             return f"{ours} is {how} than {theirs}{least} {figures}{why}{_why_not_typical(result, plan)}{beyond_load(result)}"
         case "equivalent":
             return f"{ours} and {theirs} are equivalent within {percent(plan.measurement.noise_threshold)} {figures}"
@@ -176,7 +176,9 @@ def control_sentence(results: Sequence[RatioSummary]) -> str:
             f"so no difference below {apart(math.exp(reach))} is claimed"
         )
     if control.ci_high > WIDE * control.ci_low:
-        return f"The A/A control's interval is too wide to check much: {control.baseline} against itself ({figures})"
+        reach = max(control.ci_high, 1 / control.ci_low)
+        wide = f"The A/A control's interval is so wide that it checks nothing below {apart(reach)}"
+        return f"{wide}: {control.baseline} against itself ({figures})"
     return f"A/A control: {control.baseline} against itself comes out equal ({figures})"
 
 

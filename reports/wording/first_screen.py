@@ -21,7 +21,7 @@ from reports.wording.comparison_sentences import (
     in_order,
 )
 from reports.wording.disturbances import load_lines, load_sentence
-from reports.wording.formatting import bounds_text, count, gibibytes, listed, milliseconds, percent_apart, share
+from reports.wording.formatting import bounds_text, count, gibibytes, listed, milliseconds, percent_apart, share, signed
 from reports.wording.headlines import BAD, PHASE_WORDS
 from reports.wording.reasons import brief_reason, next_step, verdict_word
 from reports.wording.training_sentences import NO_CONTROL
@@ -63,8 +63,8 @@ class Candidate:
 
     @property
     def percents(self) -> str:
-        """Both bounds as ``percent`` is, such as ``-7.9% to -6.3%``; empty without them."""
-        return "" if self.low is None or self.high is None else f"{percent_apart(self.low)} to {percent_apart(self.high)}"
+        """Both bounds, such as ``-7.9% to -6.3%``; empty without them."""
+        return "" if self.low is None or self.high is None else f"{signed(self.low)} to {signed(self.high)}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,6 +51,11 @@ def percent_apart(value: float) -> str:
     return f"{size} slower" if value < 1 else size
 
 
+def signed(value: float) -> str:
+    """A bound of a ratio as a signed percentage: ``-5.2%``, ``+38%``, ``+384%``."""
+    return f"{value - 1:+.{0 if abs(value - 1) >= 0.0995 else 1}%}"
+
+
 def percent(share: float) -> str:
     """A share, such as a confidence or a threshold, with no more digits than it has."""
     return f"{share * 100:g}%"

@@ -42,7 +42,7 @@ def test_variables_differ_only_where_asked_or_a_librarys_own():
     first = arm("a", role="baseline")
     other = make_record(arm="b", role="candidate", ranks=arm("b").ranks)
     other.ranks[0].environment = {"HOROVOD_CYCLE_TIME": "1", "OMP_NUM_THREADS": "4"}
-    assert [row.sentence for row in refused(first, other)] == ["environment.OMP_NUM_THREADS: none in a, 4 in b"]
+    assert [row.sentence for row in refused(first, other)] == ["environment.OMP_NUM_THREADS: not set in a, 4 in b"]
     other.environment = {"OMP_NUM_THREADS": "4"}
     assert {row.field: (row.allowed, row.is_default) for row in arm_differences([first, other])} == {
         "environment.HOROVOD_CYCLE_TIME": (True, True),
@@ -61,7 +61,7 @@ def test_what_a_rank_keeps_is_told_but_is_no_condition():
 
 def test_a_control_is_nothing_but_its_baseline():
     found = refused(arm("a", role="baseline"), arm("c", role="control", backend={"bucket_cap_mb": 1}))
-    assert [row.sentence for row in found] == ["backend.bucket_cap_mb: none in a, 1 in c"]
+    assert [row.sentence for row in found] == ["backend.bucket_cap_mb: not set in a, 1 in c"]
 
 
 def test_one_process_beside_many_has_what_follows_from_that_and_nothing_else():

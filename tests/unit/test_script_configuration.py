@@ -274,7 +274,7 @@ def test_a_step_of_several_small_batches_is_said_and_compared_where_it_has_as_ma
 def test_a_setting_that_is_not_its_librarys_own_is_no_note():
     new = Script(configuration={"ddp.static_graph": True}, defaults={"ddp.static_graph": False})
     (found,) = (one for one in differences(Script(configuration=HOROVOD), new) if not one.is_note)
-    assert found.sentence == "ddp.static_graph: none in old, on in new; by itself the library has off"
+    assert found.sentence == "ddp.static_graph: not set in old, on in new; by itself the library has off"
 
 
 def test_gradients_that_are_clipped_in_one_are_not_said_to_be_summed():

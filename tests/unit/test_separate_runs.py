@@ -108,7 +108,7 @@ def set_ranks(**changes):
         ({"workload": "synthetic"}, "workload: digits in {ddp}, synthetic in {hvd}"),
         ({"change": set_ranks(threads=2)}, "threads: 1 in {ddp}, 2 in {hvd}"),
         ({"change": set_ranks(fingerprint={"cpu": "Another"})}, "host.cpu: Synthetic CPU in {ddp}, Another in {hvd}"),
-        ({"change": set_ranks(environment={"TORCH_LOGS": "+dynamo"})}, "environment.TORCH_LOGS: none in {ddp}, +dynamo in {hvd}"),
+        ({"change": set_ranks(environment={"TORCH_LOGS": "+dynamo"})}, "environment.TORCH_LOGS: not set in {ddp}, +dynamo in {hvd}"),
         ({"change": set_ranks(node_rank=1)}, "placement: host 0 in {ddp}, host 1 in {hvd}"),
     ],
 )
@@ -131,7 +131,7 @@ def test_launches_of_one_arm_must_agree_in_all_that_they_report(tmp_path):
         record.ranks = [changed(rank, backend=rank.backend | {"cycle_time_ms": 5}) for rank in record.ranks]
 
     paths = [*write_alternating(tmp_path, 1), write_run(tmp_path / "hvd-5", HVD, minute=9, change=slow_cycle)]
-    with pytest.raises(PlanError, match=r"backend.cycle_time_ms: none in .*hvd-0, 5 in .*hvd-5"):
+    with pytest.raises(PlanError, match=r"backend.cycle_time_ms: not set in .*hvd-0, 5 in .*hvd-5"):
         compared(paths)
 
 
