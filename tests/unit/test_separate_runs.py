@@ -108,7 +108,7 @@ def set_ranks(**changes):
         ({"workload": "synthetic"}, "workload: digits in {ddp}, synthetic in {hvd}"),
         ({"change": set_ranks(threads=2)}, "threads: 1 in {ddp}, 2 in {hvd}"),
         ({"change": set_ranks(fingerprint={"cpu": "Another"})}, "host.cpu: Synthetic CPU in {ddp}, Another in {hvd}"),
-        ({"change": set_ranks(environment={"TORCH_LOGS": "+dynamo"})}, "TORCH_LOGS: not set in {ddp}, +dynamo in {hvd}"),
+        ({"change": set_ranks(environment={"TORCH_LOGS": "all"})}, "environment.TORCH_LOGS: not set in {ddp}, all in {hvd}"),
         ({"change": set_ranks(node_rank=1)}, "placement: host 0 in {ddp}, host 1 in {hvd}"),
     ],
 )
