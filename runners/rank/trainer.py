@@ -88,6 +88,8 @@ class Trainer:
     """Whether a block has trained on the batches."""
     _before_local: dict[str, list[float]] | None = field(default=None, init=False)
     """Samples of the parameters before the model's first steps without exchange; None: it has taken none."""
+    _model: dict[str, int] = field(default_factory=dict, init=False)
+    """How large the model is: counted before a library may leave its parameters empty."""
     _rates: list[float] = field(default_factory=list, init=False)
     """Learning rates after each of the model's blocks: schedules may have come to the same end by other ways."""
 
@@ -141,6 +143,13 @@ class Trainer:
         self.step_precision.start()
         if self.speed.sync_batchnorm:
             bare = self.backend.synchronize_batch_norm(bare)
+        trained = [parameter for parameter in bare.parameters() if parameter.requires_grad]
+        self._model = {
+            "parameters": sum(p.numel() for p in bare.parameters()),
+            "gradient_tensors": len(trained),
+            "gradient_bytes": sum(p.numel() * p.element_size() for p in trained),
+            "buffer_bytes": sum(b.numel() * b.element_size() for b in bare.buffers()),
+        }
         own = self.workload.build_optimizer
         prepared = self.backend.prepare(bare, build_optimizer or (lambda model: as_one(own(model))))
         self.step_precision.require_fit(prepared)
@@ -279,15 +288,7 @@ class Trainer:
         if self.prepared is None:
             return found
         bare, optimizer, precision = self.prepared.bare, self.prepared.optimizer, self.step_precision
-        trained = [parameter for parameter in bare.parameters() if parameter.requires_grad]
-        model = {
-            "parameters": sum(p.numel() for p in bare.parameters()),
-            "gradient_tensors": len(trained),
-            "gradient_bytes": sum(p.numel() * p.element_size() for p in trained),
-            "buffer_bytes": sum(b.numel() * b.element_size() for b in bare.buffers()),
-            "precision": precision.precision,
-            "max_gradient_norm": precision.max_gradient_norm,
-        }
+        model = {**self._model, "precision": precision.precision, "max_gradient_norm": precision.max_gradient_norm}
         kept = {
             "parameters": sum(map(local_bytes, bare.parameters())),
             "buffers": sum(map(local_bytes, bare.buffers())),

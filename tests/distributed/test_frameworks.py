@@ -12,9 +12,9 @@ from torch.utils.data import BatchSampler, DataLoader
 
 from measurement.agent.ringside_agent.reading import configuration
 from measurement.records.results import ResultsFolder
-from tests.conftest import no_process_stays
+from tests.conftest import REPOSITORY, no_process_stays
 from tests.distributed.test_scripts import SCRIPTS, ringside_in
-from tests.kit.comparisons import Compared
+from tests.kit.comparisons import Compared, compare
 
 DDP = "torchrun --nproc-per-node 2 by_framework.py --by ddp"
 ACCELERATE = "accelerate launch --config_file accelerate.yaml by_framework.py"
@@ -25,7 +25,7 @@ def needs(name):
     """A package; where CI's machine must have it, the test fails without."""
     if importlib.util.find_spec(name) is None:
         (pytest.fail if name in os.environ.get("RINGSIDE_REQUIRE", "") else pytest.skip)(
-            f"{name} is not installed: make frameworks"
+            f"{name} is not installed: {'pip install deepspeed' if name == 'deepspeed' else 'make frameworks'}"
         )
 
 
@@ -36,6 +36,25 @@ def test_batches_that_accelerate_shares_out_are_read_as_shared_out():
     shards = [BatchSamplerShard(BatchSampler(range(32), 4, drop_last=False), 2, rank) for rank in range(2)]
     read = [configuration.of_loader(DataLoader(range(32), batch_sampler=one)) for one in shards]
     assert [(one["sampler.replicas"], one["sampler.rank"], one["loader.length"]) for one in read] == [(2, 0, 4), (2, 1, 4)]
+
+
+@pytest.mark.costly("frameworks")
+@pytest.mark.timeout(1800)
+def test_deepspeeds_zero_comes_to_ddps_parameters_in_each_stage(tmp_path):
+    """It clips gradients by default, which the example turns off."""
+    needs("deepspeed")
+    zero = {"backend": f"{REPOSITORY / 'examples' / 'deepspeed_zero.py'}:Zero", "transport": "gloo"}
+    arms = {"ddp": "ddp", **{f"zero-{stage}": {**zero, "options": {"stage": stage}} for stage in (1, 2, 3)}}
+    with no_process_stays():
+        ran = compare(tmp_path, arms=arms, workload="digits", micro_steps=2, local_batch_size=8, measurement=MEASURED)
+    assert set(ran.statuses.values()) == {"ok"}, ran.done.stdout
+    stages = [ran.records[f"zero-{stage}"] for stage in (1, 2, 3)]
+    assert all(record.parity.state_distance is not None for record in stages), "parameters were compared"
+    whole = ran.records["ddp"].ranks[0]
+    assert {record.ranks[0].model["parameters"] for record in stages} == {whole.model["parameters"]}
+    kept = [record.ranks[0].kept_bytes for record in stages]
+    assert all(one["optimizer_state"] < 0.6 * whole.kept_bytes["optimizer_state"] for one in kept)
+    assert [one["parameters"] < 0.6 * whole.kept_bytes["parameters"] for one in kept] == [False, False, True]
 
 
 @pytest.mark.costly("frameworks")

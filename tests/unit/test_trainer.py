@@ -66,6 +66,25 @@ def test_images_and_models_can_lie_in_memory_by_pixels(engine):
     assert nested["text"] == "as it is"
 
 
+def test_a_model_is_counted_before_a_library_leaves_its_parameters_empty(engine, monkeypatch):
+    """Stage 3 of ZeRO does: it would not be comparable with others, as a model of no parameters."""
+    trainer = engine.trainer
+    whole, prepare = trainer.describe()["model"], trainer.backend.prepare
+
+    def emptied(model, build_optimizer):
+        prepared = prepare(model, build_optimizer)
+        for parameter in model.parameters():
+            own = parameter.detach()[:1]
+            parameter.data, parameter.to_local = torch.empty(0), lambda own=own: own
+        return prepared
+
+    monkeypatch.setattr(trainer.backend, "prepare", emptied)
+    trainer.build()
+    found = trainer.describe()
+    assert (found["model"], whole["parameters"] > 0) == (whole, True)
+    assert 0 < found["kept_bytes"]["parameters"] < 4 * whole["parameters"]
+
+
 @pytest.mark.slow
 def test_a_compiled_model_takes_the_same_steps(engine, monkeypatch):
     """Traced as Inductor would have it, without the minutes of its compiler."""
