@@ -43,6 +43,7 @@ from reports.traces.exchange import TracedStep, summarise_traces, traced_steps
 from reports.wording import points as of_points
 from reports.wording.causes import limit_sentence
 from reports.wording.comparison_sentences import (
+    IN_BATCHES,
     control_sentence,
     fastest_sentence,
     findings,
@@ -114,7 +115,7 @@ def compare(
         measured_minutes=evidence.minutes,
         results=results,
         fastest=leaders,
-        what_if=what_if(evidence, arms, links=links),
+        what_if=[] if plan.batches else what_if(evidence, arms, links=links),  # which compares steps
         arms=arms,
         cases=evidence.cases,
         traces=summarise_traces(traces, traced, whole=whole, confidence=evidence.confidence) if traces else None,
@@ -161,6 +162,7 @@ def _answer(
 ) -> dict[str, Any]:
     """Fields of ``Comparison``: what came out, in sentences; of a training to the end its figures, too."""
     said = [*findings(results, arms, plan), *fastest_sentence(leaders, plan)]
+    said = [f"{IN_BATCHES[plan.batches]}, in samples per second: {one}" for one in said] if plan.batches else said
     if training is None:
         return {"findings": said, "control": control_sentence(results)}
     noted = [arm.model_copy(update={"note": training_note(arm, training)}) for arm in training.arms]
@@ -237,6 +239,9 @@ def _asked(plan: Plan, records: Sequence[LaunchRecord], unit: str) -> dict[str, 
     if plan.are_scripts:
         own = [record for record in records if record.arm == plan.baseline]
         batch, world_size = samples_of_a_step(own), max((len(record.ranks) for record in own), default=0) or world_size
+    elif plan.batches:
+        own = [record for record in records if record.arm == plan.baseline and record.local_batch_size]
+        batch = plan.micro_steps * (own[0].local_batch_size or plan.local_batch_size) if own else batch
     ranks = [rank for record in records for rank in record.ranks]
     hosts = dict.fromkeys(host for record in records for host in (record.hosts or [rank.host for rank in record.ranks]))
     return _of_plan(plan) | {
@@ -246,7 +251,8 @@ def _asked(plan: Plan, records: Sequence[LaunchRecord], unit: str) -> dict[str, 
         "device": next((rank.device for rank in ranks), plan.device),
         "hosts": list(hosts),
         "drawn_hosts": max(len(record.hosts) for record in records) if plan.nodes == "draw" else None,
-        "local_batch_size": batch if plan.are_scripts else plan.local_batch_size,
+        "batches": plan.batches,
+        "local_batch_size": batch if plan.are_scripts else batch // plan.micro_steps,
         "global_batch_size": batch * world_size,
     }
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from measurement.conditions.differences import Difference
+from measurement.plans.settings import Batches
 from measurement.records.record import Case, Failure, LengthChoice, ParityResult
 from measurement.records.trace import NcclChoices
 from reports.estimate import Estimate, RunOrder, Stored
@@ -327,6 +328,10 @@ class ArmSummary(Stored):
     described: dict[str, Any] = {}
     """What the library says is in force: versions, transport, bucket or fusion sizes; rank 0's."""
     world_size: int
+    local_batch_size: int | None = None
+    """Samples per rank and micro-step; null where all arms have the plan's."""
+    samples_per_step: int | None = None
+    """All ranks' and micro-steps' together; null likewise."""
     launches: int = 0
     """Launches whose timing counts."""
     complete: bool = True
@@ -599,7 +604,10 @@ class Comparison(Stored):
     """As the plan has them, such as ``host1:2,host2:2``; null: one machine, not named."""
     hosts: list[str] = []
     """That ranks ran on."""
+    batches: Batches | None = None
+    """How arms came to batches of their own; null: all have the same."""
     local_batch_size: int
+    """The plan's; of arms with batches of their own, the baseline's."""
     global_batch_size: int
     """Samples per optimizer step, over all ranks and micro-steps."""
     device: str = "cpu"

@@ -105,8 +105,9 @@ def print_commands(plan: Plan) -> None:
             setup = compared.arms[name]
             command = setup.command(compared.inspection.placement, setup.plan.seed)
             size = setup.plan.world_size
+            batch = ", with the largest batch that fits in memory, found before timing" if setup.arm.fit else ""
             ranks = "" if chosen.are_scripts else f", {size} rank{'s' if size > 1 else ''}"  # which only ranks themselves know
-            print(f"{name}{f' at {point}' if point else ''}{ranks}:", *command.splitlines(), sep="\n  ")
+            print(f"{name}{f' at {point}' if point else ''}{ranks}{batch}:", *command.splitlines(), sep="\n  ")
 
 
 def read_earlier(folder: Path | None, allow_slower: str | None, *, allowed: Sequence[str] = ()) -> StoredComparison | None:

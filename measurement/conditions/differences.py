@@ -26,6 +26,7 @@ SEVERITIES: tuple[Severity, ...] = get_args(Severity)
 ALL = "all"
 """In ``allow``: every difference in work."""
 BY_RANK = "by_rank"
+BATCH = "local_batch_size"
 MOST_SHOWN = 40
 """Characters of a value that a sentence or a table shows."""
 OWN_ENVIRONMENT = frozenset({"python", "commit"})
@@ -106,6 +107,7 @@ def arm_differences(
     """
     known = [record for record in records if record.ranks]
     own = own_work(known) if own is None else own
+    allow = [*allow, *_own_batches(known)]
     rows, found = [], differing({record.arm: _flatten(record, between_runs=between_runs) for record in known})
     for field, values in found.items():
         condition, row = condition_of(field), row_of(field, values, allow=allow)
@@ -223,6 +225,12 @@ def _is_set(field: str, record: LaunchRecord) -> bool:
     """Whether the plan sets it for this arm: a variable, or an option of the library in whatever unit."""
     kind, _, name = field.partition(".")
     return name in record.environment if kind == "environment" else kind == "backend" and _stem(name) in map(_stem, record.options)
+
+
+def _own_batches(records: Sequence[LaunchRecord]) -> list[str]:
+    """The name of the local batch, where the plan gives arms batches of their own; not of one arm at two times."""
+    arms = [record for record in records if record.role == "candidate"]
+    return [BATCH] if arms and any(record.local_batch_size for record in records) else []
 
 
 def _stem(name: str) -> str:

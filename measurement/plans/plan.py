@@ -14,7 +14,7 @@ import yaml
 from pydantic import AfterValidator, BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from measurement.errors import quoted, unknown_name
-from measurement.plans.settings import ArmRole, Precision, Section, SpeedSettings, TrainingSettings
+from measurement.plans.settings import ArmRole, Batches, Precision, Section, SpeedSettings, TrainingSettings
 
 ARM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 MOST_RANKS, MOST_RANKS_HERE = 1 << 16, 1 << 10
@@ -32,16 +32,21 @@ USUAL_LAUNCHES = 8
 FIXED_LENGTH = ("launches", "seconds_per_launch", "steps_per_launch", "rounds")
 """Settings of ``measurement`` that say how long is measured, in the place of ``minutes``."""
 BY_COMMAND, BY_BACKEND, IN_TRAINING = "for arms by command", "for arms of a back end", "with training, whose blocks are epochs"
+OWN_BATCHES, FITTED = "where arms have batches of their own", "with fit: memory, which leaves none for an arm that waits"
 MEANINGLESS = {
-    BY_COMMAND: "transport launcher options workload_options container training points trace nodes",
+    BY_COMMAND: "fit transport launcher options workload_options container training points trace nodes",
     BY_BACKEND: "samples_per_step iteration_ends untimed impose packages scripts",
     IN_TRAINING: "",
+    OWN_BATCHES: "training points",
+    FITTED: "",
 }
 """Keys of plans and arms that mean nothing in some of them, where only their default is accepted."""
 NEUTRAL: dict[str, dict[str, Any]] = {
     BY_COMMAND: {"floor": False, "local_every": 0},
     BY_BACKEND: {},
     IN_TRAINING: {"control": False, "local_every": 0, "minutes": None},
+    OWN_BATCHES: {},
+    FITTED: {"mode": "sequential"},
 }
 """Keys of ``measurement`` that mean nothing there, and what they are then."""
 INSTEAD = {"container": "name it before python in each command", "nodes": "the launchers' flags choose the hosts"}
@@ -126,6 +131,11 @@ class Arm(Section):
     """A workload of this arm's own. None: the plan's."""
     workload_options: dict[str, Any] = {}
     """Options of this arm's workload, over the plan's."""
+    local_batch_size: int | None = Field(default=None, ge=1)
+    """Samples per rank and micro-step of this arm alone. None: the plan's. The verdict then says "at each arm's own batch"."""
+    fit: Literal["memory"] | None = None
+    """``memory``: find the largest ``local_batch_size`` that this arm's memory holds, before anything is timed, from the plan's on.
+    Where all arms say so, the verdict is one "at equal memory"."""
     command: str | None = None
     """Your own script, by the command that starts it, such as ``horovodrun -np 2 -H localhost:2 python train.py``. It runs
     unmodified."""
@@ -166,8 +176,11 @@ class Arm(Section):
 
     @model_validator(mode="after")
     def _says_what_means_something(self) -> Arm:
-        if self.command is not None and self.workload:
-            raise ValueError("an arm by command brings its own work; leave workload out")
+        own = next((name for name in ("workload", "local_batch_size") if getattr(self, name)), None)
+        if self.command is not None and own:
+            raise ValueError(f"an arm by command brings its own work; leave {own} out")
+        if self.fit and self.local_batch_size:
+            raise ValueError("fit finds the local_batch_size of an arm, and a number is given too; leave one of them out")
         _require_meaning(self, BY_BACKEND if self.command is None else BY_COMMAND)
         return self
 
@@ -412,6 +425,14 @@ class Plan(Section):
 
     @model_validator(mode="before")
     @classmethod
+    def _fitted_arms_are_up_one_at_a_time(cls, content: Any) -> Any:
+        """Each takes the memory that there is."""
+        arms = content.get("arms") if isinstance(content, dict) else None
+        is_fitted = isinstance(arms, dict) and any(isinstance(arm, dict) and arm.get("fit") for arm in arms.values())
+        return _with_neutral(content, FITTED) if is_fitted else content
+
+    @model_validator(mode="before")
+    @classmethod
     def _scripts_are_their_own_workload(cls, content: Any) -> Any:
         """Arms by command have no floor and no steps without exchange."""
         arms = content.get("arms") if isinstance(content, dict) else None
@@ -459,6 +480,14 @@ class Plan(Section):
         _require_meaning(self, IN_TRAINING)
         if self.measurement.until_decided:
             raise ValueError("max_minutes is for throughput, not for training; set measurement.launches, the number of seeds")
+        return self
+
+    @model_validator(mode="after")
+    def _own_batches_mean_something(self) -> Plan:
+        if self.batches:
+            _require_meaning(self, OWN_BATCHES)
+        if any(arm.fit for arm in self.arms.values()):
+            _require_meaning(self, FITTED)
         return self
 
     @model_validator(mode="after")
@@ -524,11 +553,19 @@ class Plan(Section):
         return any(arm.command is None and arm.has_own_work for arm in self.arms.values())
 
     @property
+    def batches(self) -> Batches | None:
+        """How arms came to unlike batches; None: all have the plan's."""
+        if all(arm.fit for arm in self.arms.values()):
+            return "fit"
+        is_own = any(arm.fit or arm.local_batch_size not in (None, self.local_batch_size) for arm in self.arms.values())
+        return "own" if is_own else None
+
+    @property
     def has_floor(self) -> bool:
         """Whether an arm without any library runs beside the others (of a micro-benchmark, or of unlike work, it never does)."""
         measure = self.measurement
         is_blind = measure.mode == "separate" or self.training is not None or self.speed.sync_batchnorm or self.has_own_work
-        return measure.floor and measure.local_every > 0 and not is_blind
+        return measure.floor and measure.local_every > 0 and not is_blind and self.batches is None
 
     def roles(self) -> dict[str, ArmRole]:
         """Every arm of a launch with its role: the baseline, its control, the others, the no-op backend (the floor)."""

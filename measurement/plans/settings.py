@@ -15,6 +15,8 @@ from measurement.errors import PlanError, cut, joined, quoted, unknown_name
 Precision = Literal["fp32", "tf32", "amp-fp16", "amp-bf16"]
 Quantity = Literal["train_loss", "train_top1", "train_top5", "held_out_loss", "held_out_top1", "held_out_top5"]
 """Means over an epoch's samples; top1 and top5 are shares of right answers."""
+Batches = Literal["own", "fit"]
+"""How arms came to batches of their own: the plan says some of them; or all are the largest that memory holds."""
 ArmRole = Literal["baseline", "control", "candidate", "floor"]
 """What an arm is for."""
 

@@ -369,6 +369,8 @@ class LaunchRecord(Written):
     environment: dict[str, str] = {}
     workload: str
     workload_options: dict[str, Any] = {}
+    local_batch_size: int | None = None
+    """The arm's own, by its plan or as it was found; None: the plan's."""
     python: str | None = None
     """The arm's own; None: the driver's."""
     commit: str | None = None
@@ -473,6 +475,8 @@ class Manifest(Written):
     """Differences between those hosts that did not keep them from being used."""
     looks: list[int] = []
     """The number of launches each time that the verdicts were seen, or decided whether to measure on: each look costs certainty."""
+    fitted: dict[str, int] = {}
+    """The largest local batch that memory holds, by the name of each arm with ``fit: memory``; found before anything was timed."""
     choices: list[LengthChoice] = []
     """How long each launch was chosen to be, where the plan has a budget of minutes."""
     failed_points: dict[str, str] = {}

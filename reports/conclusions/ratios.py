@@ -169,7 +169,8 @@ def _ratios_of_case(evidence: Evidence, case: str | None, arms: Mapping[str, Arm
         without = calm.value(name) if calm else None
         judged = _verdict_fields(evidence, name, found.intervals, without, arms, quiet)
         copies = copies_of_baseline(plan, name)
-        terms = evidence.terms.explained(name, copies, judged["verdict"], confidence=evidence.confidence) if case is None else {}
+        has_terms = case is None and not plan.batches  # they are of a step
+        terms = evidence.terms.explained(name, copies, judged["verdict"], confidence=evidence.confidence) if has_terms else {}
         undisturbed_ratio = quiet.intervals[name] if quiet else None
         results.append(
             RatioSummary(

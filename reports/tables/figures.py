@@ -134,7 +134,7 @@ IDENTITY = (
     Figure("arm", "arm.name"),
     *_of("arm", "role", "status", "backend", "transport", "launcher", "world_size"),
     Figure("hosts", lambda row: " ".join(row.point.hosts)),
-    *_of("point", "local_batch_size"),
+    Figure("local_batch_size", lambda row: row.arm.local_batch_size or row.point.local_batch_size),
     Figure("options", lambda row: json.dumps(row.arm.options, sort_keys=True)),
 )
 RATIO = (
@@ -174,6 +174,7 @@ SPEED = (
     *(Figure(f"step_time_p{q}_s", f"arm.step_time_s.p{q}") for q in (75, 95)),
 )
 RESOURCES = (
+    Figure("samples_per_step", "arm.samples_per_step", "samples per step", "{:,}".format),
     Figure("flops_per_sample", "arm.resources.flops_per_sample"),
     Figure("per_device_per_s", "arm.resources.per_device_per_s", "{unit}/s per {device}", rate, bounded=True),
     Figure("flops_per_device_per_s", "arm.resources.flops_per_s", "{flops} per {device}", significant, bounded=True),

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from measurement.plans.plan import Plan
+from measurement.plans.settings import Batches
 from reports.conclusions.disturbances import is_quiet
 from reports.conclusions.summaries import VERDICTS, Outcome, count_verdicts
 from reports.conclusions.verdict import LONGEST, is_atypical
@@ -36,6 +37,8 @@ from reports.wording.formatting import (
 )
 from reports.wording.reasons import beyond_load, caution_lines, more_words, verdict_word
 
+IN_BATCHES: dict[Batches, str] = {"own": "At each arm's own batch", "fit": "At equal memory"}
+"""What a verdict between arms of unlike batches holds for."""
 WIDE = 1.5
 """A control's interval whose ends differ by a larger factor is no sign that equal arms come out equal."""
 MAX_NAMED = 3

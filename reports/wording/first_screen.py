@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from measurement.conditions.differences import Difference
+from measurement.conditions.differences import BATCH, Difference
 from reports.conclusions.disturbances import is_quiet
 from reports.conclusions.step_terms import bottleneck_of
 from reports.conclusions.summaries import VERDICTS, count_verdicts
@@ -283,7 +283,10 @@ def _same_work(place: Comparison) -> Mark:
     unlike = [result.candidate for result in without if is_unlike or result.withheld_by != "cpu"]
     timed = [arm for arm in arms if arm.launches] or arms
     unchecked = [arm.name for arm in timed if arm.parity is None] if equality is None else []
-    shown = [one for one in differences if not (one.is_note or one.withholds)]
+    batches = next((one for one in differences if place.batches and one.field == BATCH), None)
+    sizes = listed([*dict.fromkeys(f"{size}" for size in batches.values.values())]) if batches else ""
+    own = [batches.sentence] if batches else []
+    shown = [one for one in differences if not (one.is_note or one.withholds or one is batches)]
     unasked = [one.field for one in shown if one.changes_work or not one.allowed]
     differ = f"{count(len(unasked), 'setting')} differ{'s' if len(unasked) == 1 else ''}"
     unequal = equality.unequal if equality else []
@@ -294,6 +297,7 @@ def _same_work(place: Comparison) -> Mark:
         ("not the same", [arm for arm in unequal if arm not in unknown], "Not shown to train alike"),
         ("not known", unknown, "Nothing of them could be compared"),
         ("not checked", unchecked, "Gradients were not checked of"),
+        (f"other work: local batch {sizes}", own, "Gradients were checked in one batch, and each arm was timed in its own"),
         (differ, unasked, "Different, though no plan or library asks for it"),
     ]
     word = next((word for word, names, _ in found if names), "same")
@@ -313,6 +317,9 @@ def _compared(comparison: Comparison) -> str:
     parts = ["scripts", *[ranks] * bool(hosts)] if comparison.are_scripts else [comparison.workload, ranks]
     if comparison.cases:
         parts.append(count(len(comparison.cases), "case"))
+    elif comparison.batches:
+        sizes = sorted({arm.local_batch_size for arm in comparison.arms if arm.local_batch_size})
+        parts.append(f"batches of {listed([f'{size:,}' for size in sizes])} per rank")
     elif comparison.local_batch_size:
         parts.append(f"batch {comparison.local_batch_size:,} per rank")
     if training:
@@ -348,7 +355,8 @@ def _next_step(shown: Comparison) -> str | None:
     is_open = shown.training or (shown.equality and shown.equality.unequal)
     if found or starved or is_open or len(shown.fastest) != 1:
         return found or ("Give the loaders more workers: the input limits every arm" if starved else None)
-    return f"Use {shown.fastest[0]} for this model on {'this machine' if len(shown.hosts) < 2 else 'these hosts'}"
+    batch = ", and set its learning rate for its batch," if shown.batches else ""
+    return f"Use {shown.fastest[0]}{batch} for this model on {'this machine' if len(shown.hosts) < 2 else 'these hosts'}"
 
 
 def _worst(marks: Sequence[Mark], points: Sequence[str]) -> Mark:

@@ -10,7 +10,7 @@ from measurement.plans.plan import Plan
 from measurement.records.record import Manifest
 from reports.parts_schema import Against, Change
 from reports.schema import ArmSummary, Comparison, Phase, Profile, RatioSummary
-from reports.wording.comparison_sentences import case_counts, counts_words, in_order
+from reports.wording.comparison_sentences import IN_BATCHES, case_counts, counts_words, in_order
 from reports.wording.formatting import LARGEST, about, apart, listed, milliseconds, percent, rate, share, size_text
 from reports.wording.reasons import brief_reason, verdict_word, withheld_words
 from reports.wording.training_sentences import training_clauses
@@ -97,7 +97,8 @@ def _clauses(comparison: Comparison) -> list[str]:
     said += [f"{lead}: {_listed(groups[group], names)}" for group, lead in leads.items() if group in groups]
     if len(timed) == 1 and not groups.get("decided"):
         said = [_alone(timed[0], names, base, comparison)]
-    first = said[0] if groups.get("decided") else said[0][0].upper() + said[0][1:]
+    where = f"{IN_BATCHES[comparison.batches]}: " if comparison.batches else ""
+    first = where + (said[0] if where or groups.get("decided") else said[0][0].upper() + said[0][1:])
     return [first, *said[1:], *(f"{names[arm.name]} {BAD[arm.status]}" for arm in bad)]
 
 

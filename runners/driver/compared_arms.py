@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from measurement.agent.ringside_agent.machine.host import gpu_names
@@ -24,7 +24,7 @@ from runners.planning.arm_checks import (
     require_shared_gpus,
     require_undisturbed,
 )
-from runners.planning.arms import floor_beside, resolve_arms
+from runners.planning.arms import floor_beside, resolve_arm, resolve_arms
 from runners.planning.check_process import OwnFindings, facts_of, require_data_on, require_own_work
 from runners.planning.launched_arms import LaunchedArm, computes_on_gpu
 from runners.planning.workload import WorkloadSetup, resolve_cases, resolve_workload
@@ -60,6 +60,11 @@ class ComparedArms:
         self.cases = resolve_cases(plan, self.workload, arms)
         self.floor = floor_beside(arms[plan.baseline]) if plan.has_floor and not self.cases else None
         require_epochs(plan, self.workload)
+        if plan.batches and self.cases:
+            raise PlanError(
+                f"workload '{plan.workload}' is a micro-benchmark, whose cases all arms share; leave local_batch_size and fit "
+                "out of its arms"
+            )
         if plan.trace and self.cases:
             raise PlanError("trace is for workloads that are trained, and this is a micro-benchmark; leave it out")
 
@@ -67,6 +72,14 @@ class ComparedArms:
     def without_control(self) -> list[LaunchedArm]:
         """All but the control, whose command is the baseline's."""
         return [setup for name, setup in self.arms.items() if self.plan.role(name) != "control"]
+
+    def fit(self, found: Mapping[str, int]) -> None:
+        """Give arms the local batches that were found for them; no other arm waits for theirs."""
+        arms = {name: self.plan.arms[name].model_copy(update={"local_batch_size": size}) for name, size in found.items()}
+        self.plan = self.plan.model_copy(update={"arms": self.plan.arms | arms})
+        for name in (name for name, arm in self.plan.compared_arms().items() if arm.fit):
+            arm = resolve_arm(name, self.plan.compared_arms()[name], self.plan)
+            self.arms[name] = dataclasses.replace(arm, recorded={**self.arms[name].recorded, **arm.recorded})
 
     def learn(self, learned: dict[str, Learned]) -> None:
         """Take in what trials of commands have shown, by the arm's name: their later starts are given it."""

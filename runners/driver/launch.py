@@ -133,7 +133,7 @@ class Launch:
             padding_bytes=self._padding_bytes,
         )
         job = job_of(setup.plan, setup.name, setup.arm, transport=setup.transport, launch=self.number, global_plan=self.plan)
-        job = job.model_copy(update={"tries": self.tries})
+        job = job.model_copy(update={"tries": self.tries, "gate_batch_size": setup.gate_batch_size})
         record = job.new_record(
             self.plan,
             comparison_id=self.folder.root.name,

@@ -1,10 +1,13 @@
-"""Launches of which nothing is timed: the rehearsal, or the trial of commands, before the others, and the trace after them.
+"""Launches of which nothing is timed: first the rehearsal, trials of commands and the search for a batch; afterwards the trace.
 
 The rehearsal starts every arm on its real hosts, runs a few samples, takes the gate and ends. What a library refuses then costs
 seconds, not a launch. A rehearsal that every arm passed is remembered by a digest of the plan, the versions, the machines and the
 user's sources, so it is not held again.
 
 The trial starts each command once, alone, up to the steps that are compared. What it shows is remembered as well.
+
+The search for a batch (``fit: memory``) starts an arm alone, again and again, and has it take some steps. A rank that runs out of
+memory ends its arm and nothing else, and the next try begins in fresh processes.
 
 The trace has every arm take a few steps under torch's profiler and Horovod's timeline, one arm after another.
 """
@@ -16,7 +19,7 @@ import json
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -37,18 +40,16 @@ from runners.hosts.placement import Placement
 from runners.hosts.preflight import inspect
 from runners.launchers.learned import Learned
 from runners.planning.arm_checks import require_executables
-from runners.planning.arms import resolve_arm, resolve_arms
+from runners.planning.arms import FEW_SAMPLES, resolve_arm, resolve_arms
 from runners.planning.check_process import require_own_work
 from runners.planning.launched_arms import LaunchedArm
 from runners.planning.workload import WorkloadSetup, require_model, resolve_workload
 from runners.planning.workload_check import require_data
-from runners.protocol.messages import TraceCommand, TraceReply
+from runners.protocol.messages import BlockCommand, BlockReply, TraceCommand, TraceReply
 from runners.scripts.first_state import FirstState
 from runners.traces.nccl_log import VARIABLES, of_all_ranks
 from runners.traces.trace_file import on_one_clock, viewers_file
 
-SAMPLES = 4
-"""A rank's in a micro-step, where the plan has more; a batch norm over two samples has no gradient but rounding."""
 SHORT = {"minutes": None, "rounds": 1, "block_steps": 1, "warmup_steps": 1, "launches": 1, "control": False, "floor": False}
 """Changes of ``measurement``: one block with exchange, one without where the plan has such blocks, then the gate."""
 NOT_REHEARSED = {
@@ -59,6 +60,19 @@ NOT_REHEARSED = {
 TRACED_STEPS = 6
 GPU_IS_FULL = "CUDA out of memory"
 """How torch begins its OutOfMemoryError."""
+FIT_STEPS = 3
+"""An optimizer has all its state from the first one on."""
+RESOLUTION = 16
+"""The search ends where the largest that fits is known to so small a part of itself."""
+MARGIN = 0.05
+"""Left below what fits: libraries take memory at times of their own."""
+MOST_DOUBLINGS = 7
+OUT_OF_MEMORY = re.compile(
+    r"out of memory|not enough memory|(can't|cannot|could not) allocate memory|alloc_failed|bad_alloc|memoryerror"
+    r"|could not create a (primitive|memory object)|sigkill|signal: killed|exit(ed with)? code:? (-9|137)",
+    re.IGNORECASE,
+)
+"""torch on GPUs, on CPUs and in cuBLAS; C, C++ and Python; oneDNN; and what launchers say of ranks that the kernel has killed."""
 RANK = re.compile(r"^ranks? [0-9, ]+: ")
 """Stands before a message; which rank it was may be chance."""
 WHO = re.compile(RANK.pattern + "(PlanError: )?")
@@ -94,8 +108,9 @@ def short_of(plan: Plan, *, on_gpus: bool) -> Plan:
     kept = {"control", "floor"} if on_gpus else set()
     short = {name: value for name, value in SHORT.items() if name not in kept}
     measurement = plan.measurement.model_copy(update={**short, "local_every": min(plan.measurement.local_every, 1)})
-    samples = plan.local_batch_size if on_gpus else min(plan.local_batch_size, SAMPLES)
-    changes = {"local_batch_size": samples, "training": None}
+    samples = plan.local_batch_size if on_gpus else min(plan.local_batch_size, FEW_SAMPLES)
+    arms = plan.arms if on_gpus else {name: arm.model_copy(update={"local_batch_size": None}) for name, arm in plan.arms.items()}
+    changes = {"local_batch_size": samples, "training": None, "arms": arms}
     return plan.model_copy(update={**changes, "measurement": measurement})
 
 
@@ -278,6 +293,72 @@ def require_something_to_measure(plan: Plan, failed: Mapping[str, LaunchRecord],
     found = [f"every arm: {next(iter(messages.values()))}"] if every else [f"arm '{n}': {m}" for n, m in messages.items()]
     listed = "\n".join(found)
     raise LaunchError(f"nothing was measured, since the rehearsal failed (its logs: {folder})\n{listed}")
+
+
+def find_batch(
+    plan: Plan, name: str, workload: WorkloadSetup, *, placement: Placement, folder: Path, progress: LaunchProgress
+) -> int:
+    """The largest local batch of an arm, less ``MARGIN``; nothing is left running.
+
+    Raises:
+        LaunchError: the plan's own does not fit, more than it fits than the search looks at, or a try failed for another reason.
+    """
+    where: dict[str, Any] = {"placement": placement, "folder": folder, "progress": progress}
+
+    def fits(size: int) -> bool:
+        setup = resolve_arm(name, plan.arms[name].model_copy(update={"local_batch_size": size}), plan)
+        launch = _hold(f"local_batch_size {size}", plan, [setup], **where, workload=workload, act=step)
+        failed = launch.failed.get(name)
+        if failed and not is_out_of_memory(failed):
+            raise LaunchError(
+                f"no largest local_batch_size was found for arm '{name}': {size} failed, and not for lack of memory: "
+                f"{_reason(failed)} (logs: {folder}); mend it, or give the arm a local_batch_size in the place of fit"
+            )
+        progress.say("does not fit" if failed else "fits")
+        return failed is None
+
+    def step(arm: ArmLaunch) -> None:
+        command = BlockCommand(turn=0, round=0, block=0, steps=FIT_STEPS)
+        arm.session.exchange(command, BlockReply, timeout_s=plan.measurement.block_timeout_s)
+
+    found = largest(fits, start=plan.local_batch_size)
+    if found is None:
+        raise LaunchError(
+            f"arm '{name}' has no room for the plan's local_batch_size {plan.local_batch_size}, with which the search for the "
+            "largest begins; give the plan a smaller one"
+        )
+    shutil.rmtree(folder, ignore_errors=True)
+    chosen = max(1, found - max(1, int(found * MARGIN)))
+    progress.say(f"{name} is timed with local_batch_size {chosen}: {found} fits")
+    return chosen
+
+
+def largest(fits: Callable[[int], bool], *, start: int) -> int | None:
+    """The largest size that fits, by doubling and then halving the interval; None where ``start`` does not.
+
+    Raises a ``LaunchError`` where it is far larger.
+    """
+    if not fits(start):
+        return None
+    low = start
+    for _ in range(MOST_DOUBLINGS):
+        if not fits(2 * low):
+            break
+        low *= 2
+    else:
+        raise LaunchError(f"no largest local_batch_size was found: {low} still fits; begin with a larger one in the plan")
+    high = 2 * low
+    while high - low > max(1, low // RESOLUTION):
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def is_out_of_memory(record: LaunchRecord) -> bool:
+    """Whether an arm failed for lack of memory, by what its ranks and its launcher said."""
+    error = record.error
+    said = [error.message, *error.excerpt, *error.log_tail.values()] if error else []
+    return record.status == "failed" and any(OUT_OF_MEMORY.search(one) for one in said)
 
 
 class Passed(Written):

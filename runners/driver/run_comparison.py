@@ -48,7 +48,7 @@ from runners.driver.endpoint import DriverEndpoint, open_endpoint
 from runners.driver.gates import none_can_pass
 from runners.driver.launch import Launch, is_comparable
 from runners.driver.progress import LaunchProgress
-from runners.driver.rehearsal import Memory, Passed, rehearse, require_something_to_measure, trace_arms, try_commands
+from runners.driver.rehearsal import Memory, Passed, find_batch, rehearse, require_something_to_measure, trace_arms, try_commands
 from runners.driver.rounds import RoundLimit
 from runners.event_log import EVENT_FILES
 from runners.hosts.batch_jobs import job_id
@@ -83,7 +83,7 @@ class ComparisonRun:
         self.compared = ComparedArms(plan, say=progress.say)
         make_reports(plan.reports)  # refused before anything is measured
         self._notes = [left_out_line(plan.left_out)] if plan.left_out else []
-        self._is_rehearsed = False
+        self._is_rehearsed = self._is_fitted = False
         self._memory: Memory | None = None
         self._limit: RoundLimit | None = None
         """When the next launch has enough rounds, where the plan has a budget of minutes."""
@@ -171,6 +171,7 @@ class ComparisonRun:
             with opened as endpoint, _without_garbage_collection():
                 for number in self._numbers(done):
                     self.folder.require_room()
+                    self._fit_once()
                     self._rehearse_once()
                     self._launch(number, endpoint)
                     gc.collect()
@@ -196,6 +197,17 @@ class ComparisonRun:
             raise
         return self.comparison
 
+    def _fit_once(self) -> None:
+        """Find the largest batches of arms that ask for them, unless the folder has them from an earlier session."""
+        if self._is_fitted or self.compared.workload is None:
+            return
+        fitted, self._is_fitted = self.history.manifest.fitted, True
+        where: dict[str, Any] = {"placement": self.compared.inspection.placement, "folder": self.folder.root / "fit"}
+        for name in (name for name, arm in self.plan.arms.items() if arm.fit and name not in fitted):
+            fitted[name] = find_batch(self.plan, name, self.compared.workload, progress=self.progress, **where)
+            self.history.write()
+        self.compared.fit(fitted)
+
     def _rehearse_once(self) -> None:
         """Rehearse, or try commands, before the first launch of this session, unless arms take the gate before the rest."""
         wanted, workload = self.plan.measurement.rehearsal, self.compared.workload
@@ -219,7 +231,7 @@ class ComparisonRun:
         folder = self.folder.root / ("rehearsal" if workload else "trial")
         where: dict[str, Any] = {"placement": self.compared.inspection.placement, "folder": folder, "progress": self.progress}
         if workload is not None:
-            rehearsal = rehearse(self.plan, workload, on_gpus=self.compared.are_on_gpus, **where)
+            rehearsal = rehearse(self.compared.plan, workload, on_gpus=self.compared.are_on_gpus, **where)
             self._refused = rehearsal.failed
             require_something_to_measure(self.plan, self._refused, folder=folder)
             return Passed(notes=rehearsal.notes, learned={})
@@ -253,7 +265,7 @@ class ComparisonRun:
         """Trace the arms after their launches, if the plan asks for it and the folder has no trace yet."""
         where: dict[str, Any] = {"placement": self.compared.inspection.placement, "folder": self.folder.traces_folder}
         if self.plan.trace and self.compared.workload is not None and self.folder.traces() is None:
-            trace_arms(self.plan, self.compared.workload, **where, progress=self.progress, refused=self._refused)
+            trace_arms(self.compared.plan, self.compared.workload, **where, progress=self.progress, refused=self._refused)
 
     def _numbers(self, done: set[int]) -> Iterator[int]:
         """Yield the numbers of launches to run: those of the plan, then more with ``until_decided`` while there is time."""

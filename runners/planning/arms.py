@@ -18,6 +18,8 @@ from runners.planning.launched_arms import LaunchedArm, computes_on_gpu, seed_of
 from runners.processes.local import search_path
 from runners.protocol.messages import Job
 
+FEW_SAMPLES = 4
+"""A rank's in a micro-step where little memory is to be taken; a batch norm over two samples has no gradient but rounding."""
 ON_GPUS_ONLY = ("nccl",)
 """Transports of any backend that move tensors between GPUs and no others."""
 
@@ -66,6 +68,10 @@ def floor_beside(baseline: LaunchedArm) -> LaunchedArm:
 def resolve_arm(name: str, arm: Arm, plan: Plan) -> LaunchedArm:
     """Resolve one arm, see ``resolve_arms``."""
     place, own = _own_work(name, arm, plan)
+    own_batch = None if arm.local_batch_size == plan.local_batch_size else arm.local_batch_size
+    few = plan.model_copy(update={"local_batch_size": min(plan.local_batch_size, FEW_SAMPLES)})
+    gate_batch = plan_of_arm(few, backend_class(arm.backend)).local_batch_size if plan.batches else None
+    plan = plan.model_copy(update={"local_batch_size": own_batch or plan.local_batch_size})
     plan = plan_of_arm(plan, backend_class(arm.backend)).model_copy(update=own)
     transport = choose_transport(arm.backend, arm.transport, device=plan.device)
     backend = make_backend(arm.backend, transport=transport, options=arm.options, micro_steps=plan.micro_steps, arm=name)
@@ -87,7 +93,8 @@ def resolve_arm(name: str, arm: Arm, plan: Plan) -> LaunchedArm:
         plan=plan,
         launcher_reference=reference,
         transport=transport,
-        recorded=place.recorded,
+        gate_batch_size=gate_batch,
+        recorded={**place.recorded, **({"local_batch_size": own_batch} if own_batch else {})},
         place=place,
         backend=backend,
         launcher=launcher,

@@ -92,6 +92,8 @@ class ArmSpec:
     """The launcher's name, for the record."""
     transport: str | None = None
     """What carries the bytes, where that is known beforehand."""
+    gate_batch_size: int | None = None
+    """Samples of a rank in the gate, where arms have batches of their own."""
     recorded: Mapping[str, Any] = field(default_factory=dict)
     """Fields of its record that are its own."""
     learned: Learned | None = None

@@ -49,6 +49,8 @@ class Job(Message):
     learning_rate_scale: int | None = None
     """What ``learning_rate_scaling: linear`` multiplies by; None: ranks × micro-steps. A single process beside arms of many ranks
     has their global batch as its local one, and must scale as they do."""
+    gate_batch_size: int | None = None
+    """Samples of a rank in the gate, where arms have batches of their own: all take as many. None: ``local_batch_size``."""
     tries: int | None = None
     """Try a workload of the user's before the ranks meet: for a training of so many epochs; 0: for blocks; None: do not."""
 

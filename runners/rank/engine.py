@@ -111,7 +111,7 @@ class Engine:
         """Take the gate: ``GATE_STEPS`` optimizer steps, or every case once. Rank 0 then counts FLOPs, if asked. Collective."""
         if isinstance(self.runner, MicroBenchmarkRunner):
             return self.runner.run_gate()
-        report = run_gate(self.runner)
+        report = run_gate(self.runner, local_batch_size=self.job.gate_batch_size)
         report.flops = own_flops(self.runner) if counts_flops and self.world.rank == 0 else None
         return report
 

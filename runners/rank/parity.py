@@ -45,10 +45,13 @@ SCALE = 2.0**8
 """Loss scale of fp16 in the gate: low, so that the first step is not skipped for an overflow."""
 
 
-def run_gate(trainer: Trainer) -> ParityReport:
-    """Take ``GATE_STEPS`` real steps and report what this rank saw. Collective; leaves nothing built."""
+def run_gate(trainer: Trainer, *, local_batch_size: int | None = None) -> ParityReport:
+    """Take ``GATE_STEPS`` real steps and report what this rank saw. Collective; leaves nothing built.
+
+    ``local_batch_size``: of these steps; None: as the trainer's.
+    """
     trainer.release()
-    gate = trainer.twin()
+    gate = trainer.twin(local_batch_size=local_batch_size)
     try:
         return _take_steps(gate)
     finally:

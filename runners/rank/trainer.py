@@ -111,10 +111,11 @@ class Trainer:
         seed_generators(own.seed)
         return type(own)(local_batch_size=local_batch_size or own.local_batch_size, seed=own.seed, options=own.options)
 
-    def twin(self) -> Trainer:
+    def twin(self, *, local_batch_size: int | None = None) -> Trainer:
         """A trainer like this one, with a workload and a loss scale of its own, for a model beside the one that is trained."""
         other = copy.copy(self)
-        other.workload, other.step_precision, other.prepared = self.another_workload(), copy.copy(self.step_precision), None
+        other.workload, other.prepared = self.another_workload(local_batch_size=local_batch_size), None
+        other.step_precision = copy.copy(self.step_precision)
         return other
 
     def build_bare(self, *, seed: int | None = None, workload: Workload | None = None) -> nn.Module:

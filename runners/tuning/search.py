@@ -212,7 +212,7 @@ def _require_tunable(plan: Plan, arm: str) -> None:
         "arms by command, whose settings lie in your scripts": plan.are_scripts,
         "training to the end, which has no short trials": plan.training is not None,
         "points; tune each in a plan of its own": bool(plan.points),
-        "arms with work of their own": plan.has_own_work,
+        "arms with work of their own": plan.has_own_work or plan.batches is not None,
         "measurement.mode 'separate'": plan.measurement.mode == "separate",
     }
     for what in (what for what, is_so in refused.items() if is_so):

@@ -13,7 +13,9 @@ from measurement.errors import PlanError
 from measurement.plans.plan_file import check_plan
 from measurement.records.record import ParityResult
 from reports import conclude
+from reports.wording.first_screen import first_screen
 from runners.driver import gates
+from runners.driver.compared_arms import ComparedArms
 from runners.planning.arms import resolve_arms
 from runners.scripts.script_setup import resolve_scripts
 from tests.conftest import TINY
@@ -75,6 +77,7 @@ def test_allow_is_for_such_arms_and_changes_no_digest():
     ("arm", "message"),
     [
         ({"command": "python x.py", "workload": "digits"}, "an arm by command brings its own work; leave workload out"),
+        ({"command": "python x.py", "local_batch_size": 8}, "an arm by command brings its own work; leave local_batch_size out"),
         ({"command": "python x.py", "launcher": "mpirun"}, "launcher means nothing for arms by command; leave it out"),
         ({"command": "python x.py", "options": {"a": 1}}, "options means nothing for arms by command"),
         ({"backend": "ddp", "samples_per_step": 2}, "samples_per_step means nothing for arms of a back end; leave it out"),
@@ -246,3 +249,73 @@ def test_ranks_of_a_back_end_start_in_their_arms_directory(tmp_path):
     assert place.shell_line("x", environment={}, path=os.environ["PATH"]) == f"cd {tmp_path} && x"
     with pytest.raises(PlanError, match="arm 'a': directory '/no/such' is not a folder"):
         resolve_arms(tiny(arms={"a": ddp(directory="/no/such"), "b": ddp()}))
+
+
+def test_an_arm_is_timed_in_its_own_batch_and_takes_the_gate_in_one_that_all_have():
+    arms = {"a": ddp(), "b": ddp(local_batch_size=64), "same": ddp(local_batch_size=8)}
+    found = resolve_arms(tiny(arms=arms, baseline="a", local_batch_size=8))
+    assert {name: one.plan.local_batch_size for name, one in found.items()} == {
+        "a": 8,
+        "a-control": 8,
+        "b": 64,
+        "same": 8,
+    }
+    assert {one.gate_batch_size for one in found.values()} == {4}
+    assert resolve_arms(tiny())["ddp"].gate_batch_size is None
+    assert found["b"].recorded["local_batch_size"] == 64
+    assert "local_batch_size" not in found["same"].recorded
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"points": {"two": {"world_size": 2}}}, "points means nothing where arms have batches of their own; leave it out"),
+        ({"training": {"epochs": 1}}, "training means nothing where arms have batches of their own; leave it out"),
+    ],
+)
+def test_own_batches_are_refused_where_all_arms_share_theirs(changes, message):
+    with pytest.raises(PlanError, match=message):
+        tiny(arms={"a": ddp(), "b": ddp(local_batch_size=64)}, measurement={}, **changes)
+
+
+def test_own_batches_are_no_micro_benchmarks():
+    plan = tiny(arms={"a": ddp(), "b": ddp(local_batch_size=64)}, workload="collectives")
+    with pytest.raises(PlanError, match="is a micro-benchmark, whose cases all arms share; leave local_batch_size and fit"):
+        ComparedArms(plan, say=print)
+
+
+def test_a_floor_is_of_one_batch():
+    measurement = {**TINY["measurement"], "floor": True}
+    assert not tiny(arms={"a": ddp(), "b": ddp(local_batch_size=64)}, measurement=measurement).has_floor
+
+
+def test_another_batch_is_refused_unless_the_plan_asks_for_it():
+    first = arm("a", role="baseline", local_batch_size=8)
+    other = arm("b", local_batch_size=64)
+    (refused,) = arm_differences([first, other])
+    assert refused.withholds
+    (asked,) = arm_differences([first, changed(other, local_batch_size=64)])
+    assert (asked.changes_work, asked.withholds) == (True, False)
+    (earlier,) = arm_differences([first, changed(other, local_batch_size=64, role="baseline")])
+    assert earlier.withholds, "of one arm at two times"
+
+
+@pytest.mark.slow
+def test_a_verdict_between_unlike_batches_says_so(tmp_path):
+    ratios = {"wide": 0.7}
+    plan = make_plan(ratios)
+    plan = changed(plan, arms={**plan.arms, "wide": changed(plan.arms["wide"], local_batch_size=64)})
+    folder = write_results(tmp_path, ratios=ratios, launch_noise=0.01, plan=plan)
+    for record in folder.records():
+        own = 64 if record.arm == "wide" else None
+        ranks = [changed(rank, local_batch_size=own or plan.local_batch_size) for rank in record.ranks]
+        folder.write_record(changed(record, ranks=ranks, local_batch_size=own, parity=ParityResult(passed=True)))
+    found = conclude(folder)
+    result, screen = found.result("wide"), first_screen(found)
+    assert (result.verdict, result.withheld_by, result.term_differences_s) == ("slower", None, {})
+    assert found.arm("wide").samples_per_step == 64 * plan.world_size
+    assert screen.headline.startswith("At each arm's own batch: wide is 3")
+    assert found.findings[0].startswith("At each arm's own batch, in samples per second: wide is 3")
+    assert f"batches of {plan.local_batch_size} and 64 per rank" in screen.compared
+    (work,) = [mark for mark in screen.marks if mark.name == "same work"]
+    assert (work.word, work.ok) == (f"other work: local batch {plan.local_batch_size} and 64", False)
