@@ -51,16 +51,17 @@ class DDPOptions(ProcessGroupOptions):
     find_unused_parameters: bool = False
     """Search each step's graph for parameters that get no gradient."""
     broadcast_buffers: bool = True
-    """Send rank 0's buffers (batch-norm statistics) to all ranks before each forward pass. Horovod does not. PyTorch 2.13 calls it
-    ``forward_sync_buffers``; before that, false also left out the sending at the start."""
+    """Send rank 0's buffers (batch-norm statistics) to all ranks before each forward pass. Horovod does not. From PyTorch 2.13 it
+    is given as ``forward_sync_buffers``; before that, false also left out the sending at the start."""
     batched_grad_copy: bool = False
-    """Copy and divide all gradients of a bucket at once. In PyTorch 2.15."""
+    """Copy and divide all gradients of a bucket at once. Since PyTorch 2.12."""
     lazy_bucket_allocation: bool = False
-    """Allocate buckets as their gradients become ready, and free them after backward: less memory. In PyTorch 2.15."""
+    """Allocate buckets as their gradients become ready, and free them after backward: less memory. Since PyTorch 2.15."""
     bucket_cap_mb_list: list[Annotated[int, Field(gt=0)]] | None = None
-    """MiB of each bucket, in the order in which gradients become ready, in the place of ``bucket_cap_mb``. In PyTorch 2.15."""
+    """MiB of each bucket, in the order in which gradients become ready, in the place of ``bucket_cap_mb``. Since PyTorch 2.11."""
     skip_all_reduce_unused_params: bool = False
-    """Exchange nothing for parameters that no rank uses in any step. In PyTorch 2.15."""
+    """Leave out the exchange of buckets without a used parameter, beside ``find_unused_parameters``. Ranks that use other
+    parameters than each other hang."""
     comm_hook: CommHook = "none"
     """Compression of the exchanged gradients, by PyTorch's hooks of these names."""
     powersgd_rank: int = Field(default=1, ge=1)

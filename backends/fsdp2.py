@@ -7,6 +7,7 @@ the same machinery with a whole copy on each rank: gradients are reduced, unit b
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -96,11 +97,11 @@ class Replicate(TorchDistributed):
     _units: int = 0
 
     def check(self, *, world_size: int) -> None:
-        """Refuse a PyTorch without it."""
-        try:
-            import torch.distributed._composable.replicate_with_fsdp
-        except ImportError as error:
-            raise PlanError(f"PyTorch {torch.__version__} has no replicate over FSDP2; use 'ddp', or install 2.15") from error
+        """Refuse a PyTorch whose own takes other arguments, as 2.9 does."""
+        from torch.distributed._composable.replicate_with_fsdp import replicate
+
+        if "mesh" not in inspect.signature(replicate).parameters:
+            raise PlanError(f"PyTorch {torch.__version__} has another replicate over FSDP2; use 'ddp', or install 2.15")
 
     def check_model(self, model: nn.Module, optimizer: Optimizer, *, missing: Sequence[str], sparse: Sequence[str]) -> list[str]:
         """Parameters are cut along their first dimension, those of a unit together; gradients are reduced as dense tensors."""
