@@ -94,6 +94,7 @@ compare = command(compare_given, FLAGS, text="Run a plan: measure its arms inter
 def print_commands(plan: Plan) -> None:
     """Print the command that each arm of a plan stands for, at each of its points, once all that needs no start is checked."""
     from runners.driver.compared_arms import ComparedArms
+    from runners.driver.rehearsal import FOUND_LATER
     from runners.driver.run_study import point_plans
 
     say = partial(print, file=sys.stderr)
@@ -105,7 +106,7 @@ def print_commands(plan: Plan) -> None:
             setup = compared.arms[name]
             command = setup.command(compared.inspection.placement, setup.plan.seed)
             size = setup.plan.world_size
-            batch = ", with the largest batch that fits in memory, found before timing" if setup.arm.fit else ""
+            batch = f", with {FOUND_LATER}" if setup.arm.fit else ""
             ranks = "" if chosen.are_scripts else f", {size} rank{'s' if size > 1 else ''}"  # which only ranks themselves know
             print(f"{name}{f' at {point}' if point else ''}{ranks}{batch}:", *command.splitlines(), sep="\n  ")
 

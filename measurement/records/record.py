@@ -482,4 +482,5 @@ class Manifest(Written):
     failed_points: dict[str, str] = {}
     """Why nothing, or no more, could be measured at a point of a study, by its name."""
     seconds: dict[str, float] = {}
-    """Where the time went, summed over sessions: ``total``, ``starting``, ``training`` (timed and untimed steps), ``other``."""
+    """Where the time went, summed over sessions: ``total``, ``starting``, ``training`` (timed and untimed steps), ``other``.
+    Searches for a batch are not among them."""

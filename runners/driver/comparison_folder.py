@@ -55,6 +55,10 @@ class ComparisonHistory:
         self._elsewhere = (
             (before or OtherEnvironment(differences=format_changes(changes), environment=self.environment)) if changes else None
         )
+        self.begin_clock()
+
+    def begin_clock(self) -> None:
+        """Count the seconds of this session from now on: what came before is no part of the budget."""
         self._began = time.monotonic()
 
     @property

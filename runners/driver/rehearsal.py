@@ -60,6 +60,7 @@ NOT_REHEARSED = {
 TRACED_STEPS = 6
 GPU_IS_FULL = "CUDA out of memory"
 """How torch begins its OutOfMemoryError."""
+FOUND_LATER = "the largest batch that fits in memory, found before timing"
 FIT_STEPS = 3
 """An optimizer has all its state from the first one on."""
 RESOLUTION = 16
@@ -243,7 +244,8 @@ def _plan_for_here(plan: Plan) -> tuple[Plan, dict[str, str]]:
 
     Raises a ``PlanError`` where an arm has work of its own that cannot run.
     """
-    outcomes, able = dict.fromkeys(plan.arms, "ok"), dict[str, LaunchedArm]()
+    outcomes = {name: f"ok, with {FOUND_LATER}" if arm.fit else "ok" for name, arm in plan.arms.items()}
+    able = dict[str, LaunchedArm]()
     for name, arm in plan.arms.items():
         try:
             setup = resolve_arm(name, arm, plan)

@@ -206,6 +206,8 @@ class ComparisonRun:
         for name in (name for name, arm in self.plan.arms.items() if arm.fit and name not in fitted):
             fitted[name] = find_batch(self.plan, name, self.compared.workload, progress=self.progress, **where)
             self.history.write()
+        if fitted:
+            self.history.begin_clock()
         self.compared.fit(fitted)
 
     def _rehearse_once(self) -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from measurement.errors import LaunchError, PlanError
 from measurement.records.record import Failure
+from runners.compare_command import print_commands
 from runners.driver.compared_arms import ComparedArms
 from runners.driver.rehearsal import MOST_DOUBLINGS, RESOLUTION, is_out_of_memory, largest
 from tests.conftest import TINY
@@ -72,6 +73,12 @@ def test_a_lack_of_memory_is_known_by_what_ranks_and_launchers_say(said, is_full
 def test_what_cannot_be_fitted_is_refused(arm, changes, message):
     with pytest.raises(PlanError, match=message):
         tiny(**{"arms": {"ddp": {**FITTED["ddp"], **arm}}, "measurement": MEASUREMENT, **changes})
+
+
+def test_a_dry_run_says_that_batches_are_found_before_timing(capsys):
+    print_commands(tiny(arms={**FITTED, "naive": {"backend": "naive"}}, measurement=MEASUREMENT))
+    said = capsys.readouterr().out
+    assert "ddp, 2 ranks, with the largest batch that fits in memory, found before timing:" in said and "naive, 2 ranks:" in said
 
 
 def test_a_command_is_not_fitted():
