@@ -52,6 +52,8 @@ class FSDP2Options(ReplicateOptions):
     """Whether parameters are freed after the forward pass and gathered again. An integer: spread over so many ranks meanwhile."""
     replicas: int = Field(default=1, ge=1)
     """Copies of the model, each sharded over as many ranks (a mesh of two dimensions, HSDP); it divides the number of ranks."""
+    prefetch: int | None = Field(default=None, ge=1)
+    """Units that are gathered ahead (``set_modules_to_forward_prefetch`` and ``..._backward_prefetch``); it takes their memory."""
 
 
 class FSDP2Prepared(Prepared):
@@ -170,6 +172,15 @@ class FSDP2(Replicate):
         """Copies have equally many ranks."""
         if world_size % self.options.replicas:
             raise PlanError(f"replicas is {self.options.replicas}, which does not divide {world_size} ranks; give one that does")
+
+    def prepare(self, model: nn.Module, build_optimizer: BuildOptimizer) -> Prepared:
+        """With the units that each gathers ahead, if asked. Collective."""
+        prepared, ahead = super().prepare(model, build_optimizer), self.options.prefetch
+        units: list[Any] = [unit for unit in model.modules() if isinstance(unit, FSDPModule)] if ahead else []
+        for number, unit in enumerate(units):
+            unit.set_modules_to_forward_prefetch(units[number + 1 :][:ahead])
+            unit.set_modules_to_backward_prefetch(units[:number][::-1][:ahead])
+        return prepared
 
     def wrapper(self) -> Callable[[nn.Module], Any]:
         """``fully_shard`` over all ranks, or over those of each copy. Collective."""

@@ -52,4 +52,7 @@ def test_zero_spreads_the_optimizer_state_alone(seen, ranks):
 
 def test_the_sharding_units_are_those_asked_for(seen):
     units = {name: seen[2][name]["described"]["sharding_units"] for name in SHARDED if name.startswith("fsdp2")}
-    assert units == {"fsdp2": 4, "fsdp2-whole": 1, "fsdp2-replicas": 4, "fsdp2-blocks": 4}, "three blocks and the whole"
+    assert units == {"fsdp2": 4, "fsdp2-whole": 1, "fsdp2-ahead": 4, "fsdp2-replicas": 4, "fsdp2-blocks": 4}, (
+        "three blocks and the whole"
+    )
+    assert (seen[2]["fsdp2"]["ahead"], seen[2]["fsdp2-ahead"]["ahead"]) == ([0, 0, 0, 0], [2, 2, 1, 0])

@@ -9,6 +9,7 @@ import sys
 from functools import partial
 
 import torch
+from torch.distributed.fsdp import FSDPModule
 
 from runners.rank.engine import start_engine
 from tests.kit.ranks import job_of, leave_what_is_seen
@@ -19,10 +20,16 @@ OPTIONS = {
     "zero": ("ddp", {"zero_redundancy_optimizer": True}),
     "fsdp2": ("fsdp2", {}),
     "fsdp2-whole": ("fsdp2", {"module_classes": [], "reshard_after_forward": False}),
+    "fsdp2-ahead": ("fsdp2", {"prefetch": 2}),
     "fsdp2-replicas": ("fsdp2", {}),
     "replicate": ("replicate", {}),
     "fsdp2-blocks": ("fsdp2", {"module_classes": ["Block"]}),
 }
+
+
+def ahead_of(unit):
+    """What a unit gathers ahead in forward passes."""
+    return unit._get_fsdp_state()._states_to_forward_prefetch
 
 
 def seen(text, name, world, store):
@@ -40,6 +47,7 @@ def seen(text, name, world, store):
         "parameters": torch.cat([parameters[name].flatten() for name in sorted(gradients)]).tolist(),
         "described": engine.backend.describe(),
         "kept_bytes": engine.report().kept_bytes,
+        "ahead": [len(ahead_of(unit)) for unit in joined.bare.modules() if isinstance(unit, FSDPModule)],
         "elements": sum(parameter.numel() for parameter in joined.bare.parameters()),
     }
     engine.runner.release()
