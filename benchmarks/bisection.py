@@ -15,7 +15,7 @@ import math
 
 import numpy as np
 
-from reports.statistics.budget import FEWEST_ROUNDS, MOST_ROUNDS, error_share
+from reports.statistics.budget import MAX_ROUNDS, MIN_ROUNDS, error_share
 from reports.statistics.intervals import ratio_intervals
 from reports.statistics.student import Array
 from runners.scripts.bisection import Seen, confidence, judged, search
@@ -31,7 +31,7 @@ class Commits:
     def __init__(self, regime: Regime, *, first: int, lost: float, slower: float, random: np.random.Generator) -> None:
         self.regime, self.first, self.lost, self.random, self.threshold = regime, first, lost, random, 1 - slower / 2
         best = math.sqrt(regime.start_s / regime.round_s) * regime.of_rounds / max(regime.of_launches, 1e-9)
-        self.rounds = int(min(max(best, FEWEST_ROUNDS), MOST_ROUNDS))
+        self.rounds = int(min(max(best, MIN_ROUNDS), MAX_ROUNDS))
         self.launches: dict[int, list[Array]] = {}
         self.looks: dict[int, int] = {}
 

@@ -35,9 +35,9 @@ import yaml
 from measurement.records.results import ResultsFolder
 from tests.kit.faults import AT_EVERY_ROUND, MARK, processes_of
 
-MOST_S = 10.0
+MAX_S = 10.0
 ENDS_S = 60.0
-LONGEST_PAUSE_S = 2.0
+MAX_PAUSE_S = 2.0
 """Between two signals."""
 KINDS = {
     f"{name}-{times}": (signal.Signals[name], times == "twice")
@@ -145,7 +145,7 @@ def faults_of_end(code: int, said: str, sent: signal.Signals, *, took_s: float) 
     found = [] if code in (0, 128 + sent) else [f"exit code {code}"]
     if "Traceback" in said:
         found.append(f"a traceback: {said[-2000:]}")
-    return found + ([f"it took {took_s:.1f} s to end"] if took_s > MOST_S else [])
+    return found + ([f"it took {took_s:.1f} s to end"] if took_s > MAX_S else [])
 
 
 def blocks(out: Path) -> dict[str, int]:
@@ -167,7 +167,7 @@ def shape(out: Path) -> tuple[object, ...]:
 
 def left(mark: str) -> list[int]:
     """Processes that still live 10 s after; killed, and told."""
-    _, alive = psutil.wait_procs(processes_of(mark), timeout=MOST_S)
+    _, alive = psutil.wait_procs(processes_of(mark), timeout=MAX_S)
     for process in alive:
         with contextlib.suppress(psutil.Error):
             process.kill()
@@ -196,7 +196,7 @@ def main() -> int:
         outcomes = []
         for _ in range(chosen.moments):
             out = chosen.output / "out"
-            at_s, again_s = rng.uniform(0.0, length_s), rng.uniform(0.0, LONGEST_PAUSE_S)
+            at_s, again_s = rng.uniform(0.0, length_s), rng.uniform(0.0, MAX_PAUSE_S)
             outcomes.append(try_moment(kind, plan, out, at_s=at_s, again_s=again_s, like=like))
             for fault in outcomes[-1].faults:
                 print(f"{kind} at {outcomes[-1].at_s:.2f} s: {fault}", flush=True)

@@ -46,11 +46,11 @@ Array = npt.NDArray[np.float64]
 CONFIDENCE = 0.95
 BLOCK_NOISE = 0.035
 ROUNDS = 40
-MOST_LAUNCHES = 60
+MAX_LAUNCHES = 60
 DIFFERENCE = 1.03
 THRESHOLD = 0.01
 BUDGET_S = 300.0
-MOST_PROMISED = 60
+MAX_PROMISED = 60
 """Launches: longer promises are not followed."""
 FASTER, FAST_LAUNCHES, LAUNCH_NOISE = math.log(1.25), 0.2, 0.035
 """A shared machine: by how much it is faster, as log; in which share of launches; how much launches of an arm differ besides."""
@@ -179,16 +179,16 @@ def until_decided(scenario: Scenario, random: np.random.Generator, *, each_launc
         random: draws.
         each_launch: look after each launch from the third on with the whole error, as Ringside did before.
     """
-    ratios = comparison(scenario, MOST_LAUNCHES, 1, random)
+    ratios = comparison(scenario, MAX_LAUNCHES, 1, random)
     analyses: list[int] = []
     number = 3 if each_launch else next_analysis(analyses, launches=3)
     while True:
-        number = min(number, MOST_LAUNCHES)
+        number = min(number, MAX_LAUNCHES)
         analyses.append(number)
         share = 1.0 if each_launch else error_share(analyses, until_decided=True)
         candidate, control = intervals([launches[:number] for launches in ratios], share)
         verdict = decide(candidate, threshold=0.01, control=control)
-        if verdict != "undecided" or number == MOST_LAUNCHES:
+        if verdict != "undecided" or number == MAX_LAUNCHES:
             return verdict, number
         number = number + 1 if each_launch else next_analysis(analyses, launches=3)
 
@@ -348,7 +348,7 @@ def promised(regime: Regime, effect: float, random: np.random.Generator) -> tupl
     interval, done = interval_of(launches), len(launches)
     more = to_decide(interval, threshold=THRESHOLD, measured=done, launches=done)
     is_open = decide(interval, threshold=THRESHOLD) == "undecided" and abs(interval.value - 1) >= THRESHOLD
-    if not is_open or more is None or more.value is None or more.high is None or more.high > MOST_PROMISED:
+    if not is_open or more is None or more.value is None or more.high is None or more.high > MAX_PROMISED:
         return None
     said = max(math.ceil(more.value), 1)
     needed, verdict, most = 0, 0, 3 * max(math.ceil(more.high), said)

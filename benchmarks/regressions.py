@@ -30,7 +30,7 @@ from reports.conclusions.blocks import tabulate_blocks
 from reports.conclusions.ratios import find_spread
 from reports.conclusions.steps import read_steps
 from reports.launch_budget import cost_of
-from reports.statistics.budget import FEWEST_ROUNDS, MOST_ROUNDS, UNKNOWN
+from reports.statistics.budget import MAX_ROUNDS, MIN_ROUNDS, UNKNOWN
 from reports.statistics.separate import Runs, separate_ratio
 from reports.statistics.student import Array
 from tests.kit.budgets import REGIMES, Regime, launch
@@ -48,7 +48,7 @@ class Result:
     def draw(cls, regime: Regime, budget_s: float, random: np.random.Generator, *, lost: float = 0.0, day: float = 0.0) -> Result:
         """Draw one; the candidate has ``lost`` a share of its speed, and days differ by ``day``."""
         best = math.sqrt(regime.start_s / regime.round_s) * regime.of_rounds / max(regime.of_launches, 1e-9)
-        rounds = int(min(max(best, FEWEST_ROUNDS), MOST_ROUNDS))
+        rounds = int(min(max(best, MIN_ROUNDS), MAX_ROUNDS))
         number = max(int(budget_s / (regime.start_s + rounds * regime.round_s)), 2)
         totals = np.log([rounds / launch(regime, rounds, random).sum(axis=1) for _ in range(number)])
         drift = day * random.standard_normal() + DRIFT * random.standard_normal(number)

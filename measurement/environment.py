@@ -53,7 +53,7 @@ def own_identity(environment: Mapping[str, str]) -> dict[str, str]:
     return {key: value for key, value in found.items() if not environment.get(key)}
 
 
-MOST_TMPDIR = 70
+MAX_TMPDIR = 70
 """Bytes. A socket's path has 107 at most on Linux, and loader processes wait for ever where theirs is longer."""
 
 
@@ -68,7 +68,7 @@ def temporary_folder(environment: Mapping[str, str]) -> dict[str, str]:
     except FileNotFoundError as error:
         raise PlanError(f"{error.strerror}; set TMPDIR to a folder that you can write to") from error
     given = environment.get("TMPDIR", found)
-    short = found if len(os.fsencode(found)) <= MOST_TMPDIR else "/tmp"
+    short = found if len(os.fsencode(found)) <= MAX_TMPDIR else "/tmp"
     return {} if given == short else {"TMPDIR": short}
 
 

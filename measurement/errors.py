@@ -15,7 +15,7 @@ TWO_SCRIPTS = "to compare two scripts as they are: ringside ab 'COMMAND' 'COMMAN
 class RingsideError(Exception):
     """Base of all errors that are the user's to mend; the command line prints them as one message and exits with 2."""
 
-    is_said = False
+    was_reported = False
     """Whether it was printed already, by a rank that had to before it could end."""
 
 
@@ -72,10 +72,10 @@ def shortened(names: Sequence[str]) -> str:
     return ", ".join(f"'{name}'" for name in names[:3]) + more
 
 
-MOST_QUOTED = 100
+MAX_QUOTED = 100
 """Characters of a value that a message repeats."""
 _REPR = reprlib.Repr()
-_REPR.maxstring = _REPR.maxother = MOST_QUOTED
+_REPR.maxstring = _REPR.maxother = MAX_QUOTED
 _REPR.maxlong = 40
 
 
@@ -91,16 +91,16 @@ def quoted(value: object) -> str:
 def cut(text: str) -> str:
     """The text on one line, its end left out where it is long."""
     flat = " ".join(printable(text).split())
-    return flat if len(flat) <= 3 * MOST_QUOTED else f"{flat[: 3 * MOST_QUOTED]}..."
+    return flat if len(flat) <= 3 * MAX_QUOTED else f"{flat[: 3 * MAX_QUOTED]}..."
 
 
-MOST_LISTED = 450
+MAX_LISTED = 450
 """Characters of a list in a message; one part may be longer."""
 
 
 def joined(parts: Sequence[str]) -> str:
     """The parts as a list, as many as a message has room for, and how many more there are."""
-    shown = [part for index, part in enumerate(parts) if sum(map(len, parts[: index + 1])) <= MOST_LISTED] or list(parts[:1])
+    shown = [part for index, part in enumerate(parts) if sum(map(len, parts[: index + 1])) <= MAX_LISTED] or list(parts[:1])
     more = f"; and {len(parts) - len(shown)} more" if len(shown) < len(parts) else ""
     return "; ".join(shown) + more
 
@@ -118,7 +118,7 @@ def unknown_name(
     ``elsewhere``: names that are known in another place, with the place, such as ``under 'measurement'``.
     """
     names, places = sorted(known), elsewhere or {}
-    name = cut(name if len(name) <= MOST_QUOTED else f"{name[:MOST_QUOTED]}...")
+    name = cut(name if len(name) <= MAX_QUOTED else f"{name[:MAX_QUOTED]}...")
     close = closest(name, dict.fromkeys([*names, *places]))
     hint = f"; did you mean '{close}'{'' if close in names else f' {places[close]}'}?" if close else ""
     return f"unknown {kind} '{name}'{hint} (known: {', '.join(names) or 'none'}){'; ' + remedy if remedy else ''}"
@@ -136,7 +136,7 @@ UNSEEN = re.compile(
 LEFT = "\N{REPLACEMENT CHARACTER}"
 
 
-MOST_SHOWN = 20_000
+MAX_SHOWN = 20_000
 """Characters of one text in a report: more than the last lines of a log have."""
 
 
@@ -147,5 +147,5 @@ def printable(text: str) -> str:
 
 def in_report(text: str) -> str:
     """The printable text, cut where it is longer than anybody reads."""
-    shown = printable(text[: 2 * MOST_SHOWN])
-    return shown if len(text) <= MOST_SHOWN else f"{shown[:MOST_SHOWN]}… ({len(text):,} characters in all)"
+    shown = printable(text[: 2 * MAX_SHOWN])
+    return shown if len(text) <= MAX_SHOWN else f"{shown[:MAX_SHOWN]}… ({len(text):,} characters in all)"

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import IO
 
 LOCK_FILE = ".lock"
-MOST_BYTES = 4 << 20
+MAX_BYTES = 4 << 20
 """Bytes that a plan or a hostfile may have. /dev/zero has more."""
 
 
-def read_text(path: Path, *, most: int = MOST_BYTES) -> str:
+def read_text(path: Path, *, most: int = MAX_BYTES) -> str:
     """A text file in UTF-8 of at most ``most`` bytes, with or without a byte order mark.
 
     Raises:
@@ -67,7 +67,7 @@ def lock_folder(folder: Path) -> IO[str]:
         fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):
         file.seek(0)
-        holder = file.read(MOST_BYTES).strip() or "another process"
+        holder = file.read(MAX_BYTES).strip() or "another process"
         file.close()
         raise LockedError(holder) from None
     except OSError:

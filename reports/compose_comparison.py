@@ -20,7 +20,7 @@ from measurement.plans.plan_file import plan_at, world_size_at
 from measurement.records.record import LaunchRecord, Manifest
 from measurement.records.trace import Traces
 from reports.conclusions.blocks import THROUGHPUT, columns
-from reports.conclusions.disturbances import left_in_shell, summarise_load
+from reports.conclusions.disturbances import inherited_variables, summarise_load
 from reports.conclusions.evidence import Evidence
 from reports.conclusions.ratios import fastest, summarise_ratios
 from reports.conclusions.scaling import WITHOUT_WRAPPER, scaling_base, with_scaling
@@ -50,7 +50,7 @@ from reports.wording.comparison_sentences import (
     warnings,
 )
 from reports.wording.disturbances import elsewhere_lines, floor_lines, load_sentence, oversubscription_warning, page_fault_lines
-from reports.wording.headlines import headline, left_clause
+from reports.wording.headlines import headline, inherited_variables_note
 from reports.wording.reasons import ratio_note, work_note
 from reports.wording.training_sentences import NO_CONTROL, training_findings, training_note, training_warnings
 
@@ -181,7 +181,7 @@ def _cautions(
 ) -> dict[str, Any]:
     """Fields of ``Comparison``: what a reader must know before believing the figures, the most general first."""
     plan = evidence.plan
-    elsewhere, left = elsewhere_lines(manifest) if manifest else [], left_in_shell(plan, ordered)
+    elsewhere, left = elsewhere_lines(manifest) if manifest else [], inherited_variables(plan, ordered)
     crowded = oversubscription_warning(max((record.ranks for record in evidence.records), key=len, default=[]))
     remedies = page_fault_lines(arms, freed_memory=plan.freed_memory)
     said = [
@@ -199,7 +199,7 @@ def _cautions(
         "warnings": [line for line in said if line],
         "remedies": remedies,
         "elsewhere": elsewhere,
-        "left_in_shell": list(dict.fromkeys(one.name for own in left.values() for one in own)),
+        "inherited_variables": list(dict.fromkeys(one.name for own in left.values() for one in own)),
     }
 
 
@@ -296,7 +296,7 @@ def compare_points(
     points = [point.model_copy(update={"arms": arms}) for point, arms in zip(points, scaled, strict=True)]
     largest = max(points, key=lambda point: point.world_size)
     measured = [found for found in compared.values() if found]
-    left = list(dict.fromkeys(name for found in measured for name in found.left_in_shell))
+    left = list(dict.fromkeys(name for found in measured for name in found.inherited_variables))
     size = ("world_size", "local_batch_size", "global_batch_size")
     some: Manifest | Comparison | None = manifest or next(iter(measured), None)
     return Comparison(
@@ -305,10 +305,10 @@ def compare_points(
         created_at=some.created_at if some else "",
         ringside_version=manifest.ringside_version if manifest else None,
         scaling=plan.scaling,
-        headline=left_clause(left) + of_points.headline(points, plan),
+        headline=inherited_variables_note(left) + of_points.headline(points, plan),
         findings=of_points.findings(points, plan),
         warnings=of_points.warnings(points, plan),
-        left_in_shell=left,
+        inherited_variables=left,
         sample_unit=measured[0].sample_unit if measured else "samples",
         hosts=list(dict.fromkeys(host for found in measured for host in found.hosts)),
         measured_minutes=sum(found.measured_minutes for found in measured),

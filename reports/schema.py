@@ -645,7 +645,7 @@ class Comparison(Stored):
     """In what the arms differ, most important first: work, settings, versions, machines, what comes with a library."""
     environment: list[dict[str, Any]] = []
     """One fingerprint per host that ranks ran on."""
-    left_in_shell: list[str] = []
+    inherited_variables: list[str] = []
     """Variables of the ranks that disturb and that the plan did not set; the headline names them."""
     driver: dict[str, Any] = {}
     runs: dict[str, list[str]] = {}

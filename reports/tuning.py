@@ -16,7 +16,7 @@ from reports.wording.reasons import withheld_words
 
 SCHEMA_VERSION = 2
 """Version of tuning.json. It grows when a key changes its meaning or goes."""
-MOST_PRIOR = 10.0
+MAX_PRIOR = 10.0
 """Trials without effect that weigh against what was seen, at the most."""
 Options = dict[str, Any]
 """Options of an arm that are not at their defaults; none: the arm as the plan has it."""
@@ -116,10 +116,10 @@ def _prior_trials(logs: list[list[float]]) -> float:
     if not df:
         return 1.0
     noise, total = squares / df, float(np.mean(np.square(np.concatenate(logs))))
-    return min(noise / max(total - noise, noise / MOST_PRIOR), MOST_PRIOR) if noise else 0.0
+    return min(noise / max(total - noise, noise / MAX_PRIOR), MAX_PRIOR) if noise else 0.0
 
 
-MOST_SETS = 10
+MAX_SETS = 10
 """Sets of settings in the table; all trials are in ``tuning.json``."""
 
 
@@ -158,7 +158,7 @@ def tried_table(tuning: Tuning) -> Table:
         number("search: throughput / defaults", lambda one: None if one.failed == one.trials else ratio(math.exp(one.log_ratio))),
         Column("", lambda one: "failed" if one.failed else "taken" if one.options == tuning.best else ""),
     ]
-    return table(columns, tried_sets(tuning.trials)[:MOST_SETS])
+    return table(columns, tried_sets(tuning.trials)[:MAX_SETS])
 
 
 def next_step(tuning: Tuning, plan: str) -> str:

@@ -28,7 +28,7 @@ PLAN_IN_IMAGE = "/etc/ringside/plan.yaml"
 TIME = re.compile(r"([0-9]{1,4}):([0-5][0-9]):([0-5][0-9])")
 STOPS_BEFORE_S = 60
 """Before the time limit: what was measured is kept, and reported."""
-MOST_NAME = 40
+MAX_NAME = 40
 """Letters of a job's name: pods' names add up to 20, and the name of a host has 63 at most."""
 
 
@@ -58,7 +58,7 @@ def job(
     found = find_plan(plan)
     path = found.absolute()
     placed = _place(plan, engine, nodes=nodes, settings=settings or ())
-    name = re.sub("[^a-z0-9]+", "-", f"ringside-{placed.plan.name.lower()}")[:MOST_NAME].rstrip("-")
+    name = re.sub("[^a-z0-9]+", "-", f"ringside-{placed.plan.name.lower()}")[:MAX_NAME].rstrip("-")
     if engine in SHARED_FILES:
         folder = (output or default_folder(placed.plan.name)).absolute()
         compare = [sys.executable, "-P", "-m", "runners.cli", "compare", str(path if found is plan else plan)]

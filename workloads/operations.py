@@ -19,7 +19,7 @@ from workloads.micro_benchmark import Repetition
 
 PERIOD = 31
 """Period of the inputs' values: a prime, so that equal shares start with different values; small, so that sums are exact."""
-MANY_TWOS, FEW_TWOS, FEW_RANKS = 8, 1, 15
+MANY_TWOS, MIN_TWOS, MIN_RANKS = 8, 1, 15
 STRIDE = 7
 """How far the values of one rank are shifted against those of the next."""
 COMBINE: dict[ReduceOp, Callable[[Tensor], Tensor]] = {
@@ -135,7 +135,7 @@ class OperationRun(Repetition):
         For a product every value is 1 or 2. Where there are many ranks, few are 2 at the same place.
         """
         if self.op == "prod":
-            twos = FEW_TWOS if len(self.ranks) > FEW_RANKS else MANY_TWOS
+            twos = MIN_TWOS if len(self.ranks) > MIN_RANKS else MANY_TWOS
             return 1.0 + (torch.arange(PERIOD) + rank * STRIDE).remainder(PERIOD).lt(twos)
         kind = self.input.dtype
         exact = torch.iinfo(kind).max if not kind.is_floating_point else round(2 / torch.finfo(kind).eps)

@@ -75,7 +75,7 @@ def seed_generators(seed: int) -> None:
     random.seed(seed)
 
 
-class OwnDraws:
+class IsolatedRng:
     """A context whose draws go on from its last ones, beginning at a seed. Draws outside do not notice them, nor they those."""
 
     def __init__(self, seed: int) -> None:

@@ -27,7 +27,7 @@ ALL = "all"
 """In ``allow``: every difference in work."""
 BY_RANK = "by_rank"
 BATCH = "local_batch_size"
-MOST_SHOWN = 40
+MAX_SHOWN = 40
 """Characters of a value that a sentence or a table shows."""
 OWN_ENVIRONMENT = frozenset({"python", "commit"})
 """Fields of a launch's record that people mean where they name the arms of their own runs."""
@@ -201,7 +201,7 @@ def shown(value: Any) -> str:
 
 def cut(text: str) -> str:
     """A text without what is too long to be shown."""
-    return text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN - 1]}…"
+    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 1]}…"
 
 
 def _is_asked(

@@ -17,7 +17,7 @@ from measurement.errors import quoted, unknown_name
 from measurement.plans.settings import ArmRole, Batches, Precision, Section, SpeedSettings, TrainingSettings
 
 ARM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
-MOST_RANKS, MOST_RANKS_HERE = 1 << 16, 1 << 10
+MAX_RANKS, MAX_RANKS_HERE = 1 << 16, 1 << 10
 """Ranks that an arm may have on any hosts, and on the machine that drives it."""
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 HOROVOD = "horovod"
@@ -336,7 +336,7 @@ class Plan(Section):
     """Clip gradients to this L2 norm over all parameters, after the exchange."""
     speed: SpeedSettings = SpeedSettings()
     """PyTorch's settings for speed, the same in every arm."""
-    world_size: int = Field(ge=1, le=MOST_RANKS)
+    world_size: int = Field(ge=1, le=MAX_RANKS)
     """Number of ranks. May be left out where hosts are given: then all their slots are used."""
     hosts: Hosts | None = None
     """Where the ranks run, such as ``host1:2,host2:2``; the first ranks on the first host. Or a hostfile, by a path with a slash:
@@ -492,9 +492,9 @@ class Plan(Section):
 
     @model_validator(mode="after")
     def _fits_on_one_machine(self) -> Plan:
-        if self.hosts is None and self.measurement.mode != "separate" and self.world_size > MOST_RANKS_HERE:
+        if self.hosts is None and self.measurement.mode != "separate" and self.world_size > MAX_RANKS_HERE:
             raise ValueError(
-                f"world_size {self.world_size} is more than {MOST_RANKS_HERE} ranks on one machine; name hosts, or use fewer"
+                f"world_size {self.world_size} is more than {MAX_RANKS_HERE} ranks on one machine; name hosts, or use fewer"
             )
         return self
 

@@ -79,7 +79,7 @@ def parse_yaml(text: str, *, source: str) -> Any:
         raise PlanError(f"plan '{source}' is not valid YAML: {cut(str(error))}") from error
 
 
-MOST_NODES = 100_000
+MAX_NODES = 100_000
 """Values of a document, those behind an alias counted each time: nine lines of aliases of aliases are a thousand million."""
 
 
@@ -101,8 +101,8 @@ def _of_bounded_size(root: yaml.Node) -> yaml.Node:
             flat = [part for pair in parts for part in pair] if isinstance(node, yaml.MappingNode) else parts
             sizes[id(node)] = 1 + sum(map(size, flat))
             inside.remove(id(node))
-        if sizes[id(node)] > MOST_NODES:
-            raise ValueError(f"it has more than {MOST_NODES:,} values, its aliases written out")
+        if sizes[id(node)] > MAX_NODES:
+            raise ValueError(f"it has more than {MAX_NODES:,} values, its aliases written out")
         return sizes[id(node)]
 
     size(root)

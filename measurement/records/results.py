@@ -29,8 +29,8 @@ from measurement.records.trace import Traces
 if TYPE_CHECKING:
     import pandas as pd  # imported where tables are: it takes half a second of a core, and most ranks write none
 
-MOST_RECORD_BYTES = 1 << 30
-LEAST_ROOM_BYTES = 32 << 20
+MAX_RECORD_BYTES = 1 << 30
+MIN_ROOM_BYTES = 32 << 20
 HOSTS_FILE, LOSSES_FILE, SCRIPT_FILE = "hosts.parquet", "losses.parquet", "script.json.gz"
 TRACES_FILE = "traces.json"
 SCRIPTS: TypeAdapter[list[ScriptReport]] = TypeAdapter(list[ScriptReport])
@@ -127,9 +127,9 @@ class ResultsFolder:
             RecordError: the disk is almost full.
         """
         free = shutil.disk_usage(self.root).free
-        if free < LEAST_ROOM_BYTES:
+        if free < MIN_ROOM_BYTES:
             raise RecordError(
-                f"'{self.root}' lies on a disk with {free >> 20} MiB left, and a launch may need {LEAST_ROOM_BYTES >> 20}; make "
+                f"'{self.root}' lies on a disk with {free >> 20} MiB left, and a launch may need {MIN_ROOM_BYTES >> 20}; make "
                 "room, and go on with the same command"
             )
 
@@ -311,7 +311,7 @@ def _read_scripts(path: Path) -> list[ScriptReport]:
     if not path.is_file():
         return []
     with _readable(path, MEASURE_AGAIN), gzip.open(path) as file:
-        return SCRIPTS.validate_json(file.read(MOST_RECORD_BYTES), extra="ignore")
+        return SCRIPTS.validate_json(file.read(MAX_RECORD_BYTES), extra="ignore")
 
 
 MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
@@ -338,7 +338,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not path.exists():
         raise RecordError(f"'{path}' does not exist; give a folder that 'ringside compare' wrote")
     with _readable(path, MEASURE_AGAIN):
-        content = json.loads(read_text(path, most=MOST_RECORD_BYTES))
+        content = json.loads(read_text(path, most=MAX_RECORD_BYTES))
     if not isinstance(content, dict):
         raise RecordError(f"'{path}' holds {type(content).__name__}, not an object")
     return migrate(content, source=str(path))

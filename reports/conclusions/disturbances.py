@@ -34,7 +34,7 @@ MANY = 0.05
 """With a larger share of disturbed blocks the machine counts as not quiet."""
 TIMES_MEDIAN = 2.0
 TIMES_DEVIATION = 10.0
-FEW = 10
+MIN_STALLS = 10
 """With fewer stalls in all launches together, how often they come is not known well enough to found a verdict on them."""
 TURN = ["launch", "arm", "turn"]
 SHARES = ["foreign_share", "steal_share", "other_threads_share"]
@@ -51,7 +51,7 @@ READINGS: dict[str, Any] = {
 }
 
 
-def left_in_shell(plan: Plan, records: Sequence[LaunchRecord]) -> dict[str, list[Disturbance]]:
+def inherited_variables(plan: Plan, records: Sequence[LaunchRecord]) -> dict[str, list[Disturbance]]:
     """By arm, variables that its ranks had and that disturb; of what the plan sets only what is refused elsewhere."""
     found: dict[str, dict[str, Disturbance]] = {}
     kept = KEEP_FREED_MEMORY.keys() if plan.freed_memory == "keep" else ()

@@ -21,7 +21,7 @@ from reports.conclusions.blocks import (
     pair_blocks,
     total_tables,
 )
-from reports.conclusions.disturbances import FEW, is_quiet, summarise_load, undisturbed, without_stalls
+from reports.conclusions.disturbances import MIN_STALLS, is_quiet, summarise_load, undisturbed, without_stalls
 from reports.conclusions.evidence import Evidence
 from reports.conclusions.verdict import decide, exceeds_margin, is_uninformative, reach_of_load, to_decide
 from reports.reasons import Withheld
@@ -264,7 +264,7 @@ def _hangs_on_few_stalls(
         return False
     worse = max(ours.stalls, theirs.stalls, key=lambda stalls: stalls.share)
     calm = decide(interval.times(without_stalls / interval.value), threshold=threshold)
-    return 0 < worse.count < FEW and calm != decide(interval, threshold=threshold)
+    return 0 < worse.count < MIN_STALLS and calm != decide(interval, threshold=threshold)
 
 
 def _more(evidence: Evidence, interval: RatioEstimate | None) -> dict[str, Any]:

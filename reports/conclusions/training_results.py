@@ -22,7 +22,7 @@ from reports.statistics.student import log_interval, t_interval
 
 EpochsByLaunch = dict[int, list[EpochRecord]]
 """By launch, which is by seed."""
-FEWEST = 3
+MIN_SEEDS = 3
 """Seeds that an interval is made from. Two that happen to agree, as accuracies counted in samples do, would make a certainty."""
 
 
@@ -64,7 +64,7 @@ def _arm(plan: Plan, training: TrainingSettings, name: str, epochs: dict[str, Ep
     return ArmTraining(
         name=name,
         seeds=len(own),
-        final_top1=t_interval(final, confidence=confidence, fewest=FEWEST),
+        final_top1=t_interval(final, confidence=confidence, fewest=MIN_SEEDS),
         seeds_reached=sum(time is not None for time in times),
         time_to_accuracy_s=median_time(times),
         time_to_train_s=_time_to_train(training, own, confidence),
@@ -83,7 +83,7 @@ def _arm(plan: Plan, training: TrainingSettings, name: str, epochs: dict[str, Ep
 def geometric_mean(values: Sequence[float], *, confidence: float) -> Estimate | None:
     """The geometric mean over seeds of positive values, with Student's interval of their logarithms; None without any."""
     logs = [math.log(value) for value in values]
-    return log_interval(math.exp(statistics.mean(logs)), logs, confidence=confidence, fewest=FEWEST) if logs else None
+    return log_interval(math.exp(statistics.mean(logs)), logs, confidence=confidence, fewest=MIN_SEEDS) if logs else None
 
 
 def median_time(times_s: Sequence[float | None]) -> float | None:
@@ -118,11 +118,11 @@ def _accuracies_compared(ours: EpochsByLaunch, theirs: EpochsByLaunch, margin: f
     """Fields of ``ArmTraining``: the difference to the reference, from the seeds with which both trained to the end."""
     pairs = [(_final_top1(ours[launch]), _final_top1(theirs[launch])) for launch in ours if launch in theirs]
     differences = [mine - its for mine, its in pairs if mine is not None and its is not None]
-    difference = t_interval(differences, confidence=confidence, fewest=FEWEST)
+    difference = t_interval(differences, confidence=confidence, fewest=MIN_SEEDS)
     caution: NoDifference | None = None
     if not differences:
         caution = "nothing held out" if pairs else "no common seed"
-    elif len(differences) < FEWEST:
+    elif len(differences) < MIN_SEEDS:
         caution = "few seeds"
     convergence = converges(difference, margin=margin)
     return {"pairs": len(differences), "difference": difference, "convergence": convergence, "caution": caution}

@@ -12,15 +12,15 @@ from reports.estimate import Estimate
 from reports.schema import RatioSummary, Verdict
 from reports.statistics.student import student_t
 
-LONGEST = 24 * 60.0
+MAX_MORE = 24 * 60.0
 """Minutes, or runs; beyond this, 'measure longer' is no advice."""
-FEWEST = 3
+MIN_LAUNCHES = 3
 """Launches that tell how much launches differ well enough to say how many more are needed."""
 CONFIDENCE = 0.95
 """At which Student's t falls with more launches; at others it falls nearly alike."""
 LOAD_POWER = 2
 """Load may slow one arm by its share of the cores, and once more since ranks wait for each other; and another arm not at all."""
-MOST_LOAD = 0.99
+MAX_LOAD = 0.99
 """A share of the cores beyond this counts as this much."""
 
 
@@ -56,7 +56,7 @@ def reach_of_load(share: float, control: Estimate | None) -> float:
 
     ``share``: of the cores, that others took in the disturbed blocks. The control may reach farther from 1 than it accounts for.
     """
-    return LOAD_POWER * max(-math.log1p(-min(share, MOST_LOAD)), farthest(control))
+    return LOAD_POWER * max(-math.log1p(-min(share, MAX_LOAD)), farthest(control))
 
 
 def exceeds_margin(interval: Estimate, reach: float) -> bool:
@@ -83,10 +83,10 @@ class RequiredMeasuring:
     """How much to add to what was measured, in the same unit, and how far that is known."""
 
     value: float | None
-    """None: more than ``LONGEST``."""
+    """None: more than ``MAX_MORE``."""
     low: float
     high: float | None
-    """None: more than ``LONGEST``."""
+    """None: more than ``MAX_MORE``."""
 
 
 def to_decide(interval: Estimate | None, *, threshold: float, measured: float, launches: int) -> RequiredMeasuring | None:
@@ -97,10 +97,10 @@ def to_decide(interval: Estimate | None, *, threshold: float, measured: float, l
     variance. ``benchmarks/interval_coverage.py --only promise`` holds this against what it takes.
 
     Returns:
-        None where nothing can be said: no interval yet, fewer than ``FEWEST`` launches, or an estimate so near the threshold that
-        it would take ``LONGEST``.
+        None where nothing can be said: no interval yet, fewer than ``MIN_LAUNCHES`` launches, or an estimate so near the threshold that
+        it would take ``MAX_MORE``.
     """
-    if measured <= 0 or launches < FEWEST:
+    if measured <= 0 or launches < MIN_LAUNCHES:
         return None
     too_wide = _too_wide(interval, threshold=threshold)
     if too_wide is None:
@@ -109,9 +109,9 @@ def to_decide(interval: Estimate | None, *, threshold: float, measured: float, l
     factors = (1.0, freedom / chdtri(freedom, 0.1), freedom / chdtri(freedom, 0.9))
     needed = (_launches_for(too_wide * math.sqrt(float(factor)), launches) for factor in factors)
     value, least, most = (measured * (number / launches - 1) for number in needed)
-    if least > LONGEST:
+    if least > MAX_MORE:
         return None
-    return RequiredMeasuring(value=value if value <= LONGEST else None, low=least, high=most if most <= LONGEST else None)
+    return RequiredMeasuring(value=value if value <= MAX_MORE else None, low=least, high=most if most <= MAX_MORE else None)
 
 
 def _launches_for(too_wide: float, launches: int) -> float:

@@ -16,7 +16,7 @@ from reports.scripts.culprits import Culprit
 from reports.tables.arm_tables import against_table, case_table
 from reports.tables.arm_tables import differences_table as script_differences_table
 from reports.tables.table import Entry, Kind, Row, Table
-from reports.wording.first_screen import MOST_LINES, Bar, FirstScreen, first_screen
+from reports.wording.first_screen import MAX_LINES, Bar, FirstScreen, first_screen
 from reports.wording.headlines import PHASE_WORDS
 
 STYLES: dict[Kind, str] = {
@@ -39,7 +39,7 @@ STYLES: dict[Kind, str] = {
 LEGEND = ", ".join(f"{words.split()[-1][0]} {words}" for words in PHASE_WORDS.values())
 BAR_WIDTH = 40
 """Letters of the slowest rank's bar."""
-MOST_DIFFERENCES = 15
+MAX_DIFFERENCES = 15
 """Rows of settings that are shown before scripts are timed."""
 
 
@@ -69,12 +69,12 @@ def screen_lines(screen: FirstScreen) -> Group:
     for column in range(6 if any(one.point for one in screen.candidates) else 5):
         rows.add_column(no_wrap=column > 0, overflow="fold")
     rows.columns[-1].no_wrap = False
-    for one in screen.candidates[:MOST_LINES]:
+    for one in screen.candidates[:MAX_LINES]:
         kind = STYLES.get(one.verdict, "yellow")  # type: ignore[call-overload]
         texts = [one.arm, *([one.point] if len(rows.columns) > 5 else []), one.percent, one.interval, one.cause]
         cells = [shown(text) for text in texts]
         rows.add_row(*cells[:-3], shown(one.verdict, style=kind), *cells[-3:])
-    more = len(screen.candidates) - MOST_LINES
+    more = len(screen.candidates) - MAX_LINES
     marks = Text(" · ").join(
         Text.assemble(f"{mark.name}: ", (printable(mark.word), "green" if mark.ok else "yellow")) for mark in screen.marks
     )
@@ -149,12 +149,12 @@ def shown(text: str, *, style: str = "") -> Text:
 
 
 def differences_table(differences: Sequence[Difference]) -> Group:
-    """What scripts do differently, before they are timed: what a sentence explains, then at most ``MOST_DIFFERENCES`` settings."""
+    """What scripts do differently, before they are timed: what a sentence explains, then at most ``MAX_DIFFERENCES`` settings."""
     if not differences:
         return Group(shown("The scripts do nothing differently that the agent sees"))
     told = [one for one in differences if isinstance(one, Culprit)]
     rest = [one for one in differences if not (one.is_note or isinstance(one, Culprit))]
-    rest = (rest if told or rest else list(differences))[:MOST_DIFFERENCES]
+    rest = (rest if told or rest else list(differences))[:MAX_DIFFERENCES]
     lines = [shown(f"{'other work: ' if one.withholds else ''}{one.sentence}", style=STYLES["differs"]) for one in told]
     made: list[RichTable | Text] = [shown("What the scripts do differently:", style="bold"), *lines]
     if rest:

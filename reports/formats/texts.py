@@ -20,7 +20,7 @@ from reports.base import Report
 from reports.conclusions import disturbances
 from reports.conclusions.machine import is_far_off
 from reports.conclusions.step_terms import LIMIT
-from reports.conclusions.training_results import FEWEST
+from reports.conclusions.training_results import MIN_SEEDS
 from reports.conclusions.verdict import LOAD_POWER
 from reports.schema import Comparison
 from reports.statistics.budget import PILOTS
@@ -33,7 +33,7 @@ from reports.tables.sections import ARM_TABLES, rank_table, resource_table, what
 from reports.tables.table import Table, table
 from reports.wording import formatting, points
 from reports.wording.causes import trace_sentence
-from reports.wording.first_screen import MOST_LINES, first_screen
+from reports.wording.first_screen import MAX_LINES, first_screen
 
 SPECIAL = str.maketrans({char: f"\\{char}" for char in "\\`*_[]<>|#&~$"})
 
@@ -46,7 +46,7 @@ def method(shown: Comparison) -> list[str]:
         "trim": TRIM,
         "limit": LIMIT,
         "load_power": LOAD_POWER,
-        "fewest_seeds": FEWEST,
+        "fewest_seeds": MIN_SEEDS,
     }
     paragraphs = re.split(r"\n\s*\n", render_text("method.md.j2", c=shown, d=disturbances, **constants).strip())
     return [paragraph.replace("\n", " ") for paragraph in paragraphs]
@@ -79,7 +79,7 @@ def templates(*, autoescape: bool) -> Environment:
         "of_points": points,
         "arm_rows": arm_rows,
         "caption": caption,
-        "most_lines": MOST_LINES,
+        "most_lines": MAX_LINES,
     }
     return found
 

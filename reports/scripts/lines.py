@@ -18,7 +18,7 @@ WORTH = 0.05
 """Lines are told of that take this share of a step or more."""
 TIMED = ("step.line.", "step.collectives")
 """How fields begin whose differences have milliseconds: they are others in each launch."""
-MOST_LINES = 3
+MAX_LINES = 3
 """That differences name of one arm."""
 
 
@@ -74,7 +74,7 @@ def _own_lines(ours: ScriptArm, theirs: ScriptArm) -> Iterator[Difference]:
     more, less = (ours, theirs) if whole_s[ours.name] > whole_s[theirs.name] else (theirs, ours)
     apart_s = whole_s[more.name] - whole_s[less.name]
     texts = {line.text for line in less.first.lines}
-    for line in other_lines(more)[:MOST_LINES]:
+    for line in other_lines(more)[:MAX_LINES]:
         waited_s = max(one.exchange_s for report in more.reports for one in report.lines if one.place == line.place)
         if (
             line.text not in texts

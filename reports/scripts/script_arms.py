@@ -145,9 +145,9 @@ SEEN = "loader.class"
 OF_LOADER = ("loader.", "sampler.", "rank_local_batch", "epoch.steps")
 """How settings begin that are read of a loader."""
 ITERATIONS = "iterations"
-MOST_FILES = 10
+MAX_FILES = 10
 """Files of an arm that the note on them names."""
-MOST_ALLOWED = 5
+MAX_ALLOWED = 5
 """Fields that the note on allowed work names."""
 
 
@@ -176,7 +176,7 @@ def script_notes(records: Sequence[LaunchRecord], differences: Sequence[Differen
         )
     allowed = [one.field for one in differences if one.changes_work and one.allowed]
     if allowed:
-        notes.append(f"Work differs, and is allowed to: {', '.join(allowed[:MOST_ALLOWED])}")
+        notes.append(f"Work differs, and is allowed to: {', '.join(allowed[:MAX_ALLOWED])}")
     unseen: dict[str, list[str]] = {}
     for arm, report in reports:
         for note in report.notes:
@@ -190,7 +190,7 @@ def notes_on_files(records: Sequence[LaunchRecord]) -> list[str]:
     """What each arm writes outside the folders of its starts, with the remedy; and the trackers that are told to stay offline."""
     compared = [record for record in records if record.role != "control"]
     written = {record.arm: sorted({name for one in record.scripts for name in one.written_files}) for record in compared}
-    said = "; ".join(f"{', '.join(names[:MOST_FILES])} ({arm})" for arm, names in sorted(written.items()) if names)
+    said = "; ".join(f"{', '.join(names[:MAX_FILES])} ({arm})" for arm, names in sorted(written.items()) if names)
     trackers = sorted({name for record in compared for one in record.scripts for name in one.trackers})
     notes = [
         f"Written outside the folder of the command: {said}. Each arm, the control and each launch starts its script again, and "

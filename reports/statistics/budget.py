@@ -26,10 +26,10 @@ from scipy import special
 from reports.statistics.intervals import LaunchRatios, launch_variance, pooled_df
 from reports.statistics.student import Array
 
-FEWEST_ROUNDS, MOST_ROUNDS = 4, 60
+MIN_ROUNDS, MAX_ROUNDS = 4, 60
 PILOTS = 3
 """Launches before the first choice. They count as all others do."""
-MOST_LAUNCHES = 10_000
+MAX_LAUNCHES = 10_000
 USUAL_RATIO = 3.5
 """A round's deviation over that of launches, before it is known: 13 to 16% over 3 to 5% in the default plan on two cores."""
 USUAL_DEGREES = 4.0
@@ -128,7 +128,7 @@ def seconds_for(half: float, *, cost: Cost, spread: Spread) -> float | None:
 
 def _most(cost: Cost, left_s: float) -> int:
     """How many launches fit, be they as short as they may."""
-    return min(int(left_s / (cost.start_s + FEWEST_ROUNDS * cost.round_s)), MOST_LAUNCHES)
+    return min(int(left_s / (cost.start_s + MIN_ROUNDS * cost.round_s)), MAX_LAUNCHES)
 
 
 def _half_width(variances: float | Array, *, launches: float | Array) -> Array:
@@ -139,7 +139,7 @@ def _half_width(variances: float | Array, *, launches: float | Array) -> Array:
 def _narrowest(done: Sequence[int], later: range, *, cost: Cost, spread: Spread, left_s: float) -> tuple[Length, float]:
     """The best of these numbers of launches to come, which share what is left alike, and the half-width to be expected."""
     expected, number = spread.expected, np.array(later)
-    rounds = np.minimum(np.floor((left_s / number - cost.start_s) / cost.round_s), MOST_ROUNDS).clip(FEWEST_ROUNDS)
+    rounds = np.minimum(np.floor((left_s / number - cost.start_s) / cost.round_s), MAX_ROUNDS).clip(MIN_ROUNDS)
     known = sum(map(expected.of_launch, done))
     each = expected.launch_variance + expected.round_variance / rounds
     half = _half_width(known + number * each, launches=len(done) + number)

@@ -296,7 +296,7 @@ def _half_width(one: LaunchRatios, pool: Sequence[LaunchRatios], *, spread: floa
     return max(within, pooled, own)
 
 
-FEWEST_FOR_SPEED = 5
+MIN_FOR_SPEED = 5
 """Launches. Of fewer, hardly any correlation is beyond chance."""
 
 
@@ -317,7 +317,7 @@ def ratio_by_speed(ratios: Array, speeds: Array, *, confidence: float) -> RatioB
     """
     known = np.isfinite(ratios) & np.isfinite(speeds)
     ratios, speeds = ratios[known], speeds[known]
-    if len(ratios) < FEWEST_FOR_SPEED or not np.ptp(ratios) or not np.ptp(speeds):
+    if len(ratios) < MIN_FOR_SPEED or not np.ptp(ratios) or not np.ptp(speeds):
         return None
     correlation, freedom = float(np.corrcoef(speeds, ratios)[0, 1]), len(ratios) - 2
     if correlation**2 * freedom <= (1 - correlation**2) * student_t(confidence, freedom) ** 2:

@@ -30,7 +30,7 @@ from reports.wording.formatting import (
     with_interval,
 )
 
-MOST_COLLECTIVES = 3
+MAX_COLLECTIVES = 3
 """How many an arm shows; comparison.json has all."""
 BLOCK_KINDS = {"sync": "with exchange", "local": "without"}
 PHASE_TITLES: dict[Phase, str] = {
@@ -43,9 +43,9 @@ PHASE_TITLES: dict[Phase, str] = {
 EXCHANGE_TIME = "avg_backward_comm_time"
 BESIDE_BACKWARD = "avg_backward_compute_comm_overlap_time"
 """DDP's own counters (``_get_ddp_logging_data``), in ns."""
-MOST_HOSTS = 16
+MAX_HOSTS = 16
 """That all have a row of their own; of more, those whose cores are busiest."""
-MOST_INTERFACES = 3
+MAX_INTERFACES = 3
 IDLE_BYTES_PER_S = 1e4
 """An interface that sends less is not spoken of."""
 
@@ -83,7 +83,7 @@ def _collectives(found: Sequence[NcclCollective]) -> str:
 def _network(host: MachineFigures) -> str | None:
     """The interfaces over which most is sent."""
     used = {name: sent for name, sent in host.sent_bytes_per_s.items() if sent >= IDLE_BYTES_PER_S}
-    by_rate = sorted(used.items(), key=lambda entry: entry[1], reverse=True)[:MOST_INTERFACES]
+    by_rate = sorted(used.items(), key=lambda entry: entry[1], reverse=True)[:MAX_INTERFACES]
     return ", ".join(f"{name} {significant(sent / 1e6)}" for name, sent in by_rate) or None
 
 
@@ -94,7 +94,7 @@ def _gpus(host: MachineFigures) -> str | None:
 
 
 def _busiest(row: ArmRow) -> list[MachineFigures]:
-    busiest = sorted(row.arm.machine, key=lambda host: host.busy_cores, reverse=True)[:MOST_HOSTS]
+    busiest = sorted(row.arm.machine, key=lambda host: host.busy_cores, reverse=True)[:MAX_HOSTS]
     return [host for host in row.arm.machine if host in busiest]
 
 
@@ -112,7 +112,7 @@ def _megabytes(size: float) -> str:
     return significant(size / 1e6)
 
 
-def _judged(verdict: str, distance: float | None, where: str = "") -> Entry:
+def _verdict_entry(verdict: str, distance: float | None, where: str = "") -> Entry:
     apart = f" ({distance:.1e})" if distance else ""
     return Entry(text=f"{verdict}{where}{apart}", kind=KINDS.get(verdict, "plain"))
 
@@ -129,7 +129,7 @@ def _parameters(found: ParameterEquality) -> Entry:
     after = found.first_difference_step or len(found.distances)
     last = found.distances[after - 1] if found.distances else None
     steps = f" from step {after} on" if found.verdict == "apart" else f" over {after} steps" if after else ""
-    return _judged(found.verdict, last, steps)
+    return _verdict_entry(found.verdict, last, steps)
 
 
 def _loss(loss: LossEquality) -> Entry | str:
@@ -197,7 +197,7 @@ ARM_TABLES = {
             Column("network", "part.network"),
             Column("ranks meet by", "part.connections", lambda ways: ", ".join(ways) or NONE, wraps=True),
             number("channels", "part.channels"),
-            Column("largest collectives", "part.collectives", lambda found: _collectives(found[:MOST_COLLECTIVES]), wraps=True),
+            Column("largest collectives", "part.collectives", lambda found: _collectives(found[:MAX_COLLECTIVES]), wraps=True),
         ),
         _nccl,
     ),
@@ -254,8 +254,8 @@ ARM_TABLES = {
         "Do they train alike?",
         (
             Column("arm", "arm.name", wraps=True),
-            Column("start", "equality.start", lambda start: _judged(start.verdict, start.distance), wraps=True),
-            Column("gradients of step 1", "equality.gradients", lambda one: _judged(one.verdict, one.distance), wraps=True),
+            Column("start", "equality.start", lambda start: _verdict_entry(start.verdict, start.distance), wraps=True),
+            Column("gradients of step 1", "equality.gradients", lambda one: _verdict_entry(one.verdict, one.distance), wraps=True),
             Column("parameters", "equality.parameters", _parameters, wraps=True),
             Column("loss", "equality.loss", _loss, wraps=True),
         ),
@@ -290,7 +290,7 @@ def resource_table(summary: Comparison) -> Table:
     return table([POINT, ARM, *columns], rows)
 
 
-MOST_RANKS = 64
+MAX_RANKS = 64
 """That all have a row of their own."""
 SLOWEST_SHOWN = 8
 """Ranks of each arm that have a row, where there are more."""
@@ -316,7 +316,7 @@ def _ranks(row: ArmRow) -> list[dict[str, Any]]:
     if found is None:
         return []
     ranks = found.ranks
-    if len(ranks) > MOST_RANKS:
+    if len(ranks) > MAX_RANKS:
         slowest = sorted(ranks, key=lambda rank: rank.own_s, reverse=True)[:SLOWEST_SHOWN]
         ranks = sorted(slowest, key=lambda rank: rank.rank)
     places = [*((f"rank {rank.rank}", rank) for rank in ranks), *(("sum", host) for host in found.hosts)]

@@ -11,7 +11,7 @@ from measurement.plans.plan import Plan
 from measurement.plans.settings import Batches
 from reports.conclusions.disturbances import is_quiet
 from reports.conclusions.summaries import VERDICTS, Outcome, count_verdicts
-from reports.conclusions.verdict import LONGEST, is_atypical
+from reports.conclusions.verdict import MAX_MORE, is_atypical
 from reports.schema import ArmSummary, RatioSummary
 from reports.statistics.budget import error_share
 from reports.wording.causes import cause_clause
@@ -145,7 +145,7 @@ def _what_next(result: RatioSummary, *arms: ArmSummary) -> str:
         return f"; {more_words(result)} should decide" if all(is_quiet(arm.load) for arm in arms) else ""
     if result.note:
         return f"; {result.note}"
-    most = "a day of measuring" if result.run_order is None else f"{LONGEST:g} more runs of each"
+    most = "a day of measuring" if result.run_order is None else f"{MAX_MORE:g} more runs of each"
     near = "the difference is so small beside the noise, or so near the threshold"
     return f"; {near}, that not even {most} would decide" if result.ci_low else ""
 

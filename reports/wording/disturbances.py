@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from measurement.probes.fingerprint import crowded_warning
 from measurement.records.record import LaunchRecord, Manifest, RankReport
-from reports.conclusions.disturbances import DISTURBED, FEW, is_quiet
+from reports.conclusions.disturbances import DISTURBED, MIN_STALLS, is_quiet
 from reports.schema import ArmSummary, LoadFigures, PageFaults, RatioSummary, StallFigures
 from reports.wording.formatting import PHASE_NAMES, apart, bounds_text, count, milliseconds, percent
 
@@ -41,7 +41,7 @@ def stall_lines(arms: Sequence[ArmSummary]) -> list[str]:
         if stalls.share < WORTH_TELLING_STALLS:
             continue
         others = [f"{other} {_stalled(figures)}" for other, figures in quiet.items() if other != name]
-        few = f"; with fewer than {FEW}, how often they come cannot be estimated" if stalls.count < FEW else ""
+        few = f"; with fewer than {MIN_STALLS}, how often they come cannot be estimated" if stalls.count < MIN_STALLS else ""
         lengths = f"of {milliseconds(stalls.typical_s)} ms each (median; the longest {milliseconds(stalls.longest_s)} ms)"
         found.append(f"{name} stalled: {_stalled(stalls)}, {lengths}{few}" + (f" ({'; '.join(others)})" if others else ""))
     return found
@@ -167,7 +167,7 @@ def _share(value: float) -> str:
     return f"{max(value, 0.0):.1%}"
 
 
-FEW_RUNS = 5
+MIN_RUNS = 5
 """Runs of each arm; from fewer, the variance is poorly estimated."""
 
 
@@ -189,8 +189,8 @@ def run_lines(results: Sequence[RatioSummary]) -> list[str]:
                 f"All runs of one of {result.candidate} and {result.baseline} came before all of the other: a machine that became "
                 "slower or faster meanwhile would look the same as a difference between them; let runs alternate"
             )
-        if 2 < result.launches < FEW_RUNS:
+        if 2 < result.launches < MIN_RUNS:
             found.append(
-                f"{result.candidate}: {result.launches} runs of each estimate the variance poorly; make {FEW_RUNS} or more"
+                f"{result.candidate}: {result.launches} runs of each estimate the variance poorly; make {MIN_RUNS} or more"
             )
     return found

@@ -26,11 +26,11 @@ from reports.wording.headlines import BAD, PHASE_WORDS
 from reports.wording.reasons import brief_reason, next_step, verdict_word
 from reports.wording.training_sentences import NO_CONTROL
 
-MOST_CAUSE = 12
+MAX_CAUSE = 12
 """The most words that a cause has."""
-MOST_LINES = 8
+MAX_LINES = 8
 """Candidates that a format shows; it says how many more there are."""
-MOST_CULPRITS = 3
+MAX_CULPRITS = 3
 """Differences that the first screen names."""
 QUIET = "quiet machine"
 WRONG = "failed the check of its values before it was timed"
@@ -54,7 +54,7 @@ class Candidate:
     high: float | None = None
     """The interval; null where the data cannot carry one."""
     cause: str = ""
-    """At most ``MOST_CAUSE`` words; empty where none is known."""
+    """At most ``MAX_CAUSE`` words; empty where none is known."""
 
     @property
     def interval(self) -> str:
@@ -150,7 +150,7 @@ def _alone(comparison: Comparison, profile: Profile) -> dict[str, Any]:
     return {
         "candidates": [],
         "compared": ", ".join([_compared(comparison), *spread, *memory_text]),
-        "alike": profile.findings[:MOST_CULPRITS],
+        "alike": profile.findings[:MAX_CULPRITS],
         "bars": bars,
     }
 
@@ -190,7 +190,7 @@ def _candidate(arm: ArmSummary, result: RatioSummary | None, *, point: str = "",
 def cut(text: str) -> str:
     """The text, ended where it has more words."""
     found = text.split()
-    return text if len(found) <= MOST_CAUSE else " ".join(found[:MOST_CAUSE]) + " …"
+    return text if len(found) <= MAX_CAUSE else " ".join(found[:MAX_CAUSE]) + " …"
 
 
 def _convergence(name: str, comparison: Comparison) -> str:
@@ -388,7 +388,7 @@ def culprit_lines(comparison: Comparison) -> list[str]:
     found = comparison.differences
     if not found:
         return ["No setting differs that the agent sees"]
-    lines = [f"{_kind(one)}: {one.sentence}" for one in found if not one.is_note][:MOST_CULPRITS]
+    lines = [f"{_kind(one)}: {one.sentence}" for one in found if not one.is_note][:MAX_CULPRITS]
     more = len(found) - len(lines)
     if not lines:
         return [f"{more} settings differ that come with the library: see the table"]

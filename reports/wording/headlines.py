@@ -15,7 +15,7 @@ from reports.wording.formatting import LARGEST, about, apart, listed, millisecon
 from reports.wording.reasons import brief_reason, verdict_word, withheld_words
 from reports.wording.training_sentences import training_clauses
 
-MOST_WORDS = 20
+MAX_WORDS = 20
 """The most that a headline has."""
 BAD = {"failed": "failed", "wrong": "computes wrongly", "timeout": "ran out of time"}
 NO_SPEED = "No verdict on speed: CPUs stand in for GPUs, and whether both train alike is by the CPU's arithmetic"
@@ -39,7 +39,7 @@ def headline(comparison: Comparison) -> str:
         clauses = _profile_clauses(comparison.profile, comparison.baseline)
     else:
         clauses = _case_clauses(comparison) if comparison.cases else _clauses(comparison)
-    return fitting([left_clause(comparison.left_in_shell) + clauses[0], *clauses[1:]])
+    return fitting([inherited_variables_note(comparison.inherited_variables) + clauses[0], *clauses[1:]])
 
 
 def _profile_clauses(profile: Profile, name: str) -> list[str]:
@@ -50,18 +50,18 @@ def _profile_clauses(profile: Profile, name: str) -> list[str]:
     return [f"A step of {name} takes {milliseconds(slowest.step_s)} ms: {parts[0]}, {parts[1]}, {parts[2]}"]
 
 
-def left_clause(names: Sequence[str]) -> str:
+def inherited_variables_note(names: Sequence[str]) -> str:
     """What the shell had while arms were timed, such as ``With TORCH_LOGS set: ``; empty where that is nothing."""
     return f"With {', '.join(names)} set: " if names else ""
 
 
 def fitting(clauses: Sequence[str]) -> str:
-    """As many clauses as ``MOST_WORDS`` hold, and how many more there are; the first always."""
+    """As many clauses as ``MAX_WORDS`` hold, and how many more there are; the first always."""
     for last in range(len(clauses), 0, -1):
         left = len(clauses) - last
         said = "".join(clause if clause.startswith(",") else f"; {clause}" for clause in clauses[1:last])
         text = clauses[0] + said + (f"; {left} more below" if left else "")
-        if len(text.split()) <= MOST_WORDS:
+        if len(text.split()) <= MAX_WORDS:
             return text
     return clauses[0]
 

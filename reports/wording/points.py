@@ -11,7 +11,7 @@ from reports.schema import Comparison
 from reports.wording.comparison_sentences import chance_lines, first_line
 from reports.wording.disturbances import run_lines
 from reports.wording.formatting import count, listed, percent, seconds, with_interval
-from reports.wording.headlines import MOST_WORDS, fitting
+from reports.wording.headlines import MAX_WORDS, fitting
 from reports.wording.reasons import caution_lines, verdict_word
 
 NO_TIMING = "without timing"
@@ -30,7 +30,7 @@ def headline(points: Sequence[Comparison], plan: Plan) -> str:
     changes = [f"{a} and {b}" for (a, before), (b, after) in pairwise(alone) if before != after]
     winners = [f"it changes between {listed(changes, ', and between ')}"] if changes else []
     said = [f"{lead} at {listed(places)}" for lead, places in where.items()]
-    if len("; ".join([*said, *winners]).split()) > MOST_WORDS:
+    if len("; ".join([*said, *winners]).split()) > MAX_WORDS:
         numbers = [f"{len(places)}" for places in where.values()]
         numbers[0] += f" of {len(known)} points"
         said = [f"{lead} at {number}" for lead, number in zip(where, numbers, strict=True)]

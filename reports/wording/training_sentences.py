@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import get_args
 
-from reports.conclusions.training_results import FEWEST
+from reports.conclusions.training_results import MIN_SEEDS
 from reports.parts_schema import ArmTraining, Convergence, TrainingSummary
 from reports.reasons import REASONS
 from reports.wording.formatting import accuracy, count, percent, points, ratio, seconds, with_interval
 
-MOST_NAMED = 3
+MAX_NAMED = 3
 """Arms that a clause names."""
 NO_CONTROL = "Training has no control: its unit is the seed, and every arm trained with the same ones"
 
@@ -20,7 +20,7 @@ def training_note(arm: ArmTraining, training: TrainingSummary) -> str | None:
     """Why an arm's accuracy cannot be compared with the reference's, or only without an interval."""
     if arm.caution is None:
         return None
-    return REASONS[arm.caution].explanation.format(arm=arm.name, reference=training.reference, fewest=FEWEST)
+    return REASONS[arm.caution].explanation.format(arm=arm.name, reference=training.reference, fewest=MIN_SEEDS)
 
 
 def training_clauses(training: TrainingSummary) -> list[str]:
@@ -46,7 +46,7 @@ def _convergence(training: TrainingSummary, figures: str) -> list[str]:
     parts = []
     if found := by_verdict["differs"]:
         each = ", ".join(f"{arm.name} ({points(arm.difference)} percentage points)" for arm in found)
-        parts.append(f"{each if len(found) < MOST_NAMED else _names(found)} {_reach(found)} another accuracy than")
+        parts.append(f"{each if len(found) < MAX_NAMED else _names(found)} {_reach(found)} another accuracy than")
     if found := by_verdict["same"]:
         are_all = len(found) == len(others) > 1
         parts.append("All arms reach the same accuracy as" if are_all else f"{told['same']} the same accuracy as")
@@ -119,7 +119,7 @@ def training_warnings(training: TrainingSummary) -> list[str]:
 
 
 def _names(arms: Sequence[ArmTraining]) -> str:
-    return ", ".join(arm.name for arm in arms) if len(arms) <= MOST_NAMED else f"{len(arms)} arms"
+    return ", ".join(arm.name for arm in arms) if len(arms) <= MAX_NAMED else f"{len(arms)} arms"
 
 
 def _reach(arms: Sequence[ArmTraining]) -> str:

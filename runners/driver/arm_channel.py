@@ -69,7 +69,7 @@ class ArmChannel:
             ArmEnded: the arm came to its own end.
         """
         replies = self._replies(timeout_s=timeout_s, of_s=of_s or timeout_s)
-        raise_if(self._diagnosis.of_errors({rank: reply for rank, reply in enumerate(replies) if isinstance(reply, ErrorReply)}))
+        raise_if(self._diagnosis.for_errors({rank: reply for rank, reply in enumerate(replies) if isinstance(reply, ErrorReply)}))
         answers: list[Expected] = [reply for reply in replies if isinstance(reply, expected)]
         assert len(answers) == len(replies), f"{expected.__name__} expected, {replies} received"
         return answers
@@ -87,7 +87,7 @@ class ArmChannel:
                 if not self._take(missing, heard, POLL):
                     self._raise_if_dead(missing, heard)
                 if (missing or world_size is None) and time.monotonic() > deadline:
-                    raise self._diagnosis.of_silence(sorted(missing.values()), timeout_s=of_s)
+                    raise self._diagnosis.for_timeout(sorted(missing.values()), timeout_s=of_s)
         except ArmFailed as failed:
             kept = kept_replies(self._diagnosis.processes.timings(), number=number, world_size=world_size or 0)
             if not kept:
@@ -95,7 +95,7 @@ class ArmChannel:
             self.failure = failed
             return [REPLIES.validate_json(reply) for reply in kept]
         if not any(isinstance(reply, ErrorReply) for reply in heard.values()):
-            raise_if(self._diagnosis.of_others())
+            raise_if(self._diagnosis.for_others())
             self._raise_if_ended(heard)
         return [heard[rank] for rank in sorted(heard)]
 
@@ -117,10 +117,10 @@ class ArmChannel:
 
         A rank that ends by itself takes its launcher with it, sooner or later: neither is a death.
         """
-        raise_if(self._diagnosis.of_others())
-        raise_if(self._diagnosis.of_lost_agent())
+        raise_if(self._diagnosis.for_others())
+        raise_if(self._diagnosis.for_lost_agent())
         if heard and time.monotonic() - self._heard_s > UNLIKE_S:
-            raise_if(self._diagnosis.of_unlike_epochs(sorted(missing.values())))
+            raise_if(self._diagnosis.for_unlike_epochs(sorted(missing.values())))
         if any(isinstance(reply, EndedReply) for reply in heard.values()):
             self._ended_s = self._ended_s or time.monotonic()
             if time.monotonic() - self._ended_s > ENDING_S:
@@ -134,7 +134,7 @@ class ArmChannel:
             time.sleep(SETTLE_S)
             self._take_all(missing, heard)
             if missing or not heard:
-                raise_if(self._diagnosis.of_death(heard))
+                raise_if(self._diagnosis.for_exit(heard))
 
     def _raise_if_ended(self, heard: Mapping[int, Reply]) -> None:
         ended = {rank: reply for rank, reply in heard.items() if isinstance(reply, EndedReply)}

@@ -21,9 +21,9 @@ LINE_CHARACTERS = 2000
 LAST_WORDS = 8
 STACK_FRAME = re.compile(r"\[0x[0-9a-f]+\]\s*$")
 """A line of a native stack trace, which says nothing to most readers and comes last."""
-HABITUAL = re.compile(r"torch/distributed/run\.py:\d+\]")
+TORCHRUN_NOISE = re.compile(r"torch/distributed/run\.py:\d+\]")
 """What torchrun says of OMP_NUM_THREADS at every start."""
-MOST_LOG_BYTES = 64 << 10
+MAX_LOG_BYTES = 64 << 10
 """At most so much of a log's end is read: a rank that floods it must not flood the record, too."""
 SPOOL_TIMEOUT_S = 15.0
 LAUNCHER_LOG = "launcher.log"
@@ -74,7 +74,7 @@ class ArmProcesses:
         while any(process.poll() is None for process in self._launchers) and time.monotonic() < deadline:
             time.sleep(0.02)
 
-    def fate(self) -> str:
+    def exit_summary(self) -> str:
         """Say which launchers ended with which exit code, or that they still run."""
         several = len(self.commands) > 1
         codes = [
@@ -153,15 +153,15 @@ class ArmProcesses:
 
 
 def _says_something(line: str) -> bool:
-    return re.search(r"\w", line) is not None and not STACK_FRAME.search(line) and not HABITUAL.search(line)
+    return re.search(r"\w", line) is not None and not STACK_FRAME.search(line) and not TORCHRUN_NOISE.search(line)
 
 
 def _tail(path: Path) -> str:
     """The last lines of a log that may have any size, and lines of any length."""
     try:
         with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - MOST_LOG_BYTES))
-            lines = file.read(MOST_LOG_BYTES).decode(errors="replace").splitlines()
+            file.seek(max(0, path.stat().st_size - MAX_LOG_BYTES))
+            lines = file.read(MAX_LOG_BYTES).decode(errors="replace").splitlines()
     except OSError:
         return ""
     half = LINE_CHARACTERS // 2

@@ -45,7 +45,7 @@ OWN = (PADDING, AGENT, RUN_ID)
 EXIT_TIMEOUT_S = 30.0
 NOTES_TIMEOUT_S = 20.0
 SUPERVISOR_TIMEOUT_S = 10.0
-LEAST_WAIT_S = 1.0
+MIN_WAIT_S = 1.0
 """For the ready ranks of an arm that was waited for after others, whose time to start is over as well."""
 
 
@@ -231,7 +231,7 @@ class ArmSession:
         limit_s = self._measure.start_timeout_s
         left_s = self.started_s + limit_s - time.monotonic()
         try:
-            replies = self._channel.receive(StartedReply, timeout_s=max(left_s, LEAST_WAIT_S), of_s=limit_s)
+            replies = self._channel.receive(StartedReply, timeout_s=max(left_s, MIN_WAIT_S), of_s=limit_s)
         except ArmFailed:
             if not self._finds_ports_taken():
                 raise
@@ -342,7 +342,7 @@ class ArmSession:
             ArmFailed: the arm has died, or its launcher has ended.
         """
         raise_if(self._channel.failure)
-        raise_if(self._diagnosis.of_lost_launcher())
+        raise_if(self._diagnosis.for_lost_launcher())
         words = [*(["counters"] if counting else []), *(["continue"] if self._frozen else [])]
         self._frozen = False
         return self._tell(words)

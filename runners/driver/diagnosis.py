@@ -20,7 +20,7 @@ from runners.hosts.placement import Placement
 from runners.processes.sandbox import Sandbox
 from runners.processes.supervisor_server import SupervisorServer
 from runners.protocol.messages import ErrorReply, Reply, mentions_lost_peer
-from runners.scripts.arrival import SLOW_START, hint_of, look_at, path_setter, why_never, why_others, why_silent
+from runners.scripts.arrival import SLOW_START, explain_no_ranks, hint_of, look_at, path_setter, why_never, why_others
 from runners.scripts.launchers_log import own_lines, scripts_exception
 from runners.scripts.other_pythons import lacking_module
 
@@ -32,7 +32,7 @@ LOOK_S = 5.0
 LOOKS = 3
 """So many that show the same are no chance."""
 CRASH = "Fatal Python error"
-MOST_LOG_CHARACTERS = 1 << 20
+MAX_LOG_CHARACTERS = 1 << 20
 
 
 class ArmFailed(Exception):  # noqa: N818 - an outcome that the driver records, not an error of its own
@@ -86,7 +86,7 @@ class Diagnosis:
         """Whether it is a script whose launchers all ended with code 0 once its ranks had reported. Does not wait."""
         return self.may_end and self.has_reported and set(self.processes.codes) == {0}
 
-    def of_others(self) -> ArmFailed | None:
+    def for_others(self) -> ArmFailed | None:
         """Name a script's ranks that do not agree on how many they are: some would be waited for in vain, or left out."""
         if not self.may_end:
             return None
@@ -94,7 +94,7 @@ class Diagnosis:
         why = why_others(connected, self.supervisors.refused(self.arm, self.launch))
         return self.failed(why) if why else None
 
-    def of_lost_agent(self) -> ArmFailed | None:
+    def for_lost_agent(self) -> ArmFailed | None:
         """Name what keeps a script's ranks from ever reporting, once its processes have shown it for a while. Does not wait."""
         if not self.may_end or self.has_reported or self.supervisors.of(self.arm, self.launch):
             return None
@@ -107,7 +107,7 @@ class Diagnosis:
         self._lost_looks = self._lost_looks + 1 if self._never else 0
         return self.failed(self._never) if self._never and self._lost_looks == LOOKS else None
 
-    def of_unlike_epochs(self, silent: Sequence[int]) -> ArmFailed | None:
+    def for_unlike_epochs(self, silent: Sequence[int]) -> ArmFailed | None:
         """Name ranks that do not come to the step at which the others wait, since their epochs have other numbers of steps."""
         known = [steps for steps in self.epoch_steps if steps is not None]
         if len(set(known)) < 2:
@@ -119,7 +119,7 @@ class Diagnosis:
             ranks=silent,
         )
 
-    def of_death(self, heard: Mapping[int, Reply]) -> ArmFailed | None:
+    def for_exit(self, heard: Mapping[int, Reply]) -> ArmFailed | None:
         """Name the cause after a rank or launcher has ended and the other ranks had time to report.
 
         Ranks that died without a report are the cause of errors that tell of a lost peer, whichever was seen first: a busy host may
@@ -134,19 +134,19 @@ class Diagnosis:
             own = [self._at(rank, reply.at_s) for rank, reply in errors.items() if not mentions_lost_peer(reply.message)]
             if min(own, default=math.inf) >= min(silent.values()) or self._lost(silent):
                 return self._died(silent)
-        raised = self.of_errors(errors)
+        raised = self.for_errors(errors)
         if raised is None and self.processes.has_ended():
             return self._unreported()
         return raised
 
-    def of_lost_launcher(self) -> ArmFailed | None:
+    def for_lost_launcher(self) -> ArmFailed | None:
         """Name a launcher that has ended before its ranks, which may go on without it for a while; None where a rank went, too."""
         if not self.processes.has_ended():
             return None
         time.sleep(SETTLE_S)
         if self.supervisors.gone(self.arm, self.launch):
             return None
-        return self.failed(f"{self.processes.fate()}, before its ranks", excerpt=self.processes.last_words([]))
+        return self.failed(f"{self.processes.exit_summary()}, before its ranks", excerpt=self.processes.last_words([]))
 
     def _at(self, rank: int, at_s: float) -> float:
         """A time of a rank's host by the clock that all are compared by."""
@@ -159,7 +159,7 @@ class Diagnosis:
         self.processes.log_tails(list(silent))
         return math.inf in silent.values() or bool(self.processes.unreachable)
 
-    def of_errors(self, errors: Mapping[int, ErrorReply]) -> ArmFailed | None:
+    def for_errors(self, errors: Mapping[int, ErrorReply]) -> ArmFailed | None:
         """Name the cause among ranks that reported an error: bad input, else the first error that tells of no lost peer."""
         errors = {rank: reply for rank, reply in errors.items() if reply.cause == "bad input"} or errors
         errors = {rank: reply for rank, reply in errors.items() if not mentions_lost_peer(reply.message)} or errors
@@ -168,14 +168,14 @@ class Diagnosis:
         first = min(errors, key=lambda rank: self._at(rank, errors[rank].at_s))
         return self.failed(f"{self._who([first])}: {errors[first].message}", ranks=[first], excerpt=errors[first].excerpt)
 
-    def of_silence(self, silent: Sequence[int], *, timeout_s: float) -> ArmFailed:
+    def for_timeout(self, silent: Sequence[int], *, timeout_s: float) -> ArmFailed:
         """Name ranks that live but do not answer; where none of a script has ever reported, say why that may be.
 
         Stack traces of ranks that do not answer go to their logs first.
         """
         if self.may_end and self.world_size is None and not self.has_reported:
             raised = scripts_exception(self._launchers_log())
-            why = raised.message if raised else self._never or why_silent(look_at(self.run_id, self.processes.pids))
+            why = raised.message if raised else self._never or explain_no_ranks(look_at(self.run_id, self.processes.pids))
             words = raised.excerpt if raised else self.processes.last_words([])
             failed = self.failed(f"no rank reported within {timeout_s:g} s: {why}", excerpt=words)
             failed.status = "timeout"
@@ -211,7 +211,7 @@ class Diagnosis:
         if later and not lost:
             what += f", then {self._who(later)}"
         suspects = [] if lost else self._suspects()
-        message = "; ".join([what, *gone.values(), self.processes.fate(), *suspects])
+        message = "; ".join([what, *gone.values(), self.processes.exit_summary(), *suspects])
         excerpt = place.excerpt() if place else [] if lost else self.processes.last_words(first)
         return self._outcome(message, ranks=lost or first, tails=tails, excerpt=excerpt)
 
@@ -221,12 +221,12 @@ class Diagnosis:
         raised = scripts_exception(log)
         said = cut(raised.message) if raised else "the ranks did not report"
         words = (raised.excerpt if raised else own_lines(log)) or self.processes.last_words([])
-        message = "; ".join([said, self.processes.fate(), *self._suspects()])
+        message = "; ".join([said, self.processes.exit_summary(), *self._suspects()])
         return self.failed(message, excerpt=[cut(line) for line in words[-LAST_WORDS:]])
 
     def _launchers_log(self) -> str:
         with contextlib.suppress(OSError), self.processes.launchers_log.open(encoding="utf-8", errors="replace") as file:
-            return file.read(MOST_LOG_CHARACTERS)
+            return file.read(MAX_LOG_CHARACTERS)
         return ""
 
     def _suspects(self) -> list[str]:

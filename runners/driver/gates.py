@@ -49,7 +49,7 @@ def _return_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def none_can_pass(records: Sequence[LaunchRecord]) -> bool:
+def gate_fails_for_all(records: Sequence[LaunchRecord]) -> bool:
     """Whether every arm of a launch failed in the gate, as it would in the next launch; ``records``: of all its arms."""
     errors = [(record.status, record.error) for record in records if record.role != "floor"]
     return bool(errors) and all(

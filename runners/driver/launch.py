@@ -33,7 +33,7 @@ from runners.scripts.first_state import FirstState
 
 KEEP_EVERY_S = 30.0
 """At most so much of what was measured is lost with the driver, and what a round or an epoch takes."""
-MOST_PADDING = 4096
+MAX_PADDING = 4096
 """Bytes below which the padding's length lies: a page, beyond which the stack's place in it comes again."""
 ITERATIONS = "iterations"
 
@@ -81,7 +81,7 @@ class Launch:
         self._is_interleaved = self.measure.mode == "interleaved"
         self._gate_comes_first = self.workload is not None and self.workload.gate_comes_first(self.plan.training)
         self._rng = random.Random(f"{self.plan.seed}/{self.number}")
-        self._padding_bytes = random.Random(f"{self.plan.seed}/{self.number}/padding").randrange(1, MOST_PADDING)
+        self._padding_bytes = random.Random(f"{self.plan.seed}/{self.number}/padding").randrange(1, MAX_PADDING)
         self._wanted_rounds = self.limit.rounds if self.limit else None
         self._rounds = self._new_rounds(seconds=self.measure.seconds_per_launch / (1 if self._is_interleaved else len(self.setups)))
         self._events: dict[str, TensorboardLog] = {}

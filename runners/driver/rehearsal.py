@@ -40,7 +40,7 @@ from runners.hosts.placement import Placement
 from runners.hosts.preflight import inspect
 from runners.launchers.learned import Learned
 from runners.planning.arm_checks import require_executables
-from runners.planning.arms import FEW_SAMPLES, resolve_arm, resolve_arms
+from runners.planning.arms import MIN_SAMPLES, resolve_arm, resolve_arms
 from runners.planning.check_process import require_own_work
 from runners.planning.launched_arms import LaunchedArm
 from runners.planning.workload import WorkloadSetup, require_model, resolve_workload
@@ -67,7 +67,7 @@ RESOLUTION = 16
 """The search ends where the largest that fits is known to so small a part of itself."""
 MARGIN = 0.05
 """Left below what fits: libraries take memory at times of their own."""
-MOST_DOUBLINGS = 7
+MAX_DOUBLINGS = 7
 OUT_OF_MEMORY = re.compile(
     r"out of memory|not enough memory|(can't|cannot|could not) allocate memory|alloc_failed|bad_alloc|memoryerror"
     r"|could not create a (primitive|memory object)|sigkill|signal: killed|exit(ed with)? code:? (-9|137)",
@@ -109,7 +109,7 @@ def short_of(plan: Plan, *, on_gpus: bool) -> Plan:
     kept = {"control", "floor"} if on_gpus else set()
     short = {name: value for name, value in SHORT.items() if name not in kept}
     measurement = plan.measurement.model_copy(update={**short, "local_every": min(plan.measurement.local_every, 1)})
-    samples = plan.local_batch_size if on_gpus else min(plan.local_batch_size, FEW_SAMPLES)
+    samples = plan.local_batch_size if on_gpus else min(plan.local_batch_size, MIN_SAMPLES)
     arms = plan.arms if on_gpus else {name: arm.model_copy(update={"local_batch_size": None}) for name, arm in plan.arms.items()}
     changes = {"local_batch_size": samples, "training": None, "arms": arms}
     return plan.model_copy(update={**changes, "measurement": measurement})
@@ -343,7 +343,7 @@ def largest(fits: Callable[[int], bool], *, start: int) -> int | None:
     if not fits(start):
         return None
     low = start
-    for _ in range(MOST_DOUBLINGS):
+    for _ in range(MAX_DOUBLINGS):
         if not fits(2 * low):
             break
         low *= 2

@@ -18,7 +18,7 @@ from typing import Any
 from measurement.plans.plan import Plan
 from measurement.plans.settings import EpochRecord, TrainingSettings
 from measurement.records.record import BlockKind, BlockRecord, ranks_of
-from reports.statistics.budget import FEWEST_ROUNDS, Cost, pilot
+from reports.statistics.budget import MIN_ROUNDS, Cost, pilot
 from reports.wording.formatting import count
 from runners.driver.arm_session import ArmLaunch, Exchange
 from runners.driver.diagnosis import ArmFailed
@@ -63,7 +63,7 @@ class RoundLimit:
     def is_reached(self, rounds: int, seconds: float, *, start_s: float) -> bool:
         """Whether so many rounds, which took so many seconds after a start of ``start_s``, are enough."""
         cost = Cost(start_s=max(start_s, 0.1) * (1 + self.end_share), round_s=max(seconds, 1e-3) / rounds)
-        if rounds >= FEWEST_ROUNDS and cost.start_s + seconds + cost.round_s > self.budget_s:
+        if rounds >= MIN_ROUNDS and cost.start_s + seconds + cost.round_s > self.budget_s:
             return True
         return rounds >= (self.rounds or pilot(cost, left_s=self.budget_s).rounds)
 

@@ -45,7 +45,7 @@ from runners.driver.comparison_folder import (
     require_same_plan,
 )
 from runners.driver.endpoint import DriverEndpoint, open_endpoint
-from runners.driver.gates import none_can_pass
+from runners.driver.gates import gate_fails_for_all
 from runners.driver.launch import Launch, is_comparable
 from runners.driver.progress import LaunchProgress
 from runners.driver.rehearsal import Memory, Passed, find_batch, rehearse, require_something_to_measure, trace_arms, try_commands
@@ -318,7 +318,7 @@ class ComparisonRun:
         reasons = [str(found) for found in probe_hosts(self.compared.inspection.placement.everywhere) if found.status != "ok"]
         records = [record for record in self.folder.records() if record.launch == number]
         failed = {record.arm for record in records if record.status != "ok"}
-        if not reasons and none_can_pass(records):
+        if not reasons and gate_fails_for_all(records):
             reasons = ["no arm passed the gate, and none would in another"]
         elif not reasons and self.plan.are_scripts and not is_comparable(self.plan, failed):
             reasons = [f"nothing is left to compare, since {', '.join(sorted(failed))} did not run to the end"]

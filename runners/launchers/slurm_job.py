@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from measurement.errors import LaunchError, quoted
 from runners.launchers.base import HostSlots
 
-MOST_NODES = 65536
+MAX_NODES = 65536
 OVERLAP = "SLURM_OVERLAP"
 """An srun without ``--overlap`` reads it."""
 
@@ -68,7 +68,7 @@ def expand_nodes(text: str) -> list[str]:
     found: list[str] = []
     for part in filter(None, re.split(r",(?![^\[]*\])", text)):
         found += _expanded(part, text)
-        if len(found) > MOST_NODES:
+        if len(found) > MAX_NODES:
             raise _no_list(text)
     return found
 
@@ -82,7 +82,7 @@ def expand_counts(text: str) -> list[int]:
     found: list[int] = []
     for part in text.split(","):
         read = re.fullmatch(r"([0-9]{1,9})(?:\(x([0-9]{1,5})\))?", part)
-        if read is None or not 0 < int(read[2] or 1) + len(found) <= MOST_NODES:
+        if read is None or not 0 < int(read[2] or 1) + len(found) <= MAX_NODES:
             raise LaunchError(f"{quoted(text)} is no list of numbers as Slurm writes it, such as '4(x2),1'")
         found += [int(read[1])] * int(read[2] or 1)
     return found
@@ -92,7 +92,7 @@ def _expanded(part: str, text: str) -> list[str]:
     """Return the names of one part, such as ``r[1-2]n[08-09]``: texts, and lists of numbers between them."""
     pieces = re.split(r"\[([0-9,-]+)\]", part)
     choices = [_numbers(piece, text) if number % 2 else [piece] for number, piece in enumerate(pieces)]
-    if re.search(r"[\[\]]", "".join(pieces)) or math.prod(map(len, choices)) > MOST_NODES:
+    if re.search(r"[\[\]]", "".join(pieces)) or math.prod(map(len, choices)) > MAX_NODES:
         raise _no_list(text)
     return ["".join(names) for names in itertools.product(*choices)]
 
@@ -105,7 +105,7 @@ def _numbers(listed: str, text: str) -> list[str]:
         if read is None:
             raise _no_list(text)
         first, last = int(read[1]), int(read[2] or read[1])
-        if not 0 <= last - first < MOST_NODES:
+        if not 0 <= last - first < MAX_NODES:
             raise _no_list(text)
         found += [f"{number:0{len(read[1])}d}" for number in range(first, last + 1)]
     return found

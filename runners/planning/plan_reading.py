@@ -23,7 +23,7 @@ PLANS = Path(__file__).resolve().parents[2] / "plans"
 """In a checkout and in an installed package alike."""
 DEFAULT = "local"
 TEMPLATE = Path(__file__).with_name("template.yaml")
-MOST_ARMS = 16
+MAX_ARMS = 16
 """All arms of a plan whose options make arms: each has processes of its own, and takes its time of every launch."""
 
 
@@ -146,9 +146,9 @@ def _joined(made: Sequence[Mapping[Any, Any]], source: str) -> dict[Any, Any]:
         if new in found:
             raise PlanError(f"plan '{source}': two arms would be called '{new}'; rename one")
         found[new] = arm
-    if len(found) > max(MOST_ARMS, len(made)):
+    if len(found) > max(MAX_ARMS, len(made)):
         raise PlanError(
-            f"plan '{source}': its lists make {len(found)} arms of {len(made)}, and {MOST_ARMS} are the most; try fewer values "
+            f"plan '{source}': its lists make {len(found)} arms of {len(made)}, and {MAX_ARMS} are the most; try fewer values "
             "at once, or make plans of them"
         )
     return found

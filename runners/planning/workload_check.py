@@ -35,9 +35,9 @@ from workloads.tensors import by_pixels
 if TYPE_CHECKING:  # ranks try their workload out here, and need no plan
     from measurement.plans.plan import Plan
 
-MOST_STEPS = 20_000
-MOST_SECONDS = 1.0
-FEW_STEPS = 1000
+MAX_STEPS = 20_000
+MAX_SECONDS = 1.0
+MIN_STEPS = 1000
 """A schedule that ends within so many cannot be measured, unless fewer are known to be taken."""
 
 
@@ -234,11 +234,11 @@ class _Trial:
         hooks = [*before, *(hook for one in members for hook in one._optimizer_step_post_hooks.values())]
         if not hooks and type(self._workload).after_step is Workload.after_step:
             return
-        ends = time.monotonic() + MOST_SECONDS
+        ends = time.monotonic() + MAX_SECONDS
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of schedulers that see no step of the optimizer
             for step in count(2):
-                if step > (needed or MOST_STEPS) or time.monotonic() > ends:
+                if step > (needed or MAX_STEPS) or time.monotonic() > ends:
                     return
                 try:
                     for hook in hooks:
@@ -248,7 +248,7 @@ class _Trial:
                     message = f"the schedule ends after {step - 1} steps: after_step, or a hook of the optimizer, then raises "
                     message += f"{message_of(error)}; let it go on for as many steps as a run takes, such as with a larger "
                     told = str(at_line(f"{message}total_steps", place_of(error)))
-                    if needed or step <= FEW_STEPS:
+                    if needed or step <= MIN_STEPS:
                         raise PlanError(told) from error
                     self.notes.append(told)
                     return

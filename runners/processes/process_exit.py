@@ -105,9 +105,9 @@ def fault_of_environment(error: BaseException) -> str | None:
 
 def say_once(error: RingsideError) -> None:
     """Print an error on stderr, unless it was before."""
-    if not error.is_said:
+    if not error.was_reported:
         print(f"ringside: {printable(str(error))}", file=sys.stderr, flush=True)
-    error.is_said = True
+    error.was_reported = True
 
 
 PATIENCE_S = 10.0

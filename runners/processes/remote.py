@@ -37,7 +37,7 @@ UNATTENDED = (
 ports, commands of its own. It uses a connection that is shared, but makes none, which would hold our pipes open."""
 NEEDED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "PYTHONUNBUFFERED", "PYTHONIOENCODING", "PYTHONSAFEPATH", "TMPDIR")
 PER_HOST = ("CUDA_VISIBLE_DEVICES",)
-MOST_SAID = 4096
+MAX_SAID = 4096
 
 
 def forwarded_environment(inherited: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -112,7 +112,7 @@ def _ask_here(argv: Sequence[str], environment: Mapping[str, str], *, timeout_s:
 
 def printed(output: bytes) -> str:
     """The end of some output, for messages."""
-    return quoted(last_line(output[-MOST_SAID:].decode(errors="replace")))
+    return quoted(last_line(output[-MAX_SAID:].decode(errors="replace")))
 
 
 def run(

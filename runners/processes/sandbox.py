@@ -26,13 +26,13 @@ from measurement.errors import LaunchError
 from measurement.files import LOCK_FILE
 from runners.processes import remote
 
-MOST_COPIED_BYTES = 1 << 20
+MAX_COPIED_BYTES = 1 << 20
 """Larger files are linked."""
-MOST_ENTRIES = 2000
+MAX_ENTRIES = 2000
 """Files and folders that are laid out one by one. A folder that has more, such as a data set, is linked as a whole."""
 LEVELS_ABOVE = 3
 """Folders above the command's in which all else is linked, for ``../../data``."""
-MOST_BESIDE = 1000
+MAX_BESIDE = 1000
 """Entries of a folder above the command's that are linked; of a folder with more, none are."""
 LINKED_WHOLE = (".git", ".hg", ".svn", "node_modules")
 MARKS = ("pyvenv.cfg", "conda-meta", LOCK_FILE)
@@ -132,9 +132,9 @@ def lay_out(root: Path, folder: Path, *, left_out: Path) -> None:
     inside(root, folder).mkdir(parents=True)
     for below, above in itertools.pairwise([folder, *folder.parents][: LEVELS_ABOVE + 1]):
         entries = [entry for entry in _entries(above, left_out) if entry.name != below.name]
-        for entry in entries if len(entries) <= MOST_BESIDE else ():
+        for entry in entries if len(entries) <= MAX_BESIDE else ():
             (inside(root, above) / entry.name).symlink_to(entry.path)
-    _copy_below(folder, inside(root, folder), left_out=left_out, most=MOST_ENTRIES)
+    _copy_below(folder, inside(root, folder), left_out=left_out, most=MAX_ENTRIES)
 
 
 def _copy_below(folder: str | Path, place: Path, *, left_out: Path, most: int) -> int:
@@ -163,7 +163,7 @@ def _copy_below(folder: str | Path, place: Path, *, left_out: Path, most: int) -
 
 def _copied(entry: os.DirEntry[str], target: Path) -> bool:
     """Copy a file with its times, if it is a small one that may be read."""
-    if not entry.is_file() or entry.stat().st_size > MOST_COPIED_BYTES or not os.access(entry.path, os.R_OK):
+    if not entry.is_file() or entry.stat().st_size > MAX_COPIED_BYTES or not os.access(entry.path, os.R_OK):
         return False
     shutil.copy2(entry.path, target)
     return True

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from measurement.agent.ringside_agent.supervision.frames import AT_ONCE, SAY, Frames, messages_in
 from measurement.agent.ringside_agent.supervision.rank_supervisor import FAILED, GONE, JOINED, REFUSED
 
-FEW = 1 / 16
+MIN_SHARE = 1 / 16
 """Share of an arm's hosts: where fewer have said something, the driver waits for more. To wake costs it more than to read."""
 GATHER_S = 0.002
 """How long it waits for them."""
@@ -99,7 +99,7 @@ class SupervisedArm:
     def hear_all(self, *, timeout_s: float) -> list[HostConnection]:
         """Take in what the hosts have said, and wait until one says something. Returns those that did."""
         ready = self.listening.poll(max(0.0, timeout_s))
-        if 0 < len(ready) < FEW * len(self.hosts) and timeout_s > GATHER_S:
+        if 0 < len(ready) < MIN_SHARE * len(self.hosts) and timeout_s > GATHER_S:
             time.sleep(GATHER_S)
             ready = self.listening.poll(0)
         spoke = [self.hosts[descriptor] for descriptor, _ in ready]

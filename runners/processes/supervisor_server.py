@@ -29,7 +29,7 @@ from runners.processes.supervised_arm import HostConnection, SupervisedArm, Supe
 
 ACKNOWLEDGE_TIMEOUT_S = FOLLOWER_S + 5
 GREETING_TIMEOUT_S = 5.0
-MOST_GREETINGS = 128
+MAX_GREETINGS = 128
 """Connections that have not said yet who they are; others are closed at once, and come again."""
 REFUSED_S = 5.0
 """How long one that was let go counts among them."""
@@ -49,7 +49,7 @@ class SupervisorServer:
         self._lock = threading.Lock()
         """Held while an arm gets a host or a message to hand on, so that no host misses one."""
         self._address = address
-        self._greetings = threading.BoundedSemaphore(MOST_GREETINGS)
+        self._greetings = threading.BoundedSemaphore(MAX_GREETINGS)
         self._server = listen(address)
         threading.Thread(target=self._accept, name="ringside-supervisors", daemon=True).start()
 

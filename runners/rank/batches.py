@@ -11,7 +11,7 @@ import torch
 from measurement.agent.ringside_agent.place import World
 from measurement.errors import PlanError
 from workloads import Workload
-from workloads.optimizers import OwnDraws
+from workloads.optimizers import IsolatedRng
 
 
 class Batches(Iterator[Any]):
@@ -20,7 +20,7 @@ class Batches(Iterator[Any]):
     def __init__(self, workload: Workload, world: World, device: torch.device, *, seed: int | None = None) -> None:
         """``seed``: their draws begin there and leave the process's generators alone; None: they draw from these."""
         begin = partial(workload.batches, rank=world.rank, world_size=world.world_size, device=device)
-        self._begin = begin if seed is None else partial(OwnDraws(seed).iterate, begin)
+        self._begin = begin if seed is None else partial(IsolatedRng(seed).iterate, begin)
         self._batches, self._workload = self._begin(), type(workload).__name__
         self._none = (
             f"batches() of workload '{self._workload}' gave none to rank {world.rank} of {world.world_size}; "

@@ -34,14 +34,14 @@ SKETCH_SIZE = 64
 SAMPLES = 1 << 14
 FLOP_SAMPLES = 2
 """A rank's in the pass whose FLOPs are counted: enough for batch norm. Formulas are linear in them."""
-NUDGE = 0.01
+PERTURBATION = 0.01
 """× the tolerance, relative: 1e-6 in float32, some of its roundings, as two arms' parameters are apart after their first step."""
 REPEATABLE = 10.0
 """× the tolerance: how far a step's gradients may be apart when they are computed twice, since GPUs add up in any order."""
 
 
 @dataclass(kw_only=True)
-class OwnStep:
+class ReferenceStep:
     """The first step of this rank alone."""
 
     gradients: dict[str, list[float]]
@@ -56,7 +56,7 @@ class OwnStep:
 
 
 @dataclass(kw_only=True)
-class OwnRun:
+class ReferenceRun:
     """A bare model with an optimizer, a workload and batches of its own."""
 
     prepared: Prepared
@@ -78,8 +78,8 @@ class OwnSteps:
         self._rank = trainer.world.rank
         self._loss, self._drew = 0.0, False
 
-    def take(self) -> OwnStep:
-        """Take it twice: rank 0 with parameters that are off by ``NUDGE``; the others, and a rank alone, as it was. Collective.
+    def take(self) -> ReferenceStep:
+        """Take it twice: rank 0 with parameters that are off by ``PERTURBATION``; the others, and a rank alone, as it was. Collective.
 
         Where gradients are nothing but rounding, as for a bias before a batch norm, nudged ones are others, and an optimizer that
         divides by their size, as Adam does, makes whole steps of them. Rank 0 of more than two takes all steps so, since later
@@ -92,7 +92,7 @@ class OwnSteps:
         self._require_finite(alone)
         parameters = alone.prepared.bare.named_parameters()
         missing = [name for name, parameter in parameters if parameter.requires_grad and parameter.grad is None]
-        found = OwnStep(gradients=alone.gradients, missing=missing, draws=self._drew)
+        found = ReferenceStep(gradients=alone.gradients, missing=missing, draws=self._drew)
         is_alone = self._trainer.world.world_size == 1
         apart = self._repeated(found.gradients) if self._rank > 0 or is_alone else None
         seen = next(filter(None, self._trainer.backend.all_gather_object(apart, str | None)), None)
@@ -116,13 +116,13 @@ class OwnSteps:
         apart = f"{distance / size:.2g} of their size apart" if size else "none the first time"
         return f"rank {self._rank} came to a loss of {loss:.6g}, then of {self._loss:.6g}, with gradients {apart}"
 
-    def _find_rounding(self, found: OwnStep, alone: OwnRun, *, steps: int) -> None:
+    def _find_rounding(self, found: ReferenceStep, alone: ReferenceRun, *, steps: int) -> None:
         """Take the step from nudged parameters, then both optimizer steps, and those that follow."""
         trained = {name for name, parameter in alone.prepared.bare.named_parameters() if parameter.requires_grad}
         begun = samples((name, self._parameters[name]) for name in trained)
         exact = _after_step(alone.prepared)
         generator = torch.Generator().manual_seed(0)
-        nudged = {name: _nudged(self._parameters[name], NUDGE, generator) for name in sorted(trained)}
+        nudged = {name: _nudged(self._parameters[name], PERTURBATION, generator) for name in sorted(trained)}
         other = self._with_gradients({**self._parameters, **nudged})
         names = [name for name in found.gradients if name in other.gradients]  # which a branch may have left out
         noise = (Sketches.of(other.gradients, names) - Sketches.of(found.gradients, names)).norms
@@ -143,13 +143,13 @@ class OwnSteps:
             if name in rounded
         }
 
-    def _with_gradients(self, parameters: Mapping[str, Any]) -> OwnRun:
+    def _with_gradients(self, parameters: Mapping[str, Any]) -> ReferenceRun:
         """Begin a run with these parameters; returns it with this rank's own gradients of the first step."""
         trainer = self._trainer
         workload = trainer.another_workload()
         bare = trainer.build_bare(workload=workload)
         put_state(bare, parameters)
-        run = OwnRun(
+        run = ReferenceRun(
             prepared=Prepared(bare, as_one(workload.build_optimizer(bare))),
             workload=workload,
             batches=Batches(workload, trainer.world, trainer.device, seed=trainer.seed),
@@ -157,13 +157,13 @@ class OwnSteps:
         self._find_gradients(run)
         return run
 
-    def _find_gradients(self, run: OwnRun) -> None:
+    def _find_gradients(self, run: ReferenceRun) -> None:
         """Compute the gradients of the run's next step."""
         trainer, precision, workload = self._trainer, self._trainer.step_precision, run.workload
         alone, bare = run.prepared, run.prepared.bare
         seed_generators(trainer.seed + self._rank)
         before = torch_states()
-        batches: Iterable[Any] = map(trainer.laid_out, islice(run.batches, trainer.micro_steps))
+        batches: Iterable[Any] = map(trainer.to_channels_last, islice(run.batches, trainer.micro_steps))
         weighed = list(batches) if workload.weighs_micro_batches else []
         self._loss = 0.0
         for batch in weighed or batches:
@@ -177,7 +177,7 @@ class OwnSteps:
             if parameter.grad is not None:
                 parameter.grad /= precision.scaler.get_scale()
 
-    def _require_finite(self, alone: OwnRun) -> None:
+    def _require_finite(self, alone: ReferenceRun) -> None:
         """Refuse NaN and infinity before anything was exchanged, with a ``PlanError``."""
         found = {"the loss": torch.tensor(self._loss)}
         if not self._trainer.step_precision.scaler.is_enabled():  # which skips steps whose gradients overflow
@@ -206,7 +206,7 @@ def own_flops(trainer: Trainer) -> FlopCount:
 def _count_flops(trainer: Trainer) -> FlopCount:
     workload = trainer.another_workload(local_batch_size=min(trainer.workload.local_batch_size, FLOP_SAMPLES))
     bare = trainer.build_bare(workload=workload)
-    batch = trainer.laid_out(next(Batches(workload, trainer.world, trainer.device, seed=trainer.seed)))
+    batch = trainer.to_channels_last(next(Batches(workload, trainer.world, trainer.device, seed=trainer.seed)))
 
     def run() -> None:
         with trainer.step_precision.forward():

@@ -51,7 +51,7 @@ def run_gate(trainer: Trainer, *, local_batch_size: int | None = None) -> Parity
     ``local_batch_size``: of these steps; None: as the trainer's.
     """
     trainer.release()
-    gate = trainer.twin(local_batch_size=local_batch_size)
+    gate = trainer.clone_for_gate(local_batch_size=local_batch_size)
     try:
         return _take_steps(gate)
     finally:

@@ -123,7 +123,7 @@ def keep_freed_memory() -> None:
 
 
 FORKS_SAFELY = (3, 11, 10)
-LONGEST_WAIT_S = 0.05
+MAX_WAIT_S = 0.05
 LOOK_EVERY_S = 0.0005
 RUNNING = ("R", "D")
 """A thread that holds CPython's lock runs, or waits for a page of memory."""
@@ -142,8 +142,8 @@ def make_forks_safe() -> None:
 
 
 def wait_for_native_threads() -> None:
-    """Wait until no other thread of this process runs, or ``LONGEST_WAIT_S`` are over: a library may have one that polls."""
-    until = time.monotonic() + LONGEST_WAIT_S
+    """Wait until no other thread of this process runs, or ``MAX_WAIT_S`` are over: a library may have one that polls."""
+    until = time.monotonic() + MAX_WAIT_S
     own = threading.get_native_id()
     while any(state(one) in RUNNING for one in own_threads() if one != own) and time.monotonic() < until:
         time.sleep(LOOK_EVERY_S)  # without the interpreter's lock, which they may need to finish

@@ -98,7 +98,7 @@ class Trainer:
         self.batches = Batches(self.workload, self.world, self.device)
         self.has_after_step = type(self.workload).after_step is not Workload.after_step
 
-    def laid_out(self, batch: Any) -> Any:
+    def to_channels_last(self, batch: Any) -> Any:
         """Lay a batch's images out by pixels, if asked."""
         return by_pixels(batch) if self.speed.channels_last else batch
 
@@ -111,7 +111,7 @@ class Trainer:
         seed_generators(own.seed)
         return type(own)(local_batch_size=local_batch_size or own.local_batch_size, seed=own.seed, options=own.options)
 
-    def twin(self, *, local_batch_size: int | None = None) -> Trainer:
+    def clone_for_gate(self, *, local_batch_size: int | None = None) -> Trainer:
         """A trainer like this one, with a workload and a loss scale of its own, for a model beside the one that is trained."""
         other = copy.copy(self)
         other.workload, other.prepared = self.another_workload(local_batch_size=local_batch_size), None
@@ -180,7 +180,7 @@ class Trainer:
         ``batches``: None: the trainer's own. ``outputs`` keeps losses and right answers; None: they are not kept.
         """
         joined, samples = self.joined, 0
-        batches = map(self.laid_out, self.batches if batches is None else batches)
+        batches = map(self.to_channels_last, self.batches if batches is None else batches)
         ready = list(islice(batches, self.micro_steps)) if self.workload.weighs_micro_batches else []
         for micro_step in range(1, self.micro_steps + 1):
             batch = ready[micro_step - 1] if ready else next(batches)

@@ -192,7 +192,7 @@ class EngineRank:
         self._engine.backend.teardown()
 
     def _trace(self, steps: int) -> TraceReply:
-        from runners.traces.rank_trace import MOST_EVENTS, trace_steps
+        from runners.traces.rank_trace import MAX_EVENTS, trace_steps
 
         trainer = self._engine.trainer
         trainer.run_block(steps=1, warmup_steps=2, local=False)  # DDP rebuilds its buckets in its second step
@@ -204,7 +204,7 @@ class EngineRank:
             prepared=trainer.joined,
             device=trainer.device,
             steps=steps,
-            most_events=MOST_EVENTS // trainer.world.world_size,
+            most_events=MAX_EVENTS // trainer.world.world_size,
         )
         return reply.model_copy(update={"nccl": read_log(self.log)})
 

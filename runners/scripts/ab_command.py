@@ -36,7 +36,7 @@ Try = Callable[[Plan, "ResultsFolder"], "list[LaunchRecord]"]
 """Holds the trial of a plan's commands alone; returns its records, none where one failed."""
 FIRST_STEPS = {"launches": 1, "rounds": 1, "block_steps": 1, "warmup_steps": 0, "control": False, "rehearsal": "never"}
 """How ``--small`` measures."""
-MOST_TRIED = 3
+MAX_TRIED = 3
 """Settings that ``--explain`` tries."""
 GOLDEN = "golden"
 
@@ -224,7 +224,7 @@ def with_explaining_arms(plan: Plan, tried: Sequence[LaunchRecord]) -> Plan:
     first = plan.arms[plan.baseline]
     arms = {
         f"{plan.baseline}+{name}": first.model_copy(update={"impose": {name: value}})
-        for name, value in list(settings.items())[:MOST_TRIED]
+        for name, value in list(settings.items())[:MAX_TRIED]
     }
     return plan.model_copy(update={"arms": {**plan.arms, **arms}, "question": candidate})
 

@@ -124,7 +124,7 @@ def why_never(seen: Sequence[SeenPython], setter: str = "it") -> str | None:
     return None
 
 
-def why_silent(seen: Sequence[SeenPython]) -> str:
+def explain_no_ranks(seen: Sequence[SeenPython]) -> str:
     """Say why no rank reported, by the processes that were seen. Pure."""
     if seen and not any(one.has_agent for one in seen):
         return (

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 ERROR = 0.05
 """The chance that any state of a search is taken for what it is not."""
-MOST_SKIPPED = 3
+MAX_SKIPPED = 3
 """States that may be looked at beyond those that a search needs."""
 NEARLY_ALL = 0.9
 """Share of the minutes: with more of them left, undecided states are looked at again."""
@@ -56,7 +56,7 @@ def steps(last: int) -> int:
 
 def confidence(last: int) -> float:
     """Return the confidence of the interval of each state."""
-    return 1 - ERROR / (steps(last) + MOST_SKIPPED)
+    return 1 - ERROR / (steps(last) + MAX_SKIPPED)
 
 
 def judged(low: float | None, high: float | None, threshold: float) -> bool | None:
@@ -75,7 +75,7 @@ def search(last: int, look: Look, known: dict[int, Seen], *, minutes: float) -> 
     skipped: set[int] = set()
     while True:
         between = range(good + 1, bad) if bad else [last]
-        open_to = [at for at in between if at not in skipped and (at in known or len(known) < steps(last) + MOST_SKIPPED)]
+        open_to = [at for at in between if at not in skipped and (at in known or len(known) < steps(last) + MAX_SKIPPED)]
         if not open_to:
             again = {at for at in skipped.intersection(between) if known.get(at, Seen()).low is not None}
             if not again or sum(one.minutes for one in known.values()) > NEARLY_ALL * minutes:

@@ -27,7 +27,7 @@ from measurement.files import LockedError, lock_folder, write_whole
 
 SUSPECTS = ("torch", "nccl", "triton", "mpi", "horovod")
 """What packages have in their names that are told first, where environments differ."""
-MOST_TOLD = 6
+MAX_TOLD = 6
 FROM_PIP = {"index-url": "UV_DEFAULT_INDEX", "extra-index-url": "UV_INDEX", "find-links": "UV_FIND_LINKS"}
 """Settings of pip, and the variables of uv that are for the same."""
 AS_PIP = {"UV_INDEX_STRATEGY": "unsafe-best-match", "UV_PRERELEASE": "if-necessary-or-explicit"}
@@ -128,8 +128,8 @@ def _tell(packages: str, *, before: Mapping[str, str], after: Mapping[str, str])
     """Say on stderr which packages are others than the user's, the likeliest reasons of another speed first."""
     changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     changed.sort(key=lambda name: next((number for number, word in enumerate(SUSPECTS) if word in name), len(SUSPECTS)))
-    shown = [f"{name} {before.get(name, 'none')} -> {after.get(name, 'none')}" for name in changed[:MOST_TOLD]]
-    more = [f"{len(changed) - MOST_TOLD} more"] if len(changed) > MOST_TOLD else []
+    shown = [f"{name} {before.get(name, 'none')} -> {after.get(name, 'none')}" for name in changed[:MAX_TOLD]]
+    more = [f"{len(changed) - MAX_TOLD} more"] if len(changed) > MAX_TOLD else []
     if packages:
         print(f"ringside: with {packages}: {', '.join([*shown, *more]) or 'nothing changes'}", file=sys.stderr)
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = "ringside gate 'torchrun --nproc-per-node 2 train.py' --base origin/main --slower 5%"
 REPORTS = "reports=[html, pull-request, junit, bencher]"
-MOST_KEPT = 20
+MAX_KEPT = 20
 """Runs whose noise is kept."""
 POWER = 1 + 1.2816 / 1.96
 """Half-widths that a loss must have, so that of ten pull requests without a change nine pass."""
@@ -161,4 +161,4 @@ def keep_noise(file: Path, plan: Plan, folder: ResultsFolder) -> None:
     if found := noise_of(plan, folder):
         earlier = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(file, json.dumps([*earlier, asdict(found[0]) | asdict(found[1])][-MOST_KEPT:]))
+        write_whole(file, json.dumps([*earlier, asdict(found[0]) | asdict(found[1])][-MAX_KEPT:]))

@@ -12,7 +12,7 @@ import typer
 from measurement.errors import PlanError
 from measurement.plans.plan import Arm, Measurement, Plan, ScriptSettings
 from runners.flags import MINUTES, Flag, Given, SessionOptions, command, session_flags, values_of, words_of
-from runners.scripts.ab_command import EXIT_FAILED, MOST_TRIED, Run, Try
+from runners.scripts.ab_command import EXIT_FAILED, MAX_TRIED, Run, Try
 
 if TYPE_CHECKING:
     from measurement.records.record import LaunchRecord
@@ -110,7 +110,7 @@ def with_arms_to_try(plan: Plan, tried: Sequence[LaunchRecord]) -> Plan:
     """Return the plan with an arm for each setting that may be faster: the command, on which it is imposed."""
     from reports.scripts.profile import settings_to_try
 
-    settings = list(settings_to_try(tried).items())[:MOST_TRIED]
+    settings = list(settings_to_try(tried).items())[:MAX_TRIED]
     if not settings:
         print("ringside: --explain has nothing to try: no setting is one that others are known to beat", file=sys.stderr)
         return plan

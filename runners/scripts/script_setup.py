@@ -32,7 +32,7 @@ MEETING = ("MASTER_ADDR", MASTER_PORT)
 BESIDE_PYTHON = (TORCHRUN, HOROVODRUN, PYTHON)
 """Programs that an environment must have itself: another environment's would run the script there."""
 SOURCES = (".py", ".sh", ".yaml", ".yml", ".toml", ".json", ".cfg")
-MOST_SOURCE_BYTES = 1 << 20
+MAX_SOURCE_BYTES = 1 << 20
 HOROVODS_FLAGS = {"autotune": "HOROVOD_AUTOTUNE", "timeline-filename": "HOROVOD_TIMELINE"}
 """Flags of horovodrun, and the variables that they set."""
 FOLDER_FLAGS = ("wdir", "wd", "D", "chdir")
@@ -112,7 +112,7 @@ def _require_undisturbed(line: CommandLine, environment: Mapping[str, str]) -> N
 def _sources(name: str, place: CommandPlace, line: CommandLine) -> dict[str, Path]:
     """Files that the command names, under the arm's name. None of a commit."""
     paths = [place.typed_in / word for word in line.words] if place.commit is None else []
-    shown = [path for path in paths if path.suffix in SOURCES and path.is_file() and path.stat().st_size < MOST_SOURCE_BYTES]
+    shown = [path for path in paths if path.suffix in SOURCES and path.is_file() and path.stat().st_size < MAX_SOURCE_BYTES]
     return {f"{name}/{path.name}": path for path in shown}
 
 

@@ -26,7 +26,7 @@ from runners.planning.arm_checks import require_findable
 from runners.planning.arms import choose_transport
 from runners.protocol.messages import Job
 
-KNOCK = timedelta(milliseconds=100)
+STORE_POLL = timedelta(milliseconds=100)
 """To ask the store for a key that is there, or is not."""
 TRY_S = 0.2
 
@@ -137,7 +137,7 @@ def _found_by_all(store: Store, world: World, job: Job) -> Store:
 
 def _is_there(store: Store, key: str) -> bool:
     try:
-        store.wait([key], KNOCK)
+        store.wait([key], STORE_POLL)
     except RuntimeError:
         return False
     return True

@@ -116,7 +116,7 @@ class StandaloneRun:
 
     def _say_why(self, error: Exception) -> None:
         """Print why this rank ends, once, and before it ends what keeps others from noticing."""
-        if getattr(error, "is_said", False):
+        if getattr(error, "was_reported", False):
             return
         if mentions_lost_peer(str(error)):
             time.sleep(CAUSE_FIRST_S)
@@ -125,7 +125,7 @@ class StandaloneRun:
             return
         who = f"rank {self.world.rank} on {socket.gethostname()}" if self.world.world_size > 1 else "the rank"
         report_error(error, who=who, folder=self.folder.root, name=f"rank-{self.world.rank}-traceback.txt")
-        error.is_said = True  # type: ignore[attr-defined]
+        error.was_reported = True  # type: ignore[attr-defined]
 
 
 def _follow(rank: EngineRank, backend: Backend) -> None:

@@ -23,7 +23,7 @@ DEVICE = re.compile(r"/\d+(\(\d+\))?(?=/|$)")
 """The number of a network card, and the rank that sends for this one."""
 ALGORITHMS = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
 PROTOCOLS = ("LL", "LL128", "SIMPLE")
-MOST_COLLECTIVES = 8
+MAX_COLLECTIVES = 8
 """The largest messages are kept."""
 
 
@@ -48,7 +48,7 @@ def choices_of(lines: Iterable[str]) -> NcclChoices | None:
             collectives[found[1], int(found[2]), _named(found[3], ALGORITHMS), _named(found[4], PROTOCOLS)] = None
     if not (last or connections or collectives):
         return None
-    largest = sorted(collectives, key=lambda one: one[1], reverse=True)[:MOST_COLLECTIVES]
+    largest = sorted(collectives, key=lambda one: one[1], reverse=True)[:MAX_COLLECTIVES]
     return NcclChoices(
         version=last.get("version"),
         network=last.get("network"),

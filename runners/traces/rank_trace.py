@@ -38,7 +38,7 @@ ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 SHOWN = ("cpu_op", "user_annotation", "cuda_runtime", *ON_GPU)
 """Kinds of events that a viewer shows."""
 FLOWS = ("fwdbwd", "ac2g")
-MOST_EVENTS = 400_000
+MAX_EVENTS = 400_000
 """How many an arm's ranks keep together: a viewers' file of two arms then has less than 50 MB, at about 25 bytes each."""
 ITEM_BYTES = {
     **dict.fromkeys(("double", "Double", "long int", "Long"), 8),

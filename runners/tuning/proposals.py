@@ -13,7 +13,7 @@ MISSING = "'ringside tune' searches by Optuna, which is not installed; run: pip 
 STARTUP_TRIALS = 8
 """Random ones, before the sampler has something to go by."""
 DEFAULTS = TriedSet(options={}, trials=0, failed=0, log_ratio=0.0, expected=0.0)
-MOST_DRAWS = 20
+MAX_DRAWS = 20
 """In search of so many different sets; where settings are few, there may be none left."""
 
 
@@ -100,7 +100,7 @@ def _explore(settings: Sequence[SearchedSetting], trials: Sequence[Trial], numbe
     """Ask the sampler for new sets, none that failed."""
     study, failed = study_of(settings, trials, seed=seed), [trial.options for trial in trials if trial.log_ratio is None]
     found: list[Options] = []
-    for _ in range(MOST_DRAWS):
+    for _ in range(MAX_DRAWS):
         drawn = study.ask(_space(settings)).params
         one = normal(settings, {name.option: name.values[drawn[name.option]] for name in settings})
         if one and one not in failed and one not in found:

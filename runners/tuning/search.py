@@ -25,7 +25,7 @@ from reports.statistics.intervals import launch_ratios
 from reports.tuning import Asked, Options, SearchedSetting, Trial
 from runners.hosts.placement import planned_hosts
 from runners.planning.arms import resolve_arm
-from runners.planning.plan_reading import MOST_ARMS
+from runners.planning.plan_reading import MAX_ARMS
 from runners.planning.workload import resolve_cases, resolve_workload
 from runners.tuning.proposals import best_of, one_fewer, propose
 
@@ -130,7 +130,7 @@ class Search:
         spent, limit_s = self.seconds, 60 * self.asked.minutes
         if self.launches and spent + max(launch.seconds for launch in self.launches) > limit_s:
             return None
-        number, repeat = min(self.asked.at_once, MOST_ARMS - 1), spent / limit_s >= EXPLORED
+        number, repeat = min(self.asked.at_once, MAX_ARMS - 1), spent / limit_s >= EXPLORED
         chosen = propose(self.settings, self.trials, number, seed=self.plan.seed, repeat=repeat)
         if not chosen:
             return None

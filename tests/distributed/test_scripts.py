@@ -25,7 +25,7 @@ TORCHRUN = "torchrun --nproc-per-node 2 either.py --by ddp"
 ALONE = "python either.py"
 NAMES = ("--name-a", "a", "--name-b", "b")
 SHORT = ("--set", "measurement.block_steps=4", "--set", "measurement.control=false")
-LONGEST_S = 600
+MAX_S = 600
 """For a comparison on a machine that others use."""
 
 
@@ -139,7 +139,7 @@ def test_a_changed_script_or_another_command_is_not_mixed_in(tmp_path):
         own = environment() | {"PYTHONPATH": str(REPOSITORY)}
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=own) as process:
             try:
-                wait_until((out / "launch-001").exists, seconds=LONGEST_S)
+                wait_until((out / "launch-001").exists, seconds=MAX_S)
                 process.send_signal(signal.SIGINT)
                 shown, told = process.communicate(timeout=120)
             finally:

@@ -10,7 +10,7 @@ import yaml
 from measurement.addresses import free_port, listen
 from measurement.records.results import ResultsFolder
 from tests.conftest import no_process_stays
-from tests.distributed.test_scripts import LONGEST_S, SCRIPTS, ringside_in
+from tests.distributed.test_scripts import MAX_S, SCRIPTS, ringside_in
 from tests.kit.comparisons import Compared
 
 WAYS = {
@@ -24,7 +24,7 @@ C10D = "exec torchrun --nproc-per-node 2 --nnodes 1 --rdzv-backend c10d --rdzv-e
 
 
 @pytest.mark.costly("meeting places")
-@pytest.mark.timeout(LONGEST_S)
+@pytest.mark.timeout(MAX_S)
 @pytest.mark.parametrize(
     "ways",
     [

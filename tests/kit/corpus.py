@@ -68,8 +68,8 @@ LONG = re.compile(r"(?<![\w.])-?\d+\.\d{11,}(?:e[-+]\d+)?")
 """Numbers of more digits than are stored: thirteen."""
 FIGURES = re.compile(r'(?<=<script type="application/json" id="figures">).*?(?=</script>)', re.DOTALL)
 LIBRARY = re.compile(r'(?<=<script type="application/gzip" id="plotly">).*?(?=</script>)', re.DOTALL)
-MOST_SHOWN, MOST_LETTERS, FEW = 20, 120, 3
-MOST_KEPT = 8
+MAX_SHOWN, MAX_LETTERS, FEW = 20, 120, 3
+MAX_KEPT = 8
 """Lines of ``differences.md`` for what is accepted once."""
 
 Files = Mapping[str, str]
@@ -91,7 +91,7 @@ class Difference(NamedTuple):
     def words(self) -> str:
         """The place with both values; of texts, from shortly before they differ."""
         texts = [one for one in self[1:] if isinstance(one, str)]
-        begin = max(0, len(os.path.commonprefix(texts)) - MOST_LETTERS // 4) if len(texts) == 2 else 0  # noqa: RUF071
+        begin = max(0, len(os.path.commonprefix(texts)) - MAX_LETTERS // 4) if len(texts) == 2 else 0  # noqa: RUF071
         return f"{self.path}: stored {cut(self.stored, begin)}, rebuilt {cut(self.rebuilt, begin)}"
 
     @property
@@ -106,8 +106,8 @@ class Difference(NamedTuple):
 def cut(value: Any, begin: int) -> str:
     """A value in few letters."""
     if not isinstance(value, str):
-        return repr(value)[:MOST_LETTERS]
-    end = begin + MOST_LETTERS
+        return repr(value)[:MAX_LETTERS]
+    end = begin + MAX_LETTERS
     return "…" * (begin > 0) + repr(value[begin:end]) + "…" * (len(value) > end)
 
 
@@ -230,12 +230,12 @@ def is_close(stored: float, rebuilt: float) -> bool:
 
 
 def lines_of(case: str, found: Sequence[Difference]) -> list[str]:
-    """A line for each difference, one for those that are alike, at most ``MOST_SHOWN``."""
+    """A line for each difference, one for those that are alike, at most ``MAX_SHOWN``."""
     alike: dict[str, list[Difference]] = {}
     for one in found:
         alike.setdefault(one.short, []).append(one)
     lines = [f"{case} {one.words}{f' (and {len(more)} like it)' if more else ''}" for one, *more in alike.values()]
-    return lines[:MOST_SHOWN] + ([f"{case}: and {len(lines) - MOST_SHOWN} more"] if len(lines) > MOST_SHOWN else [])
+    return lines[:MAX_SHOWN] + ([f"{case}: and {len(lines) - MAX_SHOWN} more"] if len(lines) > MAX_SHOWN else [])
 
 
 def accept(why: str, stored: Mapping[str, Files], rebuilt: Mapping[str, Files]) -> None:
@@ -246,7 +246,7 @@ def accept(why: str, stored: Mapping[str, Files], rebuilt: Mapping[str, Files]) 
             short.setdefault(one.short, set()).add(case)
     told = {what: ", ".join(sorted(cases)) if len(cases) <= FEW else f"{len(cases)} cases" for what, cases in short.items()}
     lines = [f"- {what} ({cases})" for what, cases in sorted(told.items())]
-    lines = lines[:MOST_KEPT] + ([f"- and {len(lines) - MOST_KEPT} more"] if len(lines) > MOST_KEPT else [])
+    lines = lines[:MAX_KEPT] + ([f"- and {len(lines) - MAX_KEPT} more"] if len(lines) > MAX_KEPT else [])
     write_expected(rebuilt)
     with ACCEPTED.open("a") as file:
         file.write("\n".join(["", f"## {why}", "", *lines, ""]))

@@ -49,7 +49,7 @@ ENDS_S = 105.0
 EACH_ENDS_S = 15.0
 """Within these, the second for each arm that fails, a comparison ends, beside what its time-outs allow."""
 LEAVES_S = 15.0
-LONGEST_RECORD_BYTES = 1 << 20
+MAX_RECORD_BYTES = 1 << 20
 MARK = "RINGSIDE_FAULTS_RUN"
 AT_EVERY_ROUND = "import runners.driver.launch as launch; launch.KEEP_EVERY_S = 0.0; from runners.cli import main; main()"
 
@@ -357,7 +357,7 @@ def _judge_arm(trial, cell, record, told):
         trial.find(cell, f"{len(record.blocks)} blocks are on disk, not {cell.blocks}")
     judge_steps(trial, cell, record)
     size = (ResultsFolder(results(trial)).launch_folder(0, record.arm) / "record.json").stat().st_size
-    if size > LONGEST_RECORD_BYTES:
+    if size > MAX_RECORD_BYTES:
         trial.find(cell, f"record.json has {size} bytes")
 
 

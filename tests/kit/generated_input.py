@@ -47,9 +47,9 @@ from tests.kit.results_factory import Truth, make_plan, write_results
 from workloads.cifar10 import read_batch
 from workloads.mnist import read_idx
 
-MOST_CHARACTERS = 600
+MAX_CHARACTERS = 600
 """Of a message, without the path of the folder that the test lies in."""
-MOST_S = 5.0
+MAX_S = 5.0
 NEEDS_MORE = "hugging-face"
 """A plan that needs the user's own packages; what is wrong with a user's code is told with the lines around it."""
 
@@ -98,7 +98,7 @@ def judge(target, value, folder):
         message, refused = str(error).replace(str(folder), ""), True
         if "\n" in message:
             wrong = f"a message of several lines: {message!r}"
-        elif len(message) > MOST_CHARACTERS:
+        elif len(message) > MAX_CHARACTERS:
             wrong = f"a message of {len(message)} characters: {message}"
     except Exception as error:  # noqa: BLE001 - whatever it is, it is told
         frame = traceback.extract_tb(error.__traceback__)[-1]
@@ -106,7 +106,7 @@ def judge(target, value, folder):
         places = " <- ".join(f"{Path(at.filename).name}:{at.lineno}" for at in [frame, *reversed(ours[-3:])])
         wrong = f"{type(error).__name__} at {places}: {str(error)[:200]}"
     seconds = time.process_time() - began
-    return Judgement(refused=refused, seconds=seconds, wrong=wrong or (f"it took {seconds:.1f} s" if seconds > MOST_S else None))
+    return Judgement(refused=refused, seconds=seconds, wrong=wrong or (f"it took {seconds:.1f} s" if seconds > MAX_S else None))
 
 
 def edited(content):

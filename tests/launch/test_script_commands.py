@@ -28,7 +28,7 @@ from runners.planning.meeting_ports import SPARE, named_ports
 from runners.planning.plan_reading import read_plan
 from runners.processes.supervised_arm import SupervisedRank
 from runners.scripts.arm_names import names_for
-from runners.scripts.arrival import SeenPython, hint_of, look_at, path_setter, why_never, why_others, why_silent
+from runners.scripts.arrival import SeenPython, explain_no_ranks, hint_of, look_at, path_setter, why_never, why_others
 from runners.scripts.launchers_log import first_traceback, own_lines, scripts_exception
 from runners.scripts.other_pythons import lacking_module
 from runners.scripts.script_setup import resolve_scripts
@@ -438,7 +438,7 @@ def python(**changes):
     ],
 )
 def test_why_no_rank_reports_is_told_by_its_processes(seen, message):
-    assert message in why_silent(seen)
+    assert message in explain_no_ranks(seen)
 
 
 @pytest.mark.parametrize(

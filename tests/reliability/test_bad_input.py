@@ -25,7 +25,7 @@ from runners.planning.plan_reading import read_plan
 from tests.conftest import REPOSITORY, TINY, ringside_here, write_plan
 from tests.kit.results_factory import make_plan, write_results
 
-MOST_CHARACTERS = 1000
+MAX_CHARACTERS = 1000
 """Of a message."""
 
 BOMB = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "\n".join(
@@ -38,7 +38,7 @@ def refusal(error, act):
         act()
     message = str(refused.value)
     assert "\n" not in message
-    assert len(message) < MOST_CHARACTERS
+    assert len(message) < MAX_CHARACTERS
     return message
 
 

@@ -222,7 +222,7 @@ def test_digests_tell_values_shapes_and_types_apart():
     ],
 )
 def test_batches_that_a_step_used_are_digested_whenever_they_were_drawn(drawn, passes, used):
-    training, other, yielded = Iterator(), Iterator(), batches.Yielded()
+    training, other, yielded = Iterator(), Iterator(), batches.BatchLog()
     for step in drawn.split():
         for name in step:
             yielded.keep(training if name.isdigit() else other, torch.tensor([ord(name)]))

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.bisection import LAST, Commits
 from runners.scripts.bisect_command import Bisection, BisectOptions
-from runners.scripts.bisection import LOOKS, MOST_SKIPPED, Seen, judged, search, steps
+from runners.scripts.bisection import LOOKS, MAX_SKIPPED, Seen, judged, search, steps
 from tests.kit.budgets import REGIMES
 
 
@@ -85,7 +85,7 @@ def test_nothing_is_named_where_the_bad_state_is_not_shown_to_be(is_bad):
 def test_no_more_states_are_skipped_than_the_error_is_shared_among():
     known: dict[int, Seen] = {}
     search(1000, bad_from(2, undecided=range(3, 999)), known, minutes=1e6)
-    assert len(known) <= steps(1000) + MOST_SKIPPED
+    assert len(known) <= steps(1000) + MAX_SKIPPED
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from reports import write_reports
 from reports.formats.texts import method
 from reports.launch_budget import choose_length, cost_of
 from reports.statistics.budget import (
-    FEWEST_ROUNDS,
-    MOST_ROUNDS,
+    MAX_ROUNDS,
+    MIN_ROUNDS,
     UNKNOWN,
     Cost,
     Spread,
@@ -46,7 +46,7 @@ def test_few_launches_are_more_and_shorter_than_that():
     assert found.launches >= 4 and found.rounds < 30
 
 
-@pytest.mark.parametrize(("one", "expected"), [(spread(0.001, 0.1), FEWEST_ROUNDS), (spread(0.3, 0.0), MOST_ROUNDS), (UNKNOWN, 18)])
+@pytest.mark.parametrize(("one", "expected"), [(spread(0.001, 0.1), MIN_ROUNDS), (spread(0.3, 0.0), MAX_ROUNDS), (UNKNOWN, 18)])
 def test_rounds_stay_within_bounds(one, expected):
     found = choose([20] * 3, cost=USUAL, spread=one, left_s=36_000)
     assert abs(found.rounds - expected) <= 2
@@ -65,7 +65,7 @@ def test_where_no_launch_fits_there_is_none(left_s):
 def test_a_launch_of_few_rounds_that_would_make_the_interval_wider_is_not_made():
     """Launches count alike."""
     assert choose([60] * 8, cost=USUAL, spread=spread(0.3, 0.001), left_s=27.0) is None
-    assert choose([60] * 8, cost=USUAL, spread=spread(0.01, 0.05), left_s=27.0).rounds >= FEWEST_ROUNDS
+    assert choose([60] * 8, cost=USUAL, spread=spread(0.01, 0.05), left_s=27.0).rounds >= MIN_ROUNDS
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_a_folder_tells_what_its_launches_cost_and_what_was_chosen_is_in_the_rep
     plan, folder = measured(tmp_path, "horovod-gloo", ratio=1.1)
     assert cost_of(plan, folder.records()) == Cost(start_s=8.0, round_s=5.0), "start_s stands in where launch_s is not known"
     chosen = choose_length(plan, folder, launch=3, left_s=400.0)
-    assert (chosen.launch, chosen.rounds >= FEWEST_ROUNDS, chosen.launches > 3) == (3, True, True)
+    assert (chosen.launch, chosen.rounds >= MIN_ROUNDS, chosen.launches > 3) == (3, True, True)
     assert choose_length(plan, folder, launch=3, left_s=10.0) is None
     manifest = folder.read_manifest()
     folder.write_manifest(changed(manifest, choices=[chosen]))
@@ -143,4 +143,4 @@ def test_a_folder_tells_what_its_launches_cost_and_what_was_chosen_is_in_the_rep
 
 def test_pilots_come_first_whatever_the_time(tmp_path):
     plan, folder = measured(tmp_path, "horovod-gloo", ratio=1.1, launches=1)
-    assert choose_length(plan, folder, launch=1, left_s=-100.0).rounds == FEWEST_ROUNDS
+    assert choose_length(plan, folder, launch=1, left_s=-100.0).rounds == MIN_ROUNDS

@@ -14,7 +14,7 @@ from tests.kit.corpus import CASES, PRINTED, compare
 
 STORED = corpus.expected()
 CASE = "three-arms"
-MOST_BYTES = 400_000
+MAX_BYTES = 400_000
 """Of all that is kept."""
 
 
@@ -32,7 +32,7 @@ def test_nothing_that_stays_changes_its_answer(case, root):
 
 
 def test_what_is_kept_is_small_and_names_no_machine():
-    assert sum(path.stat().st_size for path in corpus.DATA.iterdir() if path.is_file()) < MOST_BYTES
+    assert sum(path.stat().st_size for path in corpus.DATA.iterdir() if path.is_file()) < MAX_BYTES
     assert STORED.keys() == CASES.keys()
     told = (
         lzma.decompress(corpus.RECORDS.read_bytes()) + "".join(text for case in STORED.values() for text in case.values()).encode()

@@ -107,21 +107,21 @@ def test_the_first_to_raise_is_blamed_and_not_those_that_lost_it(scene):
     scene.write_log(log_name(1), "step 7\nValueError: no more\n")
     scene.write_log(log_name(0), str(LOST_PEER))
     heard = {0: raised(LOST_PEER, at_s=12.5), 1: raised(NO_MORE, at_s=12.0), 2: ANSWERED}
-    failed = scene.diagnosis.of_death(heard)
+    failed = scene.diagnosis.for_exit(heard)
     assert (failed.status, failed.failure.message, failed.failure.ranks) == ("failed", "rank 1: ValueError: no more", [1])
     assert failed.failure.log_tail == {log_name(1): "step 7\nValueError: no more"}
 
 
 def test_where_nobody_raised_nobody_is_blamed(scene):
-    assert scene.diagnosis.of_death({0: ANSWERED, 1: ANSWERED, 2: ANSWERED}) is None
-    assert scene.diagnosis.of_errors({}) is None
+    assert scene.diagnosis.for_exit({0: ANSWERED, 1: ANSWERED, 2: ANSWERED}) is None
+    assert scene.diagnosis.for_errors({}) is None
 
 
 def test_ranks_that_died_without_a_word_have_the_variables_named_that_may_be_why(scene):
     scene.variables = disturbances({"LD_PRELOAD": "/opt/tracer.so"}, [])
     scene.connect(0)
     scene.go(r0=12.5)
-    message = scene.diagnosis.of_death({}).failure.message
+    message = scene.diagnosis.for_exit({}).failure.message
     assert message.startswith("rank 0 died without a word")
     assert message.endswith("; their environment has LD_PRELOAD=/opt/tracer.so, which loads its library before all others")
 
@@ -144,7 +144,7 @@ def test_the_first_to_go_is_blamed_unless_another_had_raised_its_own_error(scene
     scene.launch(launched)
     scene.connect(0, 1, 2)
     scene.go(**went)
-    failed = scene.diagnosis.of_death(heard).failure
+    failed = scene.diagnosis.for_exit(heard).failure
     assert failed.message.startswith(message)
     assert failed.ranks == ([0, 1] if "s 0, 1" in message else [1])
 
@@ -152,7 +152,7 @@ def test_the_first_to_go_is_blamed_unless_another_had_raised_its_own_error(scene
 @pytest.mark.parametrize(("error", "told"), [(DAMAGED, "image 'a.jpg' cannot be read"), (NO_MORE, "ValueError: no more")])
 def test_an_error_of_its_own_is_the_cause_though_another_tells_of_a_lost_peer_before(scene, error, told):
     """By clocks that differ."""
-    failed = scene.diagnosis.of_errors({0: raised(LOST_PEER, at_s=11.9), 1: raised(error, at_s=12.0)}).failure
+    failed = scene.diagnosis.for_errors({0: raised(LOST_PEER, at_s=11.9), 1: raised(error, at_s=12.0)}).failure
     assert failed.message.endswith(told) and failed.ranks == [1]
 
 
@@ -164,9 +164,9 @@ def test_who_raised_first_is_the_cause_across_hosts_whose_clocks_differ(tmp_path
         scene.connect(2, host="ahead", clock_ahead_s=100.0)
         now = time.time()
         scene.go(r0=now + 0.4, r1=now + 0.5)
-        failed = scene.diagnosis.of_death({2: raised(NO_MORE, at_s=now + 100.0)})
+        failed = scene.diagnosis.for_exit({2: raised(NO_MORE, at_s=now + 100.0)})
         assert failed.failure.message == "rank 2 on host2: ValueError: no more"
-        later = scene.diagnosis.of_death({2: raised(LOST_PEER, at_s=now + 101.0)})
+        later = scene.diagnosis.for_exit({2: raised(LOST_PEER, at_s=now + 101.0)})
         assert later.failure.message.startswith("rank 0 on host1 died without a word, then rank 1 on host1")
     finally:
         scene.close()
@@ -178,7 +178,7 @@ def test_who_died_without_a_word_is_blamed_and_not_who_could_still_speak(scene):
     scene.write_log(log_name(2), "last words\n")
     scene.go(r2=12.25, r0=12.5)
     wait_until(scene.processes.has_ended)
-    failed = scene.diagnosis.of_death({0: raised(LOST_PEER, at_s=12.3)})
+    failed = scene.diagnosis.for_exit({0: raised(LOST_PEER, at_s=12.3)})
     assert failed.failure.message == "rank 2 died without a word; the launcher ended with code 9"
     assert (failed.status, failed.failure.ranks, failed.failure.hosts) == ("failed", [2], ["vm"])
     assert (failed.failure.log_tail, failed.failure.excerpt) == ({log_name(2): "last words"}, ["last words"])
@@ -193,14 +193,14 @@ def test_an_error_that_tells_of_a_lost_peer_is_not_the_cause_though_it_was_heard
     nccl = "DistBackendError: NCCL error: remote process exited or there was a network error"
     store = "DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed."
     for words in (str(LOST_PEER), horovod, nccl, store, "ncclRemoteError: A call failed", "MPI_Abort(comm) was called"):
-        failed = scene.diagnosis.of_death({1: raised(RuntimeError(words), at_s=12.4)})
+        failed = scene.diagnosis.for_exit({1: raised(RuntimeError(words), at_s=12.4)})
         assert failed.failure.message.startswith("rank 0 died without a word; "), words
 
 
 def test_a_launcher_that_ended_before_any_rank_reported_is_told_with_its_code_and_its_words(scene):
     scene.launch("echo -----; echo no such module; echo '[1] lib.so(+0x1)[0x7f]'; exit 3")
     wait_until(scene.diagnosis.looks_dead)
-    failed = scene.diagnosis.of_death({})
+    failed = scene.diagnosis.for_exit({})
     assert failed.failure.message == "the ranks did not report; the launcher ended with code 3"
     assert failed.failure.log_tail == {LAUNCHER_LOG: "-----\nno such module\n[1] lib.so(+0x1)[0x7f]"}
     assert failed.failure.excerpt == ["no such module"]
@@ -212,20 +212,20 @@ def test_what_a_script_raised_is_told_with_its_remedy_however_much_its_launcher_
     scene.launch(f"printf '{raised}'; seq 100; exit 3")
     wait_until(scene.diagnosis.looks_dead)
     told = "ModuleNotFoundError: No module named its; the launcher ended with code 3; the Python that it runs has no its; activate"
-    assert scene.diagnosis.of_death({}).failure.message.startswith(told)
+    assert scene.diagnosis.for_exit({}).failure.message.startswith(told)
 
 
 def test_of_several_launchers_each_code_is_told_with_its_host(scene):
     scene.launch("exit 3", "exec sleep 60")
     wait_until(scene.processes.has_ended)
-    assert scene.diagnosis.of_death({}).failure.message.endswith(f"the launcher ended with code 3 on {HERE}")
+    assert scene.diagnosis.for_exit({}).failure.message.endswith(f"the launcher ended with code 3 on {HERE}")
 
 
 def test_an_arm_whose_ranks_and_launcher_live_is_not_dead(scene):
     scene.launch("exec sleep 60")
     scene.connect(0, 1, 2)
     assert not scene.diagnosis.looks_dead()
-    assert scene.diagnosis.of_death({}) is None
+    assert scene.diagnosis.for_exit({}) is None
     scene.go(r1=12.5)
     assert scene.diagnosis.looks_dead()
 
@@ -235,7 +235,7 @@ def test_silence_is_a_timeout_of_those_that_did_not_answer_with_what_they_wrote_
     scene.connect(1)
     scene.ranks[1].sendall(b"trace\n")
     scene.write_log(log_name(1), "File 'model.py', line 3, in forward\n")
-    failed = scene.diagnosis.of_silence([1, 2], timeout_s=8)
+    failed = scene.diagnosis.for_timeout([1, 2], timeout_s=8)
     assert scene.ranks[1].recv(64) == b"trace\n"
     assert (failed.status, failed.failure.message) == ("timeout", "no answer from ranks 1, 2 within 8 s")
     assert failed.failure.ranks == [1, 2]
@@ -251,14 +251,14 @@ def test_a_rank_of_a_script_that_is_late_is_told_by_what_it_was_waited_for(scene
     scene.connect(0, 1, 2)
     diagnosis = scene.diagnosis
     diagnosis.has_reported = has_reported
-    failed = diagnosis.of_silence([0], timeout_s=8)
+    failed = diagnosis.for_timeout([0], timeout_s=8)
     assert failed.failure.message == f"no answer from rank 0 within 8 s; {why}"
 
 
 def test_ranks_on_several_hosts_are_told_with_theirs_and_with_hosts_that_do_not_answer(two_hosts):
     two_hosts.processes.exit_codes = [0]  # what is left has been fetched before
     two_hosts.processes.unreachable["no-such-host.invalid"] = "host 'no-such-host.invalid': no route"
-    failed = two_hosts.diagnosis.of_errors({1: raised(NO_MORE, at_s=1.0)})
+    failed = two_hosts.diagnosis.for_errors({1: raised(NO_MORE, at_s=1.0)})
     assert failed.failure.message == "rank 1 on host1: ValueError: no more; host 'no-such-host.invalid': no route"
     assert failed.failure.hosts == ["host1"]
 
@@ -268,7 +268,7 @@ def test_a_lost_host_is_the_cause_of_all_that_its_ranks_took_with_them(two_hosts
     """Rank 0 went first, as far as anybody heard; rank 2's host does not answer when it is asked for its logs."""
     two_hosts.connect(0, 1, 2)
     two_hosts.go(r0=12.25)
-    failed = two_hosts.diagnosis.of_death({1: raised(LOST_PEER, at_s=12.0)})
+    failed = two_hosts.diagnosis.for_exit({1: raised(LOST_PEER, at_s=12.0)})
     assert failed.failure.message.startswith("rank 2 on no-such-host.invalid lost with the host; ")
     assert "host 'no-such-host.invalid': ssh: Could not resolve hostname" in failed.failure.message
     assert failed.failure.message.endswith("; the launcher still runs")

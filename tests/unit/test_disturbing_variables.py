@@ -82,7 +82,7 @@ def test_the_headline_and_the_warnings_name_what_ranks_had(tmp_path):
         record.ranks = [changed(rank, environment=shell) for rank in record.ranks]
         folder.write_launch(record)
     found = conclude(folder)
-    assert found.left_in_shell == ["HOROVOD_TIMELINE"]
+    assert found.inherited_variables == ["HOROVOD_TIMELINE"]
     assert found.headline.startswith("With HOROVOD_TIMELINE set: ")
     assert found.warnings[0].startswith("HOROVOD_TIMELINE=/tmp/t.json has Horovod write each operation to a file")
     assert "it reaches horovod-gloo alone" in found.warnings[0]

@@ -5,7 +5,7 @@ import tempfile
 
 import pytest
 
-from measurement.environment import MOST_TMPDIR, NO_HOME, own_identity, temporary_folder
+from measurement.environment import MAX_TMPDIR, NO_HOME, own_identity, temporary_folder
 from measurement.errors import PlanError
 from runners.doctor import user_finding
 
@@ -53,7 +53,7 @@ def temporary(monkeypatch):
 def test_temporary_files_go_where_they_can(tmp_path, temporary, monkeypatch):
     short = tempfile.mkdtemp(prefix="with blanks ")
     assert temporary(short) == {}
-    long = tmp_path / ("x" * MOST_TMPDIR)
+    long = tmp_path / ("x" * MAX_TMPDIR)
     long.mkdir()
     assert temporary(long) == {"TMPDIR": "/tmp"}
     assert temporary(tmp_path / "nowhere") != {}

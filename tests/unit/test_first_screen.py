@@ -11,15 +11,15 @@ from reports import conclude
 from reports.formats.html import HtmlReport, interval_axis
 from reports.formats.texts import sections
 from reports.schema import Explanation, MachineFigures
-from reports.wording.first_screen import MOST_CAUSE, first_screen
-from reports.wording.headlines import MOST_WORDS, lies_between
+from reports.wording.first_screen import MAX_CAUSE, first_screen
+from reports.wording.headlines import MAX_WORDS, lies_between
 from tests.kit.changed import changed
 from tests.kit.results_factory import Truth, write_results
 from tests.unit.test_study import study_of, write_points
 
 pytestmark = pytest.mark.slow  # results of whole comparisons are composed
 
-MOST_IN_ALL = 150
+MAX_IN_ALL = 150
 """Words of a first screen with two candidates, all that is not behind a click."""
 LONG = "gradients differ from the float64 reference (relative L2 0.5, tolerance 1e-05) in weight of conv1 and in 44 others"
 KINDS = {
@@ -56,11 +56,11 @@ def shown(tmp_path_factory):
 @pytest.mark.parametrize("kind", [*KINDS, "study"])
 def test_headline_and_first_screen_have_few_words(shown, kind):
     found, screen = shown[kind]
-    assert words(screen.headline) <= MOST_WORDS and screen.headline == found.headline
-    assert all(words(one.cause) <= MOST_CAUSE + 1 for one in screen.candidates), "and the dots where it is cut"
+    assert words(screen.headline) <= MAX_WORDS and screen.headline == found.headline
+    assert all(words(one.cause) <= MAX_CAUSE + 1 for one in screen.candidates), "and the dots where it is cut"
     rows = [f"{one.arm} {one.point} {one.verdict} {one.percent} {one.cause}" for one in screen.candidates]
     marks = [f"{mark.name} {mark.word}" for mark in screen.marks]
-    assert words(" ".join([screen.headline, *rows, *marks, screen.compared, screen.next_step or ""])) <= MOST_IN_ALL
+    assert words(" ".join([screen.headline, *rows, *marks, screen.compared, screen.next_step or ""])) <= MAX_IN_ALL
     assert [mark.name for mark in screen.marks] == ["control", "quiet machine", "same work"]
     assert all(mark.explanation for mark in screen.marks)
 

@@ -8,7 +8,7 @@ from measurement.plans.plan import Measurement
 from measurement.records.record import Failure
 from runners.driver import gates
 from runners.driver.arm_session import ArmLaunch, Exchange
-from runners.driver.gates import none_can_pass, run_gates
+from runners.driver.gates import gate_fails_for_all, run_gates
 from runners.protocol.gate_verdict import NOT_REPEATABLE
 from runners.protocol.messages import GateReply
 from tests.kit.changed import changed
@@ -76,5 +76,5 @@ def test_what_cannot_be_compared_with_another_arm_is_that_arms_error(monkeypatch
 def test_no_launch_follows_one_in_which_no_arm_passed(outcomes, is_hopeless):
     records = [arm(str(number), [], status=status, error=error).record for number, (status, error) in enumerate(outcomes)]
     floor = arm("floor", [], role="floor").record
-    assert none_can_pass([*records, floor]) == is_hopeless
-    assert not none_can_pass([floor])
+    assert gate_fails_for_all([*records, floor]) == is_hopeless
+    assert not gate_fails_for_all([floor])

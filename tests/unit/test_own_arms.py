@@ -7,7 +7,7 @@ import re
 import pytest
 
 from measurement.errors import PlanError
-from runners.planning.plan_reading import MOST_ARMS, read_plan, with_option_arms
+from runners.planning.plan_reading import MAX_ARMS, read_plan, with_option_arms
 from tests.conftest import write_plan
 from workloads import workload_class
 
@@ -51,7 +51,7 @@ def test_the_full_name_of_such_an_arm_may_be_the_baseline(tmp_path):
     [
         ({"cycle_time_ms": []}, r"arms.hvd.options.cycle_time_ms is an empty list"),
         ({"cycle_time_ms": [1, 2, 1]}, r"has 1 twice"),
-        ({"cycle_time_ms": list(range(1, MOST_ARMS + 1))}, rf"make {MOST_ARMS + 1} arms of 2, and {MOST_ARMS} are the most"),
+        ({"cycle_time_ms": list(range(1, MAX_ARMS + 1))}, rf"make {MAX_ARMS + 1} arms of 2, and {MAX_ARMS} are the most"),
     ],
 )
 def test_lists_that_make_no_arms(tmp_path, options, message):

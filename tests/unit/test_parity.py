@@ -16,7 +16,7 @@ from runners.rank.own_step import put_state, samples, tolerance_of
 from runners.rank.parity import sketch_states
 from tests.kit.changed import changed
 from tests.kit.parity_reports import SHAPES, reports, sketches, tensors
-from workloads.optimizers import OwnDraws, seed_generators
+from workloads.optimizers import IsolatedRng, seed_generators
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 8])
@@ -163,7 +163,7 @@ def test_draws_of_batches_go_on_by_themselves_and_are_not_noticed():
     seed_generators(7)
     others = [next(draws()) for _ in range(3)]
     seed_generators(7)
-    apart = OwnDraws(5).iterate(draws)
+    apart = IsolatedRng(5).iterate(draws)
     assert [(next(apart), next(draws())) for _ in range(3)] == list(zip(wanted, others, strict=True))
 
 

@@ -18,7 +18,7 @@ from runners.processes import sandbox
 from tests.conftest import REPOSITORY
 
 AGENT = REPOSITORY / "measurement" / "agent"
-LARGE = b"user" * (sandbox.MOST_COPIED_BYTES // 4 + 1)
+LARGE = b"user" * (sandbox.MAX_COPIED_BYTES // 4 + 1)
 
 
 def digests(folder):
@@ -48,7 +48,7 @@ def users(tmp_path):
 @pytest.fixture
 def own(tmp_path, users, monkeypatch):
     """The same folder as a start has it, where a folder of over 25 entries is one of many."""
-    monkeypatch.setattr(sandbox, "MOST_ENTRIES", 25)
+    monkeypatch.setattr(sandbox, "MAX_ENTRIES", 25)
     sandbox.lay_out(tmp_path / "own", users, left_out=users / "results" / "now")
     return sandbox.inside(tmp_path / "own", users)
 

@@ -14,7 +14,7 @@ from measurement.agent.ringside_agent.supervision.frames import say
 from measurement.agent.ringside_agent.supervision.rank_supervisor import greet, prove, receive_line
 from measurement.errors import LaunchError
 from runners.processes import supervisor_server
-from runners.processes.supervisor_server import MOST_GREETINGS, SupervisorServer
+from runners.processes.supervisor_server import MAX_GREETINGS, SupervisorServer
 from tests.conftest import wait_until
 
 KEY = "the comparison's"
@@ -96,7 +96,7 @@ def test_strangers_that_say_nothing_do_not_keep_a_supervisor_out(supervisors, mo
     before = threading.active_count()
     host, _, port = supervisors.address.rpartition(":")
     strangers = [socket.create_connection((host, int(port)), timeout=10) for _ in range(300)]
-    assert threading.active_count() <= before + 2 * MOST_GREETINGS
+    assert threading.active_count() <= before + 2 * MAX_GREETINGS
     connect(supervisors, 0).close()
     for stranger in strangers:
         stranger.close()

@@ -52,7 +52,7 @@ EVERYDAY = IDIOMS.with_name("everyday.py")
 
 def test_images_and_models_can_lie_in_memory_by_pixels(engine):
     trainer, usual = make_engine(speed=SpeedSettings(channels_last=True)).trainer, engine.trainer
-    images, labels = trainer.laid_out(next(trainer.batches))
+    images, labels = trainer.to_channels_last(next(trainer.batches))
     assert (images.ndim, labels.ndim) == (4, 1)
     assert images.is_contiguous(memory_format=torch.channels_last)
     weights = [one for one in trainer.joined.bare.parameters() if one.ndim == 4]

@@ -11,7 +11,7 @@ from measurement.plans.plan import Arm, Measurement, Plan, Point
 from measurement.plans.settings import EpochRecord, TrainingSettings
 from reports.compose_comparison import compare, compare_points
 from reports.conclusions.steps import Steps
-from reports.conclusions.training_results import FEWEST, converges, reference_of
+from reports.conclusions.training_results import MIN_SEEDS, converges, reference_of
 from reports.estimate import Estimate
 from reports.schema import Comparison
 from reports.statistics.student import t_interval
@@ -205,7 +205,7 @@ def test_a_loss_that_is_no_number_and_nothing_held_out():
     ],
 )
 def test_convergence(differences, verdict):
-    assert converges(t_interval(differences, confidence=0.95, fewest=FEWEST), margin=0.01) == verdict
+    assert converges(t_interval(differences, confidence=0.95, fewest=MIN_SEEDS), margin=0.01) == verdict
 
 
 def test_the_first_epoch_that_ends_with_the_target_counts():

@@ -18,7 +18,7 @@ from typing import Any, Callable
 
 from . import meeting, settings
 from .imposing import impose_on_torch, impose_variables
-from .reporting import guarded, run_at_exit
+from .reporting import call_safely, run_at_exit
 
 
 def begin() -> None:
@@ -48,7 +48,7 @@ def begin() -> None:
 
         impose_on_torch(sys.modules["torch"], found.impose)
         watching.watch_torch(found)
-        guarded(places.watch_stores)
+        call_safely(places.watch_stores)
 
     def watch_horovod() -> None:
         from .machine import core_use
@@ -72,7 +72,7 @@ def after_import(wanted: dict[str, Callable[[], None]]) -> None:
     waiting = {}
     for name, then in wanted.items():
         if name in sys.modules:
-            guarded(then)
+            call_safely(then)
         else:
             waiting[name] = then
     if waiting:
@@ -113,7 +113,7 @@ class Finder:
             run(module)
             then = self._waiting.pop(name, None)
             if then is not None:
-                guarded(then)
+                call_safely(then)
             if not self._waiting and self in sys.meta_path:
                 sys.meta_path.remove(self)
 

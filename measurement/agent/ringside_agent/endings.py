@@ -12,7 +12,7 @@ import threading
 import time
 from typing import Any, Callable, Mapping, NoReturn
 
-from .reporting import STARTED, at_exit, guarded, run_at_exit, say
+from .reporting import STARTED, at_exit, call_safely, run_at_exit, say
 from .users_lines import describe, error_reply
 
 OWN_END_S = 5.0
@@ -31,7 +31,7 @@ def watch(tell: Tell, steps: Callable[[], int]) -> None:
             tell(error_reply(describe(error)))
 
     def excepthook(kind: Any, error: Any, trace: Any) -> None:
-        guarded(tell_error, error)
+        call_safely(tell_error, error)
         shown(kind, error, trace)
 
     def ended_by(status: Any = None, *more: Any) -> NoReturn:
@@ -42,8 +42,8 @@ def watch(tell: Tell, steps: Callable[[], int]) -> None:
     def at_end() -> None:
         for error in (sys.exc_info()[1], known.get("error") if known["code"] else None):
             if isinstance(error, Exception):
-                guarded(tell_error, error)
-        guarded(tell, {"kind": "ended", "steps": steps(), "exit_code": known["code"]})
+                call_safely(tell_error, error)
+        call_safely(tell, {"kind": "ended", "steps": steps(), "exit_code": known["code"]})
 
     sys.excepthook = excepthook
     sys.exit = ended_by
@@ -87,8 +87,8 @@ def leave_in_order(leave: Callable[[int], Any]) -> None:
     """Shut down what a launcher wants to be shut down, and leave the process. All ranks call it."""
     horovod: Any = sys.modules.get("horovod.torch")
     if horovod is not None and horovod.is_initialized():
-        guarded(horovod.shutdown)
+        call_safely(horovod.shutdown)
     mpi: Any = getattr(sys.modules.get("mpi4py.MPI"), "Is_initialized", None)
     if mpi is not None and mpi():
-        guarded(sys.modules["mpi4py.MPI"].Finalize)
+        call_safely(sys.modules["mpi4py.MPI"].Finalize)
     leave(0)

@@ -20,7 +20,7 @@ IN_USE = "already in use"
 """What Python's sockets and torch's stores say of a port that somebody has."""
 CHOOSES_BY_CHANCE = "horovod.runner"
 """Its servers take whichever port is free, and tell it to libraries that are not Python's."""
-MOST_FRAMES = 12
+MAX_FRAMES = 12
 
 
 class Meeting:
@@ -172,7 +172,7 @@ def read_notes(text: str) -> dict[str, set[str]]:
 
 def is_horovods_runner(frame: Any) -> bool:
     """Whether one of Horovod's own servers is being started."""
-    for _ in range(MOST_FRAMES):
+    for _ in range(MAX_FRAMES):
         if frame is None:
             return False
         if str(frame.f_globals.get("__name__", "")).startswith(CHOOSES_BY_CHANCE):

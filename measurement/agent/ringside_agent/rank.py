@@ -21,7 +21,7 @@ from .place import World, find_world
 from .reading import libraries, reports
 from .reading.first_steps import FirstSteps
 from .recorder import Recorder
-from .reporting import guarded, message_of, never_compile, say, uncompiled
+from .reporting import call_safely, message_of, never_compile, say, uncompiled
 from .settings import COMPARED_STEPS, RANK_VARIABLE, Settings
 from .users_lines import Described, agent_lines, error_reply
 
@@ -49,15 +49,15 @@ class Rank:
     def _before_step(self, optimizer: Any, is_nested: bool) -> None:
         if self.agent is None:
             self._claim()
-        self.first.script.noted(self.first.before_step, optimizer, is_nested)
+        self.first.script.record_safely(self.first.before_step, optimizer, is_nested)
 
     def _before_backward(self) -> None:
-        self.first.script.noted(self.first.before_backward)
+        self.first.script.record_safely(self.first.before_backward)
 
     def _after_step(self, optimizer: Any) -> None:
         if self.agent is None:
             self._claim()
-        self.first.script.noted(self.first.after_step, optimizer, self.recorder.will_end(optimizer))
+        self.first.script.record_safely(self.first.after_step, optimizer, self.recorder.will_end(optimizer))
 
     def _claim(self) -> None:
         """Become a rank: start the supervisor, connect, and count the steps that are compared."""
@@ -69,7 +69,7 @@ class Rank:
         python = settings.python if os.access(settings.python, os.X_OK) else sys.executable
         self.agent = Agent(join(settings, place, python=python))
         endings.watch(self._tell_last, lambda: self.recorder.iterations)
-        guarded(libraries.watch_exchange, self.recorder)
+        call_safely(libraries.watch_exchange, self.recorder)
         self.recorder.left, self.recorder.at_boundary = COMPARED_STEPS, uncompiled(self._end_first)
 
     def _end_first(self) -> None:

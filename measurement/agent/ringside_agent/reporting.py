@@ -11,7 +11,7 @@ import sys
 import types
 from typing import Any, Callable, NoReturn
 
-LONGEST = 600
+MAX_CHARACTERS = 600
 """Characters of a message; PyTorch's longest explain themselves in their first lines."""
 STARTED = os.getpid()
 """This process, or the one that forked it."""
@@ -38,7 +38,7 @@ def leave(code: int) -> NoReturn:
 def run_at_exit() -> None:
     """Do what ``at_exit`` holds."""
     for act in at_exit:
-        guarded(act)
+        call_safely(act)
 
 
 def message_of(error: BaseException) -> str:
@@ -47,11 +47,11 @@ def message_of(error: BaseException) -> str:
     if FROM_LOADER in text:
         return f"{text.splitlines()[-1].strip()} (in a loader process)"
     first = " ".join(text.partition("\n\n")[0].split())
-    shortened = first if len(first) <= LONGEST else f"{first[:LONGEST]} ..."
+    shortened = first if len(first) <= MAX_CHARACTERS else f"{first[:MAX_CHARACTERS]} ..."
     return f"{type(error).__name__}: {shortened}" if shortened else type(error).__name__
 
 
-def guarded(act: Callable[..., Any], *arguments: Any) -> Any:
+def call_safely(act: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function of the agent's; where it fails, say so and go on."""
     try:
         return act(*arguments)

@@ -16,9 +16,9 @@ from _thread import get_ident
 from typing import Any, Sequence
 
 LOCK = ".ringside-lock"
-MOST_FILES = 20
+MAX_FILES = 20
 """Files elsewhere that are told."""
-MOST_NOTED = 1000
+MAX_NOTED = 1000
 """Files elsewhere of which one process keeps the names."""
 UNSHARED = ("/dev/", "/proc/", "/sys/")
 CACHES = ("cache", "/torchinductor_")
@@ -39,7 +39,7 @@ STAYING = ("os.chdir", "subprocess.Popen")
 """Events that write nothing by themselves."""
 SAVE = {"torch": "save", "torch.jit": "save", "safetensors.torch": "save_file"}
 """By module, functions that open a file in C++ or Rust."""
-MOST_LINKS = 40
+MAX_LINKS = 40
 """On the way to a file, as the kernel has it."""
 HERE, EXCHANGE = -100, 2
 """For ``renameat2``: paths from the current folder, and that both are there before and after."""
@@ -86,7 +86,7 @@ class Sandbox:
         """Some of the files and folders outside that this process has written and that are still there, but temporary ones."""
         found = [path for path in sorted(self._written) if os.path.lexists(path)]
         tops = [path for path in found if not any(path.startswith(other + os.sep) for other in found)]
-        return [path.encode(errors="replace").decode() for path in tops[:MOST_FILES]]  # one need not be UTF-8
+        return [path.encode(errors="replace").decode() for path in tops[:MAX_FILES]]  # one need not be UTF-8
 
     def _guard(self, path: Any, what: bool, *, anew: bool = False, is_written: bool = True) -> None:
         """See to it that a change of what a path leads to stays inside; note it where it does not."""
@@ -97,7 +97,7 @@ class Sandbox:
         try:
             full = name if os.path.isabs(name) else os.path.join(os.getcwd(), name)
             place = self._led_to(full, what, anew=anew)
-            if is_written and len(self._written) < MOST_NOTED and not self._is_unshared(place) and not os.path.isdir(place):
+            if is_written and len(self._written) < MAX_NOTED and not self._is_unshared(place) and not os.path.isdir(place):
                 self._written.add(place)
         finally:
             self._busy.discard(get_ident())
@@ -108,7 +108,7 @@ class Sandbox:
     def _led_to(self, full: str, what: bool, *, anew: bool) -> str:
         """Follow a path step by step; links that lead out of the folder are replaced on the way."""
         at, rest, links = os.sep, full.split(os.sep)[::-1], 0
-        while rest and links < MOST_LINKS:
+        while rest and links < MAX_LINKS:
             name = rest.pop()
             at = os.path.dirname(at) if name == os.pardir else os.path.join(at, name) if name not in ("", os.curdir) else at
             target = link_of(at) if rest or what else None

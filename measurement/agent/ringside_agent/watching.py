@@ -17,7 +17,7 @@ from .machine import core_use
 from .reading import batches, models
 from .reading.first_steps import FirstSteps
 from .recorder import Recorder
-from .reporting import guarded
+from .reporting import call_safely
 from .settings import Settings
 
 
@@ -31,11 +31,11 @@ def watch_torch(settings: Settings) -> rank.Rank:
     optimizer.register_optimizer_step_post_hook(recorder.post_hook)
     watch_backward(torch.autograd, recorder)
     watch_forward(torch.nn.Module, own.first)
-    guarded(watch_loaders, sys.modules.get("torch.utils.data.dataloader"), recorder)
-    guarded(watch_sampler, sys.modules.get("torch.utils.data.distributed"))
-    guarded(watch_scaler, torch, recorder)
-    guarded(watch_autocast, torch, own.first)
-    guarded(models.watch_freeze)
+    call_safely(watch_loaders, sys.modules.get("torch.utils.data.dataloader"), recorder)
+    call_safely(watch_sampler, sys.modules.get("torch.utils.data.distributed"))
+    call_safely(watch_scaler, torch, recorder)
+    call_safely(watch_autocast, torch, own.first)
+    call_safely(models.watch_freeze)
     if hasattr(torch.distributed, "init_process_group"):
         core_use.watch_torch(torch.distributed)
     if settings.untimed == "evaluation":

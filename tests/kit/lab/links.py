@@ -10,7 +10,7 @@ from tests.kit.lab.state import INTERFACE, NETWORKS, SUBNET, SWITCH, LabError, L
 
 BURST_S = 0.002
 """Length of the burst a link lets through at once: some timer ticks, or it would be slower than its rate."""
-LEAST_BURST_BYTES = 16 * 2**10
+MIN_BURST_BYTES = 16 * 2**10
 QUEUE_MS = 50
 """How long a packet may wait for its turn before it is dropped, which is how TCP learns the rate."""
 
@@ -41,7 +41,7 @@ def shape(settings: LabSettings, bits_per_s: int | None, *names: str) -> None:
             with contextlib.suppress(LabError):  # a link that is not shaped has nothing to take away
                 run_in_network(network, "tc", "qdisc", "del", "dev", interface, "root")
             if bits_per_s is not None:
-                burst = max(LEAST_BURST_BYTES, int(bits_per_s / 8 * BURST_S))
+                burst = max(MIN_BURST_BYTES, int(bits_per_s / 8 * BURST_S))
                 queue = ("tbf", "rate", f"{bits_per_s}bit", "burst", str(burst), "latency", f"{QUEUE_MS}ms")
                 run_in_network(network, "tc", "qdisc", "add", "dev", interface, "root", *queue)
 

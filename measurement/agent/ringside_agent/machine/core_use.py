@@ -52,16 +52,16 @@ def thread_name(thread: int) -> str:
 
 def watch_horovod(basics: Any) -> None:
     """Look at the threads before and after ``horovod.init()``."""
-    basics.HorovodBasics.init = noted(basics.HorovodBasics.init)
+    basics.HorovodBasics.init = counting_threads(basics.HorovodBasics.init)
 
 
 def watch_torch(distributed: Any) -> None:
     """Look at the threads before and after ``init_process_group()``."""
     original = distributed.init_process_group
-    distributed.init_process_group = noted(original)
+    distributed.init_process_group = counting_threads(original)
 
 
-def noted(original: Any) -> Any:
+def counting_threads(original: Any) -> Any:
     """A function, with the threads that appear in it noted as the library's."""
 
     @functools.wraps(original)

@@ -82,7 +82,7 @@ def source_of(iterator: Any) -> Source:
     return found
 
 
-class Yielded:
+class BatchLog:
     """What loaders have yielded in the first steps."""
 
     def __init__(self) -> None:

@@ -41,7 +41,7 @@ def read(script: Script) -> dict[str, Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of flags that it will rename
         for part in (of_optimizers, of_schedule, of_model, of_precision, of_data, of_torch, of_library, of_environment):
-            found.update({name: value for name, value in (script.noted(part, script) or {}).items() if value is not None})
+            found.update({name: value for name, value in (script.record_safely(part, script) or {}).items() if value is not None})
     return found
 
 

@@ -57,7 +57,7 @@ class FirstSteps:
             return False
         if torch.utils.data.get_worker_info() is not None:
             return False
-        self.script.noted(self._read_start, module)
+        self.script.record_safely(self._read_start, module)
         return True
 
     def _read_start(self, module: Any) -> None:
@@ -71,12 +71,12 @@ class FirstSteps:
     def on_batch(self, iterator: Any, batch: Any) -> None:
         """A loader has yielded this."""
         self.lines.mark("data_wait")
-        self.script.noted(self.script.yielded.keep, iterator, batch)
+        self.script.record_safely(self.script.yielded.keep, iterator, batch)
 
     def on_loader(self, loader: Any, iterator: Any) -> None:
         """An iterator of a loader begins."""
         iterator._ringside = batches.Source()
-        iterator._ringside.settings = self.script.noted(configuration.of_loader, loader) or {}
+        iterator._ringside.settings = self.script.record_safely(configuration.of_loader, loader) or {}
 
     def before_step(self, optimizer: Any, is_nested: bool) -> None:
         """An optimizer is about to step. Horovod's has not waited for its gradients yet, unless ``is_nested``."""
@@ -229,11 +229,11 @@ class FirstSteps:
 
     def report(self, rank: int) -> dict[str, Any]:
         """What ``ScriptReport`` wants, after the compared steps."""
-        self.script.noted(self._match)
+        self.script.record_safely(self._match)
         found = {
             "rank": rank,
             "configuration": {**configuration.read(self.script), **self._uses()},
-            "defaults": self.script.noted(libraries.defaults, self.script) or {},
+            "defaults": self.script.record_safely(libraries.defaults, self.script) or {},
             "started": self._started,
             "sizes": self._sizes,
             "steps": self._steps,
@@ -243,7 +243,7 @@ class FirstSteps:
             "lines": self.lines.report(),
             "trackers": [name for name in self._settings.trackers if name in sys.modules],
         }
-        return {**found, **(self.script.noted(self._read_end) or {}), "notes": self.script.notes}
+        return {**found, **(self.script.record_safely(self._read_end) or {}), "notes": self.script.notes}
 
     def _read_end(self) -> dict[str, Any]:
         trained = {id(one) for _, one in self.script.named_parameters()}

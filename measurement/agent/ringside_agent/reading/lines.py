@@ -25,9 +25,9 @@ from .script import Script
 from .values import synchronize
 
 TRACED_STEPS = 3
-MOST_LINES = 20
+MAX_LINES = 20
 """That are told: those that call a collective, and then the longest."""
-LONGEST_TEXT = 100
+MAX_TEXT = 100
 CLIPPING = {"clip_grad_norm_": "max_norm", "clip_grad_value_": "clip_value"}
 """Functions of ``torch.nn.utils``, and the argument that says to what they clip."""
 COLLECTIVES = {
@@ -130,11 +130,11 @@ class Lines:
     def report(self) -> list[dict[str, Any]]:
         """As ``LineUse`` has it, in the order of the lines."""
         usual_ns, waited_ns = (usual([step[which] for step in self._steps]) for which in (0, 1))
-        kept = sorted(usual_ns, key=lambda one: (one not in self._calls, -usual_ns[one]))[:MOST_LINES]
+        kept = sorted(usual_ns, key=lambda one: (one not in self._calls, -usual_ns[one]))[:MAX_LINES]
         return [
             {
                 "place": str(Place(one.file, one.number)),
-                "text": linecache.getline(one.file, one.number).strip()[:LONGEST_TEXT],
+                "text": linecache.getline(one.file, one.number).strip()[:MAX_TEXT],
                 "seconds": usual_ns[one] / 1e9,
                 "exchange_s": waited_ns[one] / 1e9,
                 "phases": sorted(self._phases.get(one, ())),

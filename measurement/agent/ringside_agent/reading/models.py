@@ -8,7 +8,7 @@ import sys
 import weakref
 from typing import Any, Callable, Iterable, Iterator, List, Tuple
 
-from ..reporting import guarded
+from ..reporting import call_safely
 
 WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_forward_module", "_original_module")
 """Names that torch.compile, FSDP and others give to what they wrap."""
@@ -29,7 +29,7 @@ def watch_freeze() -> None:
 
     @functools.wraps(freeze)
     def noted() -> None:
-        guarded(_note_frozen)
+        call_safely(_note_frozen)
         freeze()
 
     gc.freeze = noted

@@ -25,9 +25,9 @@ def rank_report(script: Script, place: World) -> dict[str, Any]:
         "seed": torch.initial_seed(),
         "local_batch_size": batch if isinstance(batch, int) else 0,
         "micro_steps": max(1, script.accumulation),
-        "optimizer": script.noted(optimizer_report, script.optimizers) or {},
-        "backend": script.noted(libraries.describe, script) or {},
-        "model": script.noted(script.model_report) or {},
+        "optimizer": script.record_safely(optimizer_report, script.optimizers) or {},
+        "backend": script.record_safely(libraries.describe, script) or {},
+        "model": script.record_safely(script.model_report) or {},
         "environment": host.steering(script.settings),
     }
 
@@ -42,7 +42,7 @@ def optimizer_report(optimizers: list[Any]) -> dict[str, Any]:
 
 def drift(script: Script) -> dict[str, Any]:
     """The numbers in the optimizers' groups, and a few elements of the parameters: alike on all ranks."""
-    return script.noted(_drift, script) or {"hyperparameters": {}, "parameters": {}}
+    return script.record_safely(_drift, script) or {"hyperparameters": {}, "parameters": {}}
 
 
 def _drift(script: Script) -> dict[str, Any]:

@@ -31,7 +31,7 @@ class Script:
         """Parameters for which optimizers had a state that is not zero before their first steps."""
         self.stepped: list[Any] = []
         """References to the optimizers, in the order in which they first stepped."""
-        self.yielded = batches.Yielded()
+        self.yielded = batches.BatchLog()
         self.is_countable = True
         """Whether it is known which of the batches that a loader yields a step uses."""
 
@@ -40,7 +40,7 @@ class Script:
         """Those that have stepped, in the order in which they first did, and still live."""
         return [one for one in (known() for known in self.stepped) if one is not None]
 
-    def noted(self, act: Callable[..., Any], *arguments: Any) -> Any:
+    def record_safely(self, act: Callable[..., Any], *arguments: Any) -> Any:
         """Read something. What cannot be read is left out and noted, and the script is measured all the same."""
         try:
             return uncompiled(act)(*arguments)

@@ -14,7 +14,7 @@ from typing import Any
 
 SIZE = 16
 CHUNK = 1 << 16
-MOST_DENSE = 1 << 24
+MAX_DENSE = 1 << 24
 """Elements of a sparse tensor that is sketched as a dense one."""
 STAND_INS = {"nan": 0.7548776662466927, "posinf": 1.3247179572447460, "neginf": -1.4655712318767680}
 """What non-finite elements of a state count as: a mask of -inf is meant so, and is compared like any other."""
@@ -35,7 +35,7 @@ def sketch(tensor: Any, size: int = SIZE, *, is_state: bool = False) -> list[flo
         if found.layout is not torch.strided:
             if found.sparse_dim() == 1 and found.numel() > size:
                 return _sketch_of_rows(found, size)
-            is_huge = found.numel() > MOST_DENSE
+            is_huge = found.numel() > MAX_DENSE
             parts = [found.values(), found.indices()] if is_huge else [found.to_dense()]
             found = torch.cat([part.reshape(-1).double() for part in parts])
         flat = found.reshape(-1)

@@ -9,7 +9,7 @@ import math
 import sys
 from typing import Any, Iterable, Iterator, Sequence
 
-LONGEST = 200
+MAX_CHARACTERS = 200
 
 
 def plain(value: Any) -> Any:
@@ -18,12 +18,12 @@ def plain(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return plain(value.item()) if value.numel() == 1 else f"tensor of {value.numel()}"
     if value is None or isinstance(value, (bool, int, str)):
-        return value[:LONGEST] if isinstance(value, str) else value
+        return value[:MAX_CHARACTERS] if isinstance(value, str) else value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, (list, tuple)):
         return [plain(part) for part in value[:16]]
-    return str(value)[:LONGEST] if type(value).__module__ in ("torch", "builtins") else type(value).__name__
+    return str(value)[:MAX_CHARACTERS] if type(value).__module__ in ("torch", "builtins") else type(value).__name__
 
 
 def hyperparameters(groups: Sequence[dict[str, Any]]) -> dict[str, list[float]]:

@@ -12,8 +12,8 @@ from typing import Iterator, Sequence
 SAY = "say"
 AT_ONCE = 1 << 18
 """Bytes that are received at once, on every side."""
-LONGEST_MESSAGE = 1 << 30
-LONGEST_LINE = 1 << 20
+MAX_MESSAGE = 1 << 30
+MAX_LINE = 1 << 20
 """Bytes: the counters of a host with many cores are one line."""
 
 
@@ -64,7 +64,7 @@ class Frames:
             if self._line is None:
                 end = pending.find(b"\n")
                 if end < 0:
-                    if len(pending) > LONGEST_LINE:
+                    if len(pending) > MAX_LINE:
                         raise ConnectionError("no line came")
                     return found
                 self._line = pending[:end].decode(errors="replace")
@@ -82,6 +82,6 @@ def _length_of(line: str) -> int:
         return 0
     words = line.split(" ")[2::2]
     length = sum(int(word) for word in words) if all(word.isdecimal() for word in words) else math.inf
-    if length > LONGEST_MESSAGE:
+    if length > MAX_MESSAGE:
         raise ConnectionError(f"messages of {' and '.join(words)} bytes are none")
     return int(length)

@@ -146,7 +146,7 @@ def _is_ours(connection: socket.socket) -> bool:
     return bool(struct.unpack("3i", told)[1] == os.geteuid())
 
 
-class Follower:
+class PeerSupervisor:
     """Another supervisor of the host, as the first one knows it."""
 
     def __init__(self) -> None:
@@ -170,9 +170,9 @@ class Relay:
         rank: int,
     ) -> None:
         """``up`` leads to the driver, ``own`` to the rank; ``followers``: where others connect; ``ended``: the rank's pidfd."""
-        self._up, self._own, self._meeting, self._tree, self._ended, self._rank = up, own, followers, tree, ended, rank
+        self._up, self._own, self._listener, self._tree, self._ended, self._rank = up, own, followers, tree, ended, rank
         self._from_driver, self._from_rank = Frames(), Frames()
-        self._followers: dict[socket.socket, Follower] = {}
+        self._followers: dict[socket.socket, PeerSupervisor] = {}
         self._latest: deque[bytes] = deque(maxlen=LATEST)
         self._held: list[tuple[str, bytes]] = []
         self._held_until = math.inf
@@ -200,7 +200,7 @@ class Relay:
                 return
             if self._own in ready:
                 self._hear_rank()
-            if self._meeting in ready:
+            if self._listener in ready:
                 self._welcome()
             if not self._is_gone and not is_parent(self._tree.root):
                 self._tell_own_end()
@@ -219,7 +219,7 @@ class Relay:
     def _sources(self) -> list[Any]:
         found: list[Any] = [self._up, *self._followers]
         if not self._is_gone:
-            found += [one for one in (self._ended, self._meeting) if one is not None]
+            found += [one for one in (self._ended, self._listener) if one is not None]
             found += [self._own] if self._hears_rank else []
         return found
 
@@ -291,8 +291,8 @@ class Relay:
         while self._hears_rank:
             self._hear_rank()
         self._is_gone = True
-        if self._meeting is not None:
-            self._meeting.close()  # who comes now is a first one
+        if self._listener is not None:
+            self._listener.close()  # who comes now is a first one
         self._pass_held()
         self._up.sendall(pack(f"{GONE} {self._rank} {at_s}"))
 
@@ -311,10 +311,10 @@ class Relay:
 
     def _welcome(self) -> None:
         """Take in another supervisor, of the same user; it says next of which rank."""
-        assert self._meeting is not None
-        connection, _ = self._meeting.accept()
+        assert self._listener is not None
+        connection, _ = self._listener.accept()
         if _is_ours(connection):
-            self._followers[connection] = Follower()
+            self._followers[connection] = PeerSupervisor()
         else:
             connection.close()
 
