@@ -34,7 +34,7 @@ UV := $(BIN)/uv --quiet --no-progress
 BUILD_HOROVOD := $(BIN)/python -m install.build_horovod --operations $(HOROVOD_OPERATIONS) --compute-capabilities '$(COMPUTE_CAPABILITIES)'
 INSTALL_SOURCES := $(filter-out install/__init__.py,$(wildcard install/*.py))
 
-# Images for Python often set it, and then every process here compiles the sources anew.
+# Images for Python often set it, and then every process here compiles the sources again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help

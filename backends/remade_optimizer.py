@@ -74,7 +74,7 @@ def require_remade(optimizer: Optimizer, library: str, make: Callable[[list[dict
         make([dict(group) for group in optimizer.param_groups])
     except Exception as error:
         raise PlanError(
-            f"{library} makes the optimizer anew from its parameter groups, which optimizer class '{type(optimizer).__name__}' "
+            f"{library} rebuilds the optimizer from its parameter groups, which optimizer class '{type(optimizer).__name__}' "
             f"does not allow ({type(error).__name__}: {error}); give its constructor defaults, as torch.optim's have, or leave "
             "this arm out"
         ) from error

@@ -1,4 +1,4 @@
-"""The ranks that benchmarks hold against Ringside's: a bare loop, which imports torch, the library and the workload alone.
+"""The ranks that benchmarks compare with Ringside's: a bare loop, which imports torch, the library and the workload alone.
 
     python benchmarks/bare_ranks.py PLAN BACKEND FOLDER
 

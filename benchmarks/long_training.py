@@ -12,7 +12,8 @@ each round's throughputs are kept, a line of JSON each, and an existing FILE is 
 
 With ``--in-turn`` every round also has one launch of ``ringside compare`` on the same plan, before or after the long trainings. A
 machine's speed, and with it the ratio of two libraries, wanders over hours; so taken, it wanders for both alike. Then the two are
-held against each other round by round: the geometric mean of Ringside's ratio of totals in a launch over the long trainings' ratio.
+compared with each other round by round: the geometric mean of Ringside's ratio of totals in a launch over
+the long trainings' ratio.
 
 For DDP over Gloo under torchrun, and Horovod over Gloo and MPI under horovodrun, with each one's options as they are by default.
 """

@@ -10,7 +10,7 @@ around all its steps. Asked twice:
   each other, make such steps vary by a third, so that the interval is wide;
 - with one rank and one sample, where a step takes a tenth and waits for nobody: by how many microseconds Ringside's takes longer.
   What its loop does in a step depends neither on the samples nor on the ranks, so this is what it costs in any step. Printed as a
-  ratio in the two ranks' step, too, to be held against the first.
+  ratio in the two ranks' step, too, to be compared with the first.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""How well ``ringside project`` foretells throughput: on published series, and on synthetic ones of which the truth is known.
+"""How well ``ringside project`` predicts throughput: on published series, and on synthetic ones of which the truth is known.
 
     python benchmarks/projection.py SERIES.csv [--cases 16:32,32:128] [--without SERIES] [--replications 40]
 
 - Each case N:M projects every series that has both sizes from at most N ranks to M. Printed: the error of the projection and of
   the yardsticks, how wide the interval is, and whether it holds what was measured.
-- Leave one out: forms and widths of the priors are chosen anew for each series, by the other series alone (the largest sum of log
+- Leave one out: forms and widths of the priors are chosen again for each series, by the other series alone (the largest sum of log
   densities of what came), and that series is projected with them. Printed: errors, and where in the interval the figure came.
 - Pairs: the ratio of any two series of the file, from the same case, as a study projects the ratio of two arms.
 - Synthetic: step times of a ring or tree with latency, of overlapped exchange and of stragglers, with noise between 0.4% on one
@@ -161,7 +161,7 @@ PRIORS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Foretold:
+class Predicted:
     """A figure under one prior."""
 
     series: str
@@ -173,7 +173,7 @@ class Foretold:
     """How far from the prediction it came, in halves of the interval: above 1 is outside."""
 
 
-def foretell(one: Series, up_to: int, target: int, prior: Prior) -> Foretold:
+def predict(one: Series, up_to: int, target: int, prior: Prior) -> Predicted:
     """Project a series that has both sizes."""
     series = one.up_to(up_to)
     used = [ranks for ranks in series.samples_per_s if ranks >= one.ranks_per_host]
@@ -182,7 +182,7 @@ def foretell(one: Series, up_to: int, target: int, prior: Prior) -> Foretold:
     means, spreads = growth.logs(hosts)
     centre = growth.mean(hosts)
     half = abs(growth.quantile(hosts, 0.95 if came > centre else 0.05) - centre)
-    return Foretold(
+    return Predicted(
         series=one.name,
         error=math.exp(came - centre) - 1,
         density=math.log(float((growth.weights * np.exp(-0.5 * ((came - means) / spreads) ** 2) / spreads).sum())),
@@ -193,7 +193,7 @@ def foretell(one: Series, up_to: int, target: int, prior: Prior) -> Foretold:
 def show_leave_one_out(series: Sequence[Series], cases: Sequence[tuple[int, int]]) -> None:
     """Print how well each series is met by the prior that the others choose."""
     fitting = [(one, *case) for case in cases for one in series if {*case} <= set(one.samples_per_s)]
-    found = {name: [foretell(*given, prior) for given in fitting] for name, prior in PRIORS.items()}
+    found = {name: [predict(*given, prior) for given in fitting] for name, prior in PRIORS.items()}
     left_out = []
     print("\nleave one series out")
     for name in dict.fromkeys(one.name for one, *_ in fitting):

@@ -1,7 +1,7 @@
-"""Are the answers to "what if" true? Each is worked out from one comparison, and held against another that measured the other case.
+"""Are the answers to "what if" true? Each is computed from one comparison, and compared with another that measured the case.
 
 =====  =============================================  ========================================================  ==================
-check  measured                                       answered from it                                          held against
+check  measured                                       answered from it                                          compared with
 =====  =============================================  ========================================================  ==================
 link   four arms over two hosts at each rate          links of each faster or slower rate                       the arm at that rate
 late   DDP, and DDP of which rank 1 is late           no stragglers, of the late one; of both, to be alike      plain DDP's ratio

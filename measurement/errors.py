@@ -13,7 +13,7 @@ TWO_SCRIPTS = "to compare two scripts as they are: ringside ab 'COMMAND' 'COMMAN
 
 
 class RingsideError(Exception):
-    """Base of all errors that are the user's to mend; the command line prints them as one message and exits with 2."""
+    """Base of all errors that are the user's to fix; the command line prints them as one message and exits with 2."""
 
     was_reported = False
     """Whether it was printed already, by a rank that had to before it could end."""

@@ -66,7 +66,7 @@ def write_reports(folder: ResultsFolder, *, earlier: StoredComparison | None = N
     """Rebuild from the records the reports that the plan names, if they have content, and those of its points.
 
     The same records give the same bytes. Trackers are told afterwards, by ``send_reports``. ``earlier``: the result that it is
-    held against.
+    compared with.
 
     Raises:
         RecordError: the folder is missing or damaged, or holds no record.

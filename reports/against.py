@@ -1,4 +1,4 @@
-"""A result held against an earlier one of the same plan: what must be as it was, and what changed.
+"""A result compared with an earlier one of the same plan: what must be as it was, and what changed.
 
 A launch is the sample: Welch's interval of the difference of mean logarithms (``reports.statistics.separate``). All throughputs
 hold at once, and so do all ratios. Launches of one result say nothing of how days differ: a machine that is slower today makes

@@ -217,7 +217,7 @@ class Change(Stored):
 
 
 class Against(Stored):
-    """A comparison held against an earlier result: two dates, not two arms that took turns."""
+    """A comparison compared with an earlier result: two dates, not two arms that took turns."""
 
     comparison_id: str
     """The earlier result's."""

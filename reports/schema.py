@@ -364,7 +364,7 @@ class ArmSummary(Stored):
     skipped_steps: int = 0
     """Timed steps that the optimizer did not take, since gradients overflowed in fp16."""
     restarts: int = 0
-    """How often the workload's batches ended in timed steps and were begun anew."""
+    """How often the workload's batches ended in timed steps and were restarted."""
     step_shares: StepShares | None = None
     """Null without synchronised steps."""
     speed_up: Estimate | None = None
@@ -540,7 +540,7 @@ class WhatIf(Stored):
     assumes: str
     arms: list[WhatIfArm]
     fastest: list[str] = []
-    """The arms than which none is shown to be faster there; several are not told apart. None where fewer than two are known."""
+    """The arms than which none is shown to be faster there; several are not separated. None where fewer than two are known."""
 
     @property
     def is_unknown(self) -> bool:

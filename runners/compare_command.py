@@ -112,7 +112,7 @@ def print_commands(plan: Plan) -> None:
 
 
 def read_earlier(folder: Path | None, allow_slower: str | None, *, allowed: Sequence[str] = ()) -> StoredComparison | None:
-    """Read the result that a new one is held against; None where there is no ``--against``."""
+    """Read the result that a new one is compared with; None where there is no ``--against``."""
     from measurement.records.results import ResultsFolder
     from reports.against import StoredComparison
     from runners.scripts.ab_command import percent_of

@@ -266,7 +266,7 @@ def slurm_findings(
     try:
         job = slurm_job(environment)
     except LaunchError as error:
-        return [finding("slurm", "job", str(error), "begin a job anew: salloc, sbatch")]
+        return [finding("slurm", "job", str(error), "start a new job: salloc, sbatch")]
     if job is None:
         return []
     shared = re.search(r"OverSubscribe=(\w+)", ask(["scontrol", "show", "job", "-o", job.job_id]) or "")

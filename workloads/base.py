@@ -62,7 +62,7 @@ class Workload(ABC):
     def batches(self, *, rank: int, world_size: int, device: torch.device) -> Iterator[Batch]:
         """Yield batches of this rank's shard on ``device``. Equal arguments give equal batches.
 
-        Where they end, they are begun anew, as a new epoch would be, and the report says so.
+        Where they end, they are restarted, as a new epoch would be, and the report says so.
         """
 
     @abstractmethod

@@ -80,7 +80,7 @@ def _twice(_, bucket):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202 -
 
 
 class LateBucketDDP(DDP):
-    """DDP whose buckets are in the order of forward. With ``find_unused_parameters`` it does not mend that after the first step."""
+    """DDP whose buckets are in the order of forward. With ``find_unused_parameters`` it does not fix that after the first step."""
 
     def prepare(self, model: nn.Module, build_optimizer: BuildOptimizer) -> Prepared:
         """Prepare as DDP does, which takes parameters from the last to the first. Collective."""

@@ -101,7 +101,7 @@ def build(args, device):
     lr = args.lr if args.mistake == "lr-not-scaled" else args.lr * dist.get_world_size()
     optimizer = torch.optim.SGD(net.parameters(), lr=lr, momentum=args.momentum)
     if args.mistake == "optimizer-before-move":
-        net = copy.deepcopy(net)  # as where a model is made anew on its device: the optimizer has the old one's parameters
+        net = copy.deepcopy(net)  # as where a model is made again on its device: the optimizer has the old one's parameters
     if args.mistake == "no-zero-grad":
         optimizer.zero_grad = lambda: None
     return net, optimizer

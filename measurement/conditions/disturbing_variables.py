@@ -100,7 +100,7 @@ TABLE = (
     DisturbingVariable(name="TORCH_NCCL_NAN_CHECK", does="looks for NaN before every collective", library="torch.distributed"),
     DisturbingVariable(name="CUDA_INJECTION64_PATH", does=PROFILES, library="cuda"),
     DisturbingVariable(name="NVTX_INJECTION64_PATH", does=PROFILES, library="cuda"),
-    DisturbingVariable(name="PYTORCH_NO_CUDA_MEMORY_CACHING", does="allocates on the GPU anew for every tensor", library="cuda"),
+    DisturbingVariable(name="PYTORCH_NO_CUDA_MEMORY_CACHING", does="allocates GPU memory for every tensor", library="cuda"),
     DisturbingVariable(name="NVIDIA_TF32_OVERRIDE", does="decides on TF32 in the place of the plan", library="cuda", unless=("",)),
     DisturbingVariable(name="TORCH_LOGS", does=LOGS),
     DisturbingVariable(name="TORCH_CPP_LOG_LEVEL", does=LOGS, only=("INFO",)),

@@ -191,7 +191,7 @@ class Arm(Section):
 
 
 class ScriptSettings(Section):
-    """How arms by command are held against each other."""
+    """How arms by command are compared with each other."""
 
     seed_flag: str | None = None
     """Flag by which the scripts take a seed, such as ``--seed``. Each launch then has a seed of its own, the same in all arms."""
@@ -229,7 +229,7 @@ class Measurement(Section):
     rounds of the later ones. At least three launches are made. In a study, each point has as many minutes. Not in trainings. Where
     ``launches``, ``seconds_per_launch``, ``steps_per_launch`` or ``rounds`` is given, that says how long."""
     launches: int = Field(default=5, ge=1)
-    """How often every arm is started anew, in the place of ``minutes``. The interval counts launches; with three, the variance is
+    """How often every arm is restarted, in the place of ``minutes``. The interval counts launches; with three, the variance is
     poorly estimated."""
     seconds_per_launch: float = Field(default=45.0, gt=0)
     """Seconds of blocks in each launch, all arms together. Rounds are never cut, so a launch may run over by one."""

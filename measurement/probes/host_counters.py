@@ -47,7 +47,7 @@ def _busy_s(times: Any) -> float:
 
 
 def _energy() -> dict[str, tuple[int, int]]:
-    """Microjoules that each processor package has taken, and where its counter begins anew (the kernel's powercap interface, RAPL).
+    """Microjoules that each processor package has taken, and where its counter restarts (the kernel's powercap interface, RAPL).
 
     Most kernels let only root read them.
     """

@@ -78,7 +78,7 @@ class HostCounters(_Counted):
     memory_bytes: int
     network: dict[str, Traffic]
     energy_uj: dict[str, tuple[int, int]]
-    """Microjoules taken, and where the counter begins anew."""
+    """Microjoules taken, and where the counter restarts."""
     gpus: dict[int, Gpu]
 
     def since(self, before: HostCounters) -> HostUse:

@@ -92,7 +92,7 @@ class RankReport(Written):
     sources: dict[str, str] = {}
     """Digests of the files that a user's workload is made of; see ``measurement.conditions.sources``."""
     owns_step: bool = False
-    """Whether the library steps by an optimizer of its own (``Prepared.owns_step``), so that no floor can be held against it."""
+    """Whether the library steps by an optimizer of its own (``Prepared.owns_step``), so that no floor can be compared with it."""
 
 
 GATE_STEPS = 3
@@ -191,7 +191,7 @@ class RankSteps(Written):
     skipped_steps: int = 0
     """Timed steps whose gradients overflowed in fp16: the optimizer took no step."""
     restarts: int = 0
-    """How often the batches ended in the timed steps and were begun anew."""
+    """How often the batches ended in the timed steps and were restarted."""
     wrong: str | None = None
     """A micro-benchmark's result that was found wrong before the timed steps."""
     core_use: CoreUse | None = None
@@ -376,7 +376,7 @@ class LaunchRecord(Written):
     commit: str | None = None
     """The arm's own, in full; None: the files as they lay there."""
     unlike_work: dict[str, str] = {}
-    """What the gate found of an arm's own work that differs from that of the arm it was held against: a phrase by field."""
+    """What the gate found of an arm's own work that differs from that of the arm it was compared with: a phrase by field."""
     sample_unit: str = "samples"
     world_size: int
     hosts: list[str] = []

@@ -61,7 +61,7 @@ class ScriptReport(Written):
     buffers: dict[str, Sketch] = {}
     """Buffers after the compared steps."""
     sharded: bool = False
-    """Whether each rank has a share of the parameters, so that ranks are not held against each other."""
+    """Whether each rank has a share of the parameters, so that ranks are not compared with each other."""
     without_optimizer: list[str] = []
     """Parameters that got a gradient and that no optimizer has."""
     samples_from: str | None = None

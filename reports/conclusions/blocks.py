@@ -71,7 +71,7 @@ def total_tables(plan: Plan, blocks: pd.DataFrame, groups: Sequence[Sequence[str
     Args:
         plan: for the mode.
         blocks: of one case, where there are several.
-        groups: per ratio the arm, then those that it is held against; the first of these must have a block.
+        groups: per ratio the arm, then those that it is compared with; the first of these must have a block.
         by_round: keep the rounds of arms that took no turns, which say how noisy blocks are.
 
     Returns:

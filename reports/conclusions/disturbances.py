@@ -10,8 +10,8 @@ Stalls: steps far longer than an arm's others. They count in every throughput an
 A stall is a step (by its slowest rank) of more than twice the launch's median that is also further from it than ten times the
 median absolute deviation, so that a launch whose steps vary widely has none. What a stall takes is its time beyond the median.
 
-Page faults: glibc's malloc gives large blocks back to the kernel when they are freed, and a step that allocates them anew faults in
-each of their pages. How many do so depends on where memory happens to lie in a launch, for as long as it lasts.
+Page faults: glibc's malloc gives large blocks back to the kernel when they are freed, and a step that allocates them again faults
+in each of their pages. How many do so depends on where memory happens to lie in a launch, for as long as it lasts.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Read outside the ranks before and after each block, so that it contains the block's untimed steps. Power times time is energy;
 divided by the throughput of the same blocks it is the energy of a sample.
 
-Bytes over each host's link in a step, as counted, beside what the algorithm needs: a whole block also builds the model anew and
+Bytes over each host's link in a step, as counted, beside what the algorithm needs: a whole block also builds the model again and
 begins with untimed steps. A block without gradient exchange does the same but for the exchange, so what a synchronised block sends
 more, over all its steps, timed or not, is the exchange.
 

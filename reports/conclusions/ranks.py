@@ -3,7 +3,7 @@
 Ranks wait for each other in the exchange, so their step times are nearly equal. A straggler shows in its own time: its steps
 without exchange or, where there are none, the phases that come before the exchange in every backend.
 
-A rank is named a straggler if it persistently holds the others up: of each launch its mean step without exchange is held against
+A rank is named a straggler if it persistently holds the others up: of each launch its mean step without exchange is compared with
 that of the other ranks, and what is left of that when the median of the other arms, the floor among them, is taken away: a slow
 core is slow in all arms, and cores differ from launch to launch by more than ranks of one arm do. How much the rest varies is
 pooled over all ranks and arms of a comparison: five launches alone tell it too badly. A rank that is late in all arms is named,
@@ -86,7 +86,7 @@ class _Lateness:
             error_s: the standard error of a rank's mean.
             df: its degrees of freedom.
             arms: those that ``late`` is of, in which the rank must be late by itself: else other arms have another late rank.
-            others: those that they are held against.
+            others: those that they are compared with.
         """
         means = late.mean()
         rank, late_s = int(str(means.idxmax())), float(means.max())
@@ -121,7 +121,7 @@ def find_stragglers(records: Sequence[LaunchRecord], local: pd.DataFrame) -> dic
         return {arms[0]: everywhere} if everywhere else {}
     others = {arm: [other for other in arms if other != arm] for arm in arms}
     excess = {arm: whole.loc[arm] - whole.loc[others[arm]].groupby("launch").median() for arm in arms}
-    # Of R ranks, each held against the others, and A arms, (R - 1)(A - 1) are free in each launch.
+    # Of R ranks, each compared with the others, and A arms, (R - 1)(A - 1) are free in each launch.
     ranks = whole.shape[1]
     squares = sum(float(np.square((late - late.mean()).to_numpy(dtype=np.float64)).sum()) for late in excess.values())
     error_s = math.sqrt(squares / len(arms) / ranks / (number - 1) / number)

@@ -46,9 +46,9 @@ def summarise_ratios(evidence: Evidence, arms: Sequence[ArmSummary]) -> list[Rat
 def fastest(evidence: Evidence, results: Sequence[RatioSummary]) -> list[str]:
     """The arms than which none is shown to be faster: one, or several that are tied.
 
-    None without a ratio, and of a micro-benchmark. The fastest by its estimate is held against every other arm at once, as in Hsu's
-    multiple comparisons with the best (Annals of Statistics 9, 1981): against the baseline by its verdict, against candidates by
-    their own blocks of the same rounds.
+    None without a ratio, and of a micro-benchmark. The fastest by its estimate is compared with every other arm at once, as in
+    Hsu's multiple comparisons with the best (Annals of Statistics 9, 1981): against the baseline by its verdict, against
+    candidates by their own blocks of the same rounds.
     """
     ratios = {
         one.candidate: one.throughput_ratio
@@ -88,7 +88,7 @@ def find_spread(plan: Plan, blocks: pd.DataFrame, *, cases: Sequence[str | None]
 def _samples(evidence: Evidence, blocks: pd.DataFrame, groups: Sequence[Sequence[str]]) -> list[Sample]:
     """What ratios are made of in these blocks, which are of one case where there are several.
 
-    ``groups``: per ratio the arm, then those that it is held against, which are copies of one arm.
+    ``groups``: per ratio the arm, then those that it is compared with, which are copies of one arm.
     """
     if not evidence.are_runs:
         return list(total_tables(evidence.plan, blocks, groups))
@@ -106,7 +106,7 @@ def _runs(evidence: Evidence, blocks: pd.DataFrame, arm: str) -> Runs:
 def _intervals(evidence: Evidence, samples: Sequence[Sample], *, copies: Sequence[int], family: int) -> list[RatioEstimate | None]:
     """Ratios with their intervals, those that claim something first; ``family`` is how many do.
 
-    ``copies``: for each, of how many copies the arm is that it is held against.
+    ``copies``: for each, of how many copies the arm is that it is compared with.
     """
     runs = [sample for sample in samples if isinstance(sample, tuple)]
     if runs:
@@ -209,7 +209,7 @@ def _by_speed(evidence: Evidence, blocks: pd.DataFrame) -> dict[str, RatioBySpee
 
 
 def _disturbed(evidence: Evidence, name: str) -> pd.DataFrame:
-    """Readings of the disturbed blocks of an arm and of those that it is held against."""
+    """Readings of the disturbed blocks of an arm and of those that it is compared with."""
     arms = [name, *copies_of_baseline(evidence.plan, name)]
     return evidence.readings[evidence.readings["disturbed"] & evidence.readings["arm"].isin(arms)]
 

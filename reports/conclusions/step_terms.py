@@ -122,7 +122,7 @@ def phases_by_launch(sync: Steps) -> pd.DataFrame:
 def terms_by_launch(steps: Steps, floor: Steps | None) -> pd.DataFrame:
     """The terms of an arm in every launch that has blocks of both kinds (and of the floor), and what they are made of.
 
-    No ``floor``: there is none, or it cannot be held against this arm.
+    No ``floor``: there is none, or it cannot be compared with this arm.
 
     Returns:
         By launch, seconds: ``TERMS`` (``library_overhead`` NaN without a floor) and ``step``; ``in_forward``, what forward takes
@@ -239,7 +239,7 @@ def cpu_contention(ours: pd.DataFrame, theirs: Sequence[pd.DataFrame], *, confid
     """How much longer an arm's training threads wait for a core than another arm's, seconds per step without exchange.
 
     None where the kernel does not tell, and where the arm's own threads do not run for half as long: then it waits for others.
-    ``theirs``: of the arm that it is held against, and of its copies.
+    ``theirs``: of the arm that it is compared with, and of its copies.
     """
     baseline = pd.concat(theirs).groupby(level=["kind", "launch"]).mean()
     apart = (ours - baseline).dropna()

@@ -1,4 +1,4 @@
-"""What an interval lets us say: the verdict, the control's veto, and how much longer to measure."""
+"""Verdict from an interval: the verdict, the control's veto, and how much longer to measure."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ def to_decide(interval: Estimate | None, *, threshold: float, measured: float, l
     variance. ``benchmarks/interval_coverage.py --only promise`` holds this against what it takes.
 
     Returns:
-        None where nothing can be said: no interval yet, fewer than ``MIN_LAUNCHES`` launches, or an estimate so near the threshold that
-        it would take ``MAX_MORE``.
+        None where nothing can be said: no interval yet, fewer than ``MIN_LAUNCHES`` launches, or an estimate so near the threshold
+        that it would take ``MAX_MORE``.
     """
     if measured <= 0 or launches < MIN_LAUNCHES:
         return None

@@ -1,6 +1,6 @@
 """Whether scripts train alike: start, gradients of the first step, parameters after each compared step, loss.
 
-The baseline's rank 0 is held against each other arm's, launch by launch, and the launch in which they are farthest apart counts.
+The baseline's rank 0 is compared with each other arm's, launch by launch, and the launch in which they are farthest apart counts.
 What rounding makes is allowed, and three times what the control shows: it is the baseline's command once more.
 """
 
@@ -252,7 +252,7 @@ def _judge(pair: _Pair | None, precision: str, control: _Pair | None) -> _Judged
 
 
 def _held(found: Sequence[Distances], least: float, control: Sequence[Distances]) -> tuple[dict[str, Any], int | None]:
-    """Verdict, tolerance and names of what is held against the baseline's, and the number, from 1, of the first that is apart."""
+    """Verdict, tolerance and names of what is compared with the baseline's, and the number, from 1, of the first that is apart."""
     tolerance = max([least, *(TIMES_CONTROL * one.distance for one in control)])
     single = max([SINGLE_TENSOR * tolerance, *(TIMES_CONTROL * one.worst for one in control)])
     if tolerance > NOT_REPEATABLE:

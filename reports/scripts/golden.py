@@ -1,4 +1,4 @@
-"""A golden result: the first steps of a command at an earlier date, which later ones are held against without running it again."""
+"""A golden result: the first steps of a command at an earlier date, which later ones are compared with without running it again."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The losses of scripts: a curve for each arm, and whether an arm's is no worse than the baseline's by a margin.
 
 A loss is the scalar that ``backward()`` was called on: the mean over ranks and passes, against the samples of all ranks since the
-script's start. Where a script was started anew in a launch, its first start counts. Of each launch the means over the later half of
-what both arms reached are held against each other, since arms of a launch share a seed where they take one.
+script's start. Where a script was restarted in a launch, its first start counts. Of each launch the means over the later half of
+what both arms reached are compared with each other, since arms of a launch share a seed where they take one.
 """
 
 from __future__ import annotations

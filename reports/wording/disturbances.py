@@ -95,7 +95,7 @@ def script_lines(arms: Sequence[ArmSummary]) -> list[str]:
         if arm.gaps
     ]
     return gaps + [
-        f"{arm.name} came to its own end and was started anew, {arm.script_starts} times in one launch"
+        f"{arm.name} came to its own end and was restarted, {arm.script_starts} times in one launch"
         for arm in arms
         if arm.script_starts > 1
     ]
@@ -131,7 +131,7 @@ def load_sentence(load: LoadFigures | None) -> str | None:
 
 
 def load_lines(arms: Sequence[ArmSummary]) -> list[str]:
-    """Whom foreign load hit, in one sentence; none where it hit nobody."""
+    """The arms that other processes affected, in one sentence; empty without any."""
     hit = {arm.name: arm.load for arm in arms if arm.load and arm.load.foreign_share + arm.load.steal_share >= WORTH_TELLING_LOAD}
     if not hit:
         return []

@@ -70,7 +70,7 @@ class Session(Protocol):
     starts: int
     """How often they were started in this launch."""
     restarting_s: float
-    """Seconds that starting them anew took."""
+    """Seconds that restarting them took."""
     counts_iterations: bool
     """Whether a step counts as one, since samples cannot be counted in every arm."""
 
@@ -107,7 +107,7 @@ class Session(Protocol):
 
 
 class ArmSession:
-    """Starts the ranks of an arm and talks to them; ``end`` leaves nothing behind. A script that ends is started anew."""
+    """Starts the ranks of an arm and talks to them; ``end`` leaves nothing behind. A script that ends is restarted."""
 
     _channel: ArmChannel
 
@@ -254,7 +254,7 @@ class ArmSession:
         return replies
 
     def _finds_ports_taken(self) -> bool:
-        """Whether somebody else serves at a port that this arm asked for. Then it is started anew, with another for that."""
+        """Whether somebody else serves at a port that this arm asked for. Then it is restarted, with another for that."""
         taken = self._ports_taken() - self._taken
         if not taken:
             return False
@@ -279,7 +279,7 @@ class ArmSession:
     def exchange(self, command: Command, expected: type[Expected], *, timeout_s: float) -> Exchange[Expected]:
         """Thaw the ranks, give them a command, wait for all replies and freeze them again; see ``ArmChannel.receive``.
 
-        An arm that ends by itself is started anew, once, and given the command again, unless all its steps are too few.
+        An arm that ends by itself is restarted, once, and given the command again, unless all its steps are too few.
         """
         needed = command.warmup_steps + command.steps if isinstance(command, BlockCommand) else 0
         try:
@@ -288,7 +288,7 @@ class ArmSession:
             if ended.steps is not None and ended.steps < COMPARED_STEPS + needed:
                 raise self._too_short(ended, needed) from ended
             began = time.monotonic()
-            self._start_anew(ended)
+            self._restart(ended)
             self.restarting_s += time.monotonic() - began
         try:
             return self._exchange(command, expected, timeout_s=timeout_s)
@@ -302,10 +302,10 @@ class ArmSession:
             "measurement.block_steps"
         )
 
-    def _start_anew(self, ended: ArmEnded) -> None:
+    def _restart(self, ended: ArmEnded) -> None:
         """End what is left of the arm, and bring a new start of it to where the first one was."""
         if self.starts == 1:
-            self._say(f"{self.name} ends {ended.when}; it is started anew, as often as needed")
+            self._say(f"{self.name} ends {ended.when}; it is restarted, as often as needed")
         self._processes.wait(timeout_s=EXIT_TIMEOUT_S)
         self.end()
         self._supervisors.restart(self.name, self._launch, self.starts)

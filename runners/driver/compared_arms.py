@@ -160,7 +160,7 @@ class ComparedArms:
         return {f"{name}/commit": one.place.commit for name, one in self.arms.items() if one.place.commit} | self.own.sources
 
     def require_data(self) -> None:
-        """Read a workload's data once on every host that ranks run on. Scripts look after their own.
+        """Read a workload's data once on every host that ranks run on. Scripts load their own data.
 
         Raises:
             PlanError: it is missing or damaged.

@@ -22,7 +22,7 @@ from runners.protocol.gate_verdict import NOT_REPEATABLE, compare_state, drift_b
 from runners.protocol.messages import DriftReport, GateCommand, GateReply, ParityReport
 
 GATE_RUNS = 3
-"""How many blocks' time the gate may take: its runs of a step each have a workload of their own, which loads its data anew."""
+"""How many blocks' time the gate may take: its runs of a step each have a workload of their own, which loads its data again."""
 
 
 def run_gates(
@@ -96,9 +96,9 @@ def _pass_gate(arm: ArmLaunch, *, measurement: Measurement, after_blocks: bool) 
 
 
 def _with_reference(arms: Sequence[ArmLaunch]) -> list[tuple[ArmLaunch, ArmLaunch]]:
-    """Every arm that is ok, after the one it is held against: the baseline if possible.
+    """Every arm that is ok, after the one it is compared with: the baseline if possible.
 
-    An arm with another number of ranks is held against the first of as many ranks as itself, since these must agree in more.
+    An arm with another number of ranks is compared with the first of as many ranks as itself, since these must agree in more.
     """
     standing = sorted((arm for arm in arms if arm.record.status == "ok"), key=lambda arm: arm.record.role != "baseline")
     firsts: dict[int, ArmLaunch] = {}

@@ -207,7 +207,7 @@ class Launch:
         self._kept_at_s = time.monotonic()
 
     def _run(self, arms: Sequence[ArmLaunch], *, known: Sequence[ArmLaunch]) -> None:
-        """Start these arms together, measure them and end them; ``known``: those they are held against, themselves too."""
+        """Start these arms together, measure them and end them; ``known``: those they are compared with, themselves too."""
         self.progress.say(self._starting(arms))
         with self._timed("start"):
             self._start(arms)
@@ -273,7 +273,7 @@ class Launch:
                 arm.fail(ArmFailed(found.sentence(arm.record.arm) or "", status="wrong"))
 
     def _stages(self, arms: Sequence[ArmLaunch], known: Sequence[ArmLaunch]) -> list[Callable[[], None]]:
-        """What is done with arms that are ready, in its order; nothing with scripts that have nothing to be held against."""
+        """What is done with arms that are ready, in its order; nothing with scripts that have nothing to be compared with."""
         if self.act is not None:
             return [partial(arm.run_unless_failed, self.act) for arm in arms]
         if not any("gate" in arm.can for arm in arms):

@@ -70,7 +70,7 @@ class RoundLimit:
 
 @dataclass(eq=False)
 class Rounds:
-    """Hands out the blocks. Their sizes are found anew in each launch."""
+    """Hands out the blocks. Their sizes are found again in each launch."""
 
     plan: Plan
     _: KW_ONLY
@@ -85,14 +85,14 @@ class Rounds:
     """Follows a round."""
     is_enough: Callable[[int, float], bool] | None = None
     """Whether so many rounds, in so many seconds of wall time, end a ``run``. None: as the plan's lengths say, in which no script's
-    being started anew counts."""
+    being restarted counts."""
     measuring_s: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
         self._measure, self._turn = self.plan.measurement, 0
         self._is_micro_benchmark = bool(self.cases)
         self._is_uninterrupted = self._measure.mode == "separate" and not self.cases
-        """Whether a model goes on from block to block: no other arm has a turn, and nothing is made anew."""
+        """Whether a model goes on from block to block: no other arm has a turn, and nothing is made again."""
         self._cases: Sequence[CaseName] = list(self.cases) or [None]
         steps = self._measure.block_steps
         self._sizes = {case: BlockSize(steps=steps) for case in self._cases} if steps else {}
@@ -211,7 +211,7 @@ def measured_outside(done: Exchange[Any], plan: Plan) -> dict[str, Any]:
 
 
 def _restarting_s(arms: Sequence[ArmLaunch]) -> float:
-    """Seconds of this launch that scripts took to be started anew."""
+    """Seconds of this launch that scripts took to be restarted."""
     return sum(arm.session.restarting_s for arm in arms)
 
 

@@ -94,7 +94,7 @@ def driver_address(plan: Plan, found: Sequence[HostStatus], *, here: frozenset[s
             listen(plan.driver_address).close()
             return plan.driver_address
         listed = ", ".join(address for addresses in own.values() for address in addresses)
-        raise PlanError(f"driver_address '{plan.driver_address}' is none of this machine's (they are {listed})")
+        raise PlanError(f"driver_address '{plan.driver_address}' is not an address of this machine (they are {listed})")
     if plan.network_interface is not None and own.get(plan.network_interface):
         return own[plan.network_interface][0]
     if plan.network_interface is not None and len(here) > 1:

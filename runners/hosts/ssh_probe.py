@@ -52,7 +52,7 @@ WORDS: Mapping[str, tuple[str, str]] = {
     "unknown key": ("its host key is not known here", "compare and accept it once: ssh {host} true"),
     "changed key": (
         "its host key is another one than known_hosts holds",
-        "if it was set up anew: ssh-keygen -R {host}; ssh {host} true",
+        "if it was reinstalled: ssh-keygen -R {host}; ssh {host} true",
     ),
     "denied": ("ssh would ask for a password", "give it a key: ssh-keygen -t ed25519; ssh-copy-id {host}"),
     "no folder": ("it has no folder {folder}", "put the same checkout there, at the same path"),

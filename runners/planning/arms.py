@@ -108,7 +108,7 @@ def _own_work(name: str, arm: Arm, plan: Plan) -> tuple[CommandPlace, dict[str, 
     module, _, cls = workload.rpartition(":")
     if arm.commit is not None and not module:
         raise PlanError(
-            f"arm '{name}': commit {quoted(arm.commit)}: workload '{workload}' lies in no repository of yours; name yours as "
+            f"arm '{name}': commit {quoted(arm.commit)}: workload '{workload}' is not in a git repository; name yours as "
             "path/to/file.py:Class or package.module:Class, or leave commit out"
         )
     place = resolve_place(name, arm, plan, file=module if module.endswith(".py") else None)

@@ -31,7 +31,7 @@ def repository_of(path: Path) -> Path:
     done = _git(folder, "rev-parse", "--show-toplevel")
     if done.returncode:
         raise PlanError(
-            f"commit: '{path}' lies in no git repository that can be read ({_said(done)}); leave commit out, or name a file of one"
+            f"commit: '{path}' is not in a git repository that can be read ({_said(done)}); leave commit out, or name a file of one"
         )
     return Path(done.stdout.rstrip("\n")).resolve()
 

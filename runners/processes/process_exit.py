@@ -37,7 +37,7 @@ def leave_in_order(code: int) -> NoReturn:
 
 
 def begin_in_utf8() -> None:
-    """Start this command anew where the locale has another encoding; what it prints keeps that one.
+    """Restart this command where the locale has another encoding; what it prints keeps that one.
 
     The names of files and the variables of a plan, which is in UTF-8, would have other bytes, or none.
     """

@@ -41,11 +41,11 @@ class SupervisorServer:
     """Serves the supervisors of all ranks of a comparison. A thread accepts connections; the driver's thread talks to them."""
 
     def __init__(self, *, address: str, key: str) -> None:
-        """``key``: of the comparison; who cannot prove to have it is let go."""
+        """``key``: of the comparison; unauthenticated connections are closed."""
         self._key = key
         self._arms: dict[tuple[str, int], SupervisedArm] = {}
         self._starts: dict[tuple[str, int], int] = {}
-        """How often an arm was started anew in a launch; none: never."""
+        """How often an arm was restarted in a launch; none: never."""
         self._lock = threading.Lock()
         """Held while an arm gets a host or a message to hand on, so that no host misses one."""
         self._address = address
@@ -138,7 +138,7 @@ class SupervisorServer:
             host.connection.close()
 
     def restart(self, arm: str, launch: int, start: int) -> None:
-        """Forget an arm, which is started anew for the ``start``-th time: supervisors of another start are let go."""
+        """Forget an arm, which is restarted for the ``start``-th time: supervisors of another start are let go."""
         with self._lock:
             self._starts[arm, launch] = start
         self.release(arm, launch)

@@ -203,7 +203,7 @@ def compare_state(first: ParityReport, other: ParityReport, *, first_arm: str) -
                 line = f"{what}, relative to what they changed (tolerance {allowed:.2g})"
                 beyond.append((bool(owner), -distance / allowed, line))
     if not (first.is_exact and other.is_exact):
-        reason = "not held against it: options of one ask for other gradients, or for less exact ones"
+        reason = "not compared with it: options of one ask for other gradients, or for less exact ones"
         return StateComparison(distance=worst, notes=[f"after {GATE_STEPS} steps {worst:.2g} from {first_arm}'s state; {reason}"])
     lines = [line for _, _, line in sorted(beyond)]
     more = [f"and {len(lines) - MAX_TENSORS} more tensors"] if len(lines) > MAX_TENSORS else []

@@ -226,7 +226,7 @@ class EpochReport(Message):
 Can = Literal["block", "steps_apart", "gate", "epoch", "trace"]
 """What a rank may be asked for: steps under the clock, those without exchange, the parity gate, whole epochs, a trace.
 
-The floor takes steps without exchange only. It is held against no other arm."""
+The floor takes steps without exchange only. It is compared with no other arm."""
 
 
 class StartedReply(Message):

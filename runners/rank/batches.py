@@ -15,7 +15,7 @@ from workloads.optimizers import IsolatedRng
 
 
 class Batches(Iterator[Any]):
-    """One rank's batches, begun anew where they end."""
+    """One rank's batches, restarted where they end."""
 
     def __init__(self, workload: Workload, world: World, device: torch.device, *, seed: int | None = None) -> None:
         """``seed``: their draws begin there and leave the process's generators alone; None: they draw from these."""
@@ -27,7 +27,7 @@ class Batches(Iterator[Any]):
             f"give each rank one batch of local_batch_size {workload.local_batch_size} at least"
         )
         self.restarts = 0
-        """How often they ended and were begun anew."""
+        """How often they ended and were restarted."""
 
     def __next__(self) -> Any:
         """Return the next batch; raises a ``PlanError`` where there is none at all."""

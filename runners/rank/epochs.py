@@ -59,7 +59,7 @@ class LearningRates:
 
     With ``beside_schedule`` the workload has a schedule of its own: the rules then have no decay, and a rate in force is multiplied
     by what their factor has changed by, and is otherwise left alone.
-    One that sets rates anew each step, as ``LambdaLR`` does, undoes the rules.
+    One that sets rates again each step, as ``LambdaLR`` does, undoes the rules.
     """
 
     def __init__(

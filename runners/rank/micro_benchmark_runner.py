@@ -50,7 +50,7 @@ class MicroBenchmarkRunner:
         )
 
     def build(self, name: str) -> str | None:
-        """Make a case's tensors anew and run it once; returns what was wrong with this rank's result, if anything. Collective."""
+        """Make new tensors for a case and run it once; returns what was wrong with this rank's result, if anything. Collective."""
         self.release()
         made = self.workload.repetition(self.cases[name], self.communicator, device=self.device)
         made.fill()
@@ -66,7 +66,7 @@ class MicroBenchmarkRunner:
         gc.collect()
 
     def run_block(self, *, case: str, steps: int, warmup_steps: int, repetitions: int) -> RankSteps:
-        """Make and check tensors anew, warm up, wait for all ranks, time ``steps`` steps of ``repetitions``. Collective."""
+        """Make and check new tensors, warm up, wait for all ranks, time ``steps`` steps of ``repetitions``. Collective."""
         began = time.perf_counter()
         wrong = self.build(case)
         assert self._made is not None

@@ -79,7 +79,7 @@ class OwnSteps:
         self._loss, self._drew = 0.0, False
 
     def take(self) -> ReferenceStep:
-        """Take it twice: rank 0 with parameters that are off by ``PERTURBATION``; the others, and a rank alone, as it was. Collective.
+        """Take it twice: rank 0 with parameters that are off by ``PERTURBATION``; others, and a single rank, as it was. Collective.
 
         Where gradients are nothing but rounding, as for a bias before a batch norm, nudged ones are others, and an optimizer that
         divides by their size, as Adam does, makes whole steps of them. Rank 0 of more than two takes all steps so, since later

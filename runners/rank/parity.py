@@ -142,7 +142,7 @@ def _steps(trainer: Trainer, batches: Iterator[Any], reader: _GradientReader, sk
 
 @contextmanager
 def _eager_draws() -> Iterator[None]:
-    """A context in which a model is compiled anew, to draw as the reference does: Inductor's own dropout masks are others."""
+    """A context in which a model is recompiled, to draw as the reference does: Inductor's own dropout masks are others."""
     import torch._dynamo
     import torch._inductor.config as inductor
 

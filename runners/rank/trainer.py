@@ -125,7 +125,7 @@ class Trainer:
         return model.to(memory_format=torch.channels_last) if self.speed.channels_last else model
 
     def build(self) -> None:
-        """Build model, optimizer and wrapper anew. Collective."""
+        """Build model, optimizer and wrapper again. Collective."""
         self.release()
         self.join(self.build_bare())
 

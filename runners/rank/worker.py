@@ -121,13 +121,13 @@ def serve(agent: Agent, handlers: Mapping[str, Handler]) -> None:
     try:
         agent.serve(handlers)
     except SystemExit as end:
-        _end_with(agent, LaunchError(f"the process was ended by sys.exit({end.code!r}), which is not ours"))
+        _end_with(agent, LaunchError(f"the process was ended by sys.exit({end.code!r}), called by the workload"))
     except Exception as error:  # noqa: BLE001 - the worker's edge: whatever it was, the driver must hear of it
         _end_with(agent, error)
 
 
 def _end_with(agent: Agent, error: Exception) -> NoReturn:
-    """Log the traceback, tell the driver and end: libraries that tear down without their peers may hang, or bury the cause.
+    """Log the traceback, tell the driver and end: libraries that tear down without their peers may hang or hide the error.
 
     The log comes first: a driver that has been told names it to the user, and ends the arm's processes.
     """

@@ -47,7 +47,7 @@ class AbOptions(SessionOptions):
     command_a: str | None = None
     """The command that is the reference, in quotes, such as 'horovodrun -np 2 python train_hvd.py'."""
     command_b: str | None = None
-    """The command that is held against it, such as 'torchrun --nproc-per-node 2 train_ddp.py'. Default: the first one, in another
+    """The command that is compared with it, such as 'torchrun --nproc-per-node 2 train_ddp.py'. Default: the first one, in another
     environment or commit."""
     name_a: str | None = None
     """Name of the first arm. Default: that of its script, or of what differs."""

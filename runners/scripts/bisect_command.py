@@ -1,6 +1,6 @@
 """``ringside bisect COMMAND``: since which commit, or which version of a package, is it slower, or does it train otherwise?
 
-Each state is held against the good one by ``ringside ab``, in a folder of its own below the results folder.
+Each state is compared with the good one by ``ringside ab``, in a folder of its own below the results folder.
 """
 
 from __future__ import annotations

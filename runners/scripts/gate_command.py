@@ -44,7 +44,7 @@ class GateOptions(AbOptions):
     """What ``ringside gate`` is asked besides what ``ringside ab`` is."""
 
     base: str = "origin/main"
-    """The revision that the pull request is held against."""
+    """The revision that the pull request is compared with."""
     slower: str = "5%"
     """The loss that must not be: code 3 unless it is shown to be less."""
 

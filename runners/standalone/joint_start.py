@@ -50,7 +50,7 @@ def joint_start(store: Store | None, world: World, *, say: Callable[[Exception],
 
 
 def _tell(store: Store, world: World, error: Exception) -> None:
-    """The first to tell is heard."""
+    """Only the first error is shown."""
     words = printable(str(error)).strip().splitlines() or [type(error).__name__]
     kind = "" if isinstance(error, RingsideError) else f"{type(error).__name__}: "
     with contextlib.suppress(RuntimeError):

@@ -165,7 +165,7 @@ class Search:
         )
 
     def _read_trials(self, plan: Plan, comparison: Comparison) -> list[Trial]:
-        """The trials of a launch, each held against the arm's defaults of the same rounds."""
+        """The trials of a launch, each compared with the arm's defaults of the same rounds."""
         blocks, found = pd.DataFrame(comparison.block_table), []
         for one in (one for one in comparison.arms if one.name != self.name):
             options = {name: value for name, value in one.options.items() if name not in self.arm.options}

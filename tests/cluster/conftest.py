@@ -47,7 +47,7 @@ KEPT = []
 
 @pytest.fixture(scope="module")
 def lab(lab_tools):
-    """Two hosts, links of 1 Gbit/s. They are made anew where the module before has left one of them without its sshd."""
+    """Two hosts, links of 1 Gbit/s. They are made again where the module before has left one of them without its sshd."""
     if KEPT and not all(map(cluster.takes_ssh, load_settings().names)):
         remove_kept()
     if not KEPT:

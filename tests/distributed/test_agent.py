@@ -114,7 +114,7 @@ def alone(folder, name, *, blocks=2, **settings):
 
 @pytest.mark.costly
 def test_a_script_that_ends_early_says_so(tmp_path):
-    """It is started anew: ``test_scripts``."""
+    """It is restarted: ``test_scripts``."""
     with driver(tmp_path, ranks=1) as arm:
         arm.start(sys.executable, "agent_cases.py", "exits")
         assert isinstance(arm.receive()[0], StartedReply)

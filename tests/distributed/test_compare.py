@@ -150,7 +150,7 @@ def test_a_budget_of_minutes_makes_three_launches_at_least_and_is_spent_once(tmp
 def test_a_finished_comparison_is_not_measured_again_and_its_reports_are_rebuilt(tmp_path):
     """In sequential mode, which a second launch must alternate in, too; DDP has rebuilt one arm's buckets when the other starts.
 
-    The second launch is held against the first.
+    The second launch is compared with the first.
     """
     arms = {"ddp": {"backend": "ddp", "options": {"bucket_cap_mb": 0.05}}}
     compare(tmp_path, arms=arms, world_size=1, measurement={"mode": "sequential", "rounds": 2})

@@ -26,7 +26,7 @@ def reports(tmp_path_factory):
 
 
 def failures(reports, kind, name):
-    """Of the arm by itself, and held against the right one."""
+    """Of the arm by itself, and compared with the right one."""
     found = reports[kind][name]
     alone = judge_parity(found).failures
     return alone + compare_state(reports[kind]["Right"][0], found[0], first_arm="right").failures

@@ -1,4 +1,4 @@
-"""Arms are held against each other in the gate: what comes to something else is wrong, whatever its gradients."""
+"""Arms are compared with each other in the gate: what comes to something else is wrong, whatever its gradients."""
 
 from __future__ import annotations
 

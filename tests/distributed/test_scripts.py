@@ -104,7 +104,7 @@ def test_a_script_that_ends_is_started_anew_and_told_once(compared):
     ran = compared[1]
     record = ran.records["ddp"]
     assert record.script_starts > 1
-    assert ran.done.stderr.count("ddp ends after 26 steps; it is started anew, as often as needed") == 1
+    assert ran.done.stderr.count("ddp ends after 26 steps; it is restarted, as often as needed") == 1
     assert set(ran.folder.losses(record)["start"]) == set(range(record.script_starts))
 
 

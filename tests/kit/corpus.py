@@ -1,4 +1,4 @@
-"""The corpus: what Ringside concludes from stored results of real runs, held against what it concluded before.
+"""The corpus: what Ringside concludes from stored results of real runs, compared with what it concluded before.
 
 ``tests/data/corpus`` holds the records (``records.tar.xz``, made once by ``runs.sh`` and ``pack.py``) and what the commands below
 made of them (``expected.tar.xz``). Numbers are equal to 1e-12 of their size, all else letter for letter.

@@ -154,7 +154,7 @@ def feasible(kinds=tuple(KINDS)):
 
 
 def plant(cells, folder):
-    """Run a comparison in which these cells happen, and judge it. ``folder`` is made anew."""
+    """Run a comparison in which these cells happen, and judge it. ``folder`` is made again."""
     trial = Trial(cells=list(cells), folder=folder)
     began = time.monotonic()
     with _surroundings(trial) as environment:

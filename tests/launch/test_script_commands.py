@@ -313,7 +313,7 @@ def test_hosts_come_from_the_commands():
         ({"command": "torchrun t.py", "samples_per_step": 0}, "samples_per_step = 0"),
         ({"command": "no-such-launcher t.py"}, "'no-such-launcher' is not on PATH; activate its environment"),
         ({"command": f"{sys.executable} none.py"}, "'none.py' is not in"),
-        ({"command": f"{sys.executable} t.py", "commit": "main"}, "lies in no git repository"),
+        ({"command": f"{sys.executable} t.py", "commit": "main"}, "is not in a git repository"),
     ],
 )
 def test_bad_input_is_refused_with_what_to_do(tmp_path, arm, message):

@@ -189,7 +189,7 @@ class Uneven(Plain):
 
 
 class Compiled(Plain):
-    """Traced anew as Inductor would have it, without the minutes of its compiler."""
+    """Traced again as Inductor would have it, without the minutes of its compiler."""
 
     def build_model(self):
         return torch.compile(super().build_model(), backend="aot_eager")

@@ -1,4 +1,4 @@
-"""A result held against an earlier one: like conditions or a refusal, verdicts, exit codes."""
+"""A result compared with an earlier one: like conditions or a refusal, verdicts, exit codes."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def test_a_user_whom_the_system_knows():
 
 @pytest.fixture
 def temporary(monkeypatch):
-    """Python asks anew where temporary files go."""
+    """Python asks again where temporary files go."""
 
     def ask(given):
         monkeypatch.setattr(tempfile, "tempdir", None)

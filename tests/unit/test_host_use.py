@@ -50,7 +50,7 @@ def test_two_readings_make_what_happened_between_them():
     use = later().since(BEFORE)
     assert (use.wall_s, use.core_busy_s, use.memory_used_bytes) == (2.0, [1.5, 0.5], 2**31)
     assert list(use.network) == ["lo"] and list(use.network["lo"].values()) == [2_000_000, 1_000_000, 300, 100]
-    assert use.energy_j == {"package-0": 20.0}, "its counter began anew"
+    assert use.energy_j == {"package-0": 20.0}, "its counter began again"
     assert (use.gpus[0]["energy_j"], use.gpus[0]["sm_mhz"]) == (600.0, 1900)
     assert later(network=BEFORE.network).since(BEFORE).network == {}, "nothing passed"
 

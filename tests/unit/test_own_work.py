@@ -122,7 +122,7 @@ def test_a_commit_is_resolved_in_a_worktree_of_its_own(repository, monkeypatch):
     by_path = resolve_arms(tiny(arms=arms, workload=f"{repository}/own.py:Net"))["a"]
     assert (by_path.plan.workload, by_path.place.folder) == ("own.py:Net", a.place.folder), "by its whole path it would be another"
     monkeypatch.chdir(repository)
-    with pytest.raises(PlanError, match="arm 'a': commit 'v1': workload 'digits' lies in no repository of yours"):
+    with pytest.raises(PlanError, match="arm 'a': commit 'v1': workload 'digits' is not in a git repository"):
         resolve_arms(tiny(arms={"a": ddp(commit="v1"), "c": ddp()}))
 
 

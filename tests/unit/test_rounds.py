@@ -103,7 +103,7 @@ def test_being_started_anew_before_the_rounds_makes_a_launch_no_longer():
 
 @pytest.mark.parametrize(("cases", "warmups"), [((), [1, 0, 0]), (("op/1KiB",), [1, 1, 1, 1])])
 def test_a_run_that_nobody_interrupts_warms_its_model_up_once_and_needs_no_trial(cases, warmups):
-    """The tensors of a micro-benchmark are made anew in each block."""
+    """The tensors of a micro-benchmark are made again in each block."""
     told, _ = run(cases=cases, mode="separate", rounds=3, block_steps=5, warmup_steps=1, local_every=0)
     assert [command.warmup_steps for arm, command in told if arm == "a"] == warmups
 

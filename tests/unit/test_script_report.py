@@ -121,7 +121,7 @@ def test_gaps_starts_and_what_the_probe_could_not_see_are_told(tmp_path):
     assert (found.arm("new").gaps.count, found.arm("new").gaps.longest_s, found.arm("old").gaps) == (3, 2.0, None)
     said = "\n".join(found.warnings)
     assert "new: 3 long gaps in its steps, 2000 ms each" in said
-    assert "new came to its own end and was started anew, 3 times in one launch" in said
+    assert "new came to its own end and was restarted, 3 times in one launch" in said
     assert "new: The optimizer is fused" in said
     assert found.equality.loss["new"].sentence is not None
 

@@ -131,7 +131,7 @@ def test_a_rank_that_is_late_is_named_with_its_host_and_phase(tmp_path):
 
 
 def test_a_late_rank_of_one_arm_does_not_make_the_other_rank_late_in_another(tmp_path):
-    """Where there are few arms, half of those that an arm is held against have a late rank."""
+    """Where there are few arms, half of those that an arm is compared with have a late rank."""
     found = conclude_truth(tmp_path, late_s={("horovod-gloo", 1): 0.003}, control=False)
     assert found.arm("horovod-gloo").by_rank.straggler.rank == 1
     assert found.arm("ddp-gloo").by_rank.straggler is None

@@ -272,7 +272,7 @@ def test_what_becomes_of_optimizers_that_groups_alone_do_not_make():
     with pytest.raises(PlanError, match=r"which optimizer class 'Sealed' does not allow .AttributeError"):
         check_model(horovod, model, optimizer=sealed, **given)
     around = Around(torch.optim.SGD(model.parameters(), lr=0.1))
-    with pytest.raises(PlanError, match=r"ZeroRedundancyOptimizer makes the optimizer anew .* class 'Around' does not allow"):
+    with pytest.raises(PlanError, match=r"ZeroRedundancyOptimizer rebuilds the optimizer .* class 'Around' does not allow"):
         check_model(ddp, model, optimizer=around, transport="gloo", options={"zero_redundancy_optimizer": True})
 
 

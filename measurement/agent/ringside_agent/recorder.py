@@ -217,7 +217,7 @@ class Recorder:
             self.end_iteration(perf_counter_ns())
 
     def begin(self, iterations: int) -> None:
-        """Forget all rows and losses and begin anew, now; ``at_boundary`` is called after so many."""
+        """Forget all rows and losses and restart, now; ``at_boundary`` is called after so many."""
         self.rows, self.losses, self.versions, self.overflows = [], [], [], []
         self.losses_before = 0
         self.left = iterations

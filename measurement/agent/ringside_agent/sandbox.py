@@ -1,7 +1,7 @@
 """Keeps what a start writes in a folder of its own, in which the user's files appear as copies and links.
 
 Python tells by audit events what it is about to open, rename or remove. Before a link to one of the user's files is written
-through, the file takes the link's place: empty where it is written anew, else as a copy. A linked folder becomes a real one, of
+through, the file takes the link's place: empty where the open truncates it, else as a copy. A linked folder becomes a real one, of
 links. So an open goes to what is the start's own. What other programs write through a link is not seen.
 """
 
@@ -22,7 +22,7 @@ MAX_NOTED = 1000
 """Files elsewhere of which one process keeps the names."""
 UNSHARED = ("/dev/", "/proc/", "/sys/")
 CACHES = ("cache", "/torchinductor_")
-"""Parts of paths that say that a file may be found there, or made anew."""
+"""Parts of paths that say that a file may be found there, or made again."""
 ITSELF, ENTRY = True, False
 """Whether an event changes what a path leads to, or its entry in a folder, which may be a link."""
 EVENTS = {
@@ -61,7 +61,7 @@ class Sandbox:
         try:
             if event == "open":
                 if arguments[2] and arguments[2] & os.O_ACCMODE:
-                    self._guard(arguments[0], ITSELF, anew=bool(arguments[2] & os.O_TRUNC))
+                    self._guard(arguments[0], ITSELF, is_new=bool(arguments[2] & os.O_TRUNC))
             elif event in EVENTS:
                 for index, what in EVENTS[event]:
                     self._guard(arguments[index], what, is_written=event not in STAYING)
@@ -88,7 +88,7 @@ class Sandbox:
         tops = [path for path in found if not any(path.startswith(other + os.sep) for other in found)]
         return [path.encode(errors="replace").decode() for path in tops[:MAX_FILES]]  # one need not be UTF-8
 
-    def _guard(self, path: Any, what: bool, *, anew: bool = False, is_written: bool = True) -> None:
+    def _guard(self, path: Any, what: bool, *, is_new: bool = False, is_written: bool = True) -> None:
         """See to it that a change of what a path leads to stays inside; note it where it does not."""
         if isinstance(path, int) or get_ident() in self._busy:  # an open file; or it is this module that writes
             return
@@ -96,7 +96,7 @@ class Sandbox:
         self._busy.add(get_ident())
         try:
             full = name if os.path.isabs(name) else os.path.join(os.getcwd(), name)
-            place = self._led_to(full, what, anew=anew)
+            place = self._led_to(full, what, is_new=is_new)
             if is_written and len(self._written) < MAX_NOTED and not self._is_unshared(place) and not os.path.isdir(place):
                 self._written.add(place)
         finally:
@@ -105,7 +105,7 @@ class Sandbox:
     def _is_unshared(self, place: str) -> bool:
         return place.startswith((self._root, *self._unshared)) or any(one in place.lower() for one in CACHES)
 
-    def _led_to(self, full: str, what: bool, *, anew: bool) -> str:
+    def _led_to(self, full: str, what: bool, *, is_new: bool) -> str:
         """Follow a path step by step; links that lead out of the folder are replaced on the way."""
         at, rest, links = os.sep, full.split(os.sep)[::-1], 0
         while rest and links < MAX_LINKS:
@@ -118,13 +118,13 @@ class Sandbox:
             end = os.path.join(os.path.dirname(at), target)
             # what was read counts: another rank may have replaced the link since
             if at.startswith(self._root) and not os.path.realpath(end).startswith(self._root):
-                self._replace(at, anew=anew and not rest)
+                self._replace(at, is_new=is_new and not rest)
             else:
                 rest += end.split(os.sep)[::-1]
                 at = os.sep
         return at
 
-    def _replace(self, at: str, *, anew: bool) -> None:
+    def _replace(self, at: str, *, is_new: bool) -> None:
         """Put what a link leads to in its place. Other ranks may be about to do the same."""
         with open(self._root + LOCK, "a", encoding="utf-8") as lock:
             with contextlib.suppress(OSError):  # some network file systems have no locks
@@ -137,7 +137,7 @@ class Sandbox:
                 for name in os.listdir(source):
                     os.symlink(os.path.join(source, name), os.path.join(beside, name))
                 take_place(beside, at)
-            elif os.path.isfile(source) and not anew:
+            elif os.path.isfile(source) and not is_new:
                 import shutil  # which most processes do not need
 
                 shutil.copy2(source, beside)

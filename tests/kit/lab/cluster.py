@@ -73,7 +73,7 @@ def enter(name: str, argv: Sequence[str]) -> NoReturn:
         raise LabError(f"the lab has no host '{name}'; it has {', '.join(settings.names)}")
     pid = namespaces.init_of(name)
     if pid is None:
-        raise LabError(f"{name} is dead; make the lab anew: python -m tests.kit.lab down, then python -m tests.kit.lab up")
+        raise LabError(f"{name} is dead; make the lab again: python -m tests.kit.lab down, then python -m tests.kit.lab up")
     inner = inner_environment(settings)
     environment = {**inner, **os.environ, "PATH": inner["PATH"], "HOSTNAME": name}
     command = namespaces.enter_command(pid, folder=Path.cwd(), argv=argv)

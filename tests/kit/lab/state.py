@@ -36,7 +36,7 @@ SWITCH = "switch"
 SUBNET = ipaddress.IPv4Network("10.77.0.0/24")
 MAX_HOSTS = 16
 
-NOT_UP = "no lab is up, or not a whole one; make it anew: python -m tests.kit.lab down, then python -m tests.kit.lab up"
+NOT_UP = "no lab is up, or not a whole one; make it again: python -m tests.kit.lab down, then python -m tests.kit.lab up"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -135,7 +135,7 @@ class FirstSteps:
             self._look_again(is_unchanged=is_unchanged)
 
     def _look_again(self, *, is_unchanged: bool) -> None:
-        """Read the start anew, now that the optimizer is known. Buffers keep what they were before the first forward pass."""
+        """Read the restart, now that the optimizer is known. Buffers keep what they were before the first forward pass."""
         now = self._sketched(models.state_of(self.script.roots))
         before, self._started = self._started, now
         kept = {name: value for name, value in before.items() if name.startswith(models.BUFFER) and name in now}

@@ -105,7 +105,7 @@ def greet(address: tuple[str, int], key: str, who: Sequence[str], *, clock: Call
     deadline = time.monotonic() + GREETING_S
     while True:
         connection = socket.create_connection(address, timeout=GREETING_S)
-        with contextlib.suppress(ConnectionError):  # closed at once: others press in, who may be strangers
+        with contextlib.suppress(ConnectionError):  # connection limit reached
             challenge = receive_line(connection)
             said = [*who, str(clock())]
             connection.sendall(f"{' '.join(said)} {prove(key, challenge, *said)}\n".encode())
