@@ -64,7 +64,7 @@ def test_a_setting_that_only_one_release_has_is_no_difference_in_work(tmp_path):
     ("new", "given", "message"),
     [
         ({"optimizer": {"lr": 0.2}}, "old=a-* new=b-*", "optimizer.lr: 0.1 in .*a-0, 0.2 in .*b-0"),
-        ({"optimizer": {"nesterov": True}}, "old=a-* new=b-*", "optimizer.nesterov: none in"),
+        ({"optimizer": {"nesterov": True}}, "old=a-* new=b-*", "optimizer.nesterov: not set in"),
         ({"source": "2" * 16}, "all=*", r"source.train.py: 0000000000000000 in .*name them where sources or versions"),
     ],
 )

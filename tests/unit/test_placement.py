@@ -163,7 +163,7 @@ def test_the_driver_is_reached_by_its_interface_or_route(tmp_path):
     assert address(driver_address="127.0.0.2") == "127.0.0.2"
     with pytest.raises(PlanError, match="network_interface 'eth99' has no address on this machine"):
         address(network_interface="eth99")
-    with pytest.raises(PlanError, match=r"driver_address '203.0.113.7' is none of this machine's"):
+    with pytest.raises(PlanError, match=r"driver_address '203.0.113.7' is not an address of this machine"):
         address(driver_address="203.0.113.7")
 
 

@@ -57,7 +57,7 @@ def test_revisions_and_repositories_that_are_not_there_are_refused(repository, t
     for revision in ("nothing", "--all", "HEAD:train.py"):
         with pytest.raises(PlanError, match="is no revision of the git repository"):
             commit_of(repository, revision)
-    with pytest.raises(PlanError, match="lies in no git repository"):
+    with pytest.raises(PlanError, match="is not in a git repository"):
         repository_of(tmp_path / "elsewhere.py")
 
 
