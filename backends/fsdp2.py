@@ -22,7 +22,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from backends.base import BuildOptimizer, Prepared
+from backends.base import BuildOptimizer, Prepared, Setting
 from backends.carried_tensors import state_tensors
 from backends.torch_distributed import ProcessGroupOptions, TorchDistributed
 from measurement.errors import PlanError, shortened
@@ -172,6 +172,11 @@ class FSDP2(Replicate):
         """Copies have equally many ranks."""
         if world_size % self.options.replicas:
             raise PlanError(f"replicas is {self.options.replicas}, which does not divide {world_size} ranks; give one that does")
+
+    def search_space(self, *, has_buffers: bool, several_hosts: bool) -> list[Setting]:
+        """Whether parameters stay gathered until the backward pass, and how many units are gathered ahead."""
+        freed = Setting(option="reshard_after_forward", values=(None, False))
+        return [freed, Setting(option="prefetch", values=(None, 1, 2))]
 
     def prepare(self, model: nn.Module, build_optimizer: BuildOptimizer) -> Prepared:
         """With the units that each gathers ahead, if asked. Collective."""

@@ -64,7 +64,7 @@ class Search:
         if not self.settings:
             raise PlanError(
                 f"arm '{self.name}' cannot be tuned: '{self.arm.backend}' states no setting that the plan leaves open; "
-                "ddp and horovod state some, see docs/tuning.md"
+                "ddp, fsdp2 and horovod state some, see docs/tuning.md"
             )
 
     @property

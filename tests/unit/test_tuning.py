@@ -60,8 +60,11 @@ def test_a_back_end_states_what_may_be_searched_and_the_plan_fixes_what_it_sets(
     assert list(options_of("horovod", variables=["HOROVOD_CYCLE_TIME"])) == [one for one in horovod if one != "cycle_time_ms"]
     on_gpus = [*horovod, "hierarchical_allreduce", "compression"]
     assert list(options_of("horovod", transport="nccl", hosts=True, lossy=True)) == on_gpus
+    assert list(options_of("fsdp2")) == ["reshard_after_forward", "prefetch"]
     assert not options_of("naive")
-    assert all(one.default in one.values for backend in ("ddp", "horovod") for one in options_of(backend, lossy=True).values())
+    assert all(
+        one.default in one.values for backend in ("ddp", "fsdp2", "horovod") for one in options_of(backend, lossy=True).values()
+    )
 
 
 def test_what_means_nothing_beside_the_others_is_left_out():
