@@ -70,8 +70,8 @@ MARGIN = 0.05
 MAX_DOUBLINGS = 7
 OUT_OF_MEMORY = re.compile(
     r"out of memory|not enough memory|(can't|cannot|could not) allocate memory|alloc_failed|bad_alloc|memoryerror"
-    r"|could not create a (primitive|memory object)|sigkill|signal: killed|exit(ed with)? code:? (-9|137)",
-    re.IGNORECASE,
+    r"|could not create a (primitive|memory object)|sigkill|signal 9|code:? (-9|137)\b|oom.kill|: ?killed$",
+    re.IGNORECASE | re.MULTILINE,
 )
 """torch on GPUs, on CPUs and in cuBLAS; C, C++ and Python; oneDNN; and what launchers say of ranks that the kernel has killed."""
 RANK = re.compile(r"^ranks? [0-9, ]+: ")
