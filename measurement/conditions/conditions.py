@@ -55,8 +55,8 @@ class Condition:
         return self.called or (f"host.{self.field}" if self.source == "host" else self.field)
 
 
-PYTHON = frozenset({"python"})
-OWN_WORK = frozenset({"python", "commit", "workload", "workload_options"})
+PYTHON = frozenset({"python", "image"})
+OWN_WORK = PYTHON | {"commit", "workload", "workload_options"}
 """Fields of a launch's record: what an arm may have of its own besides a backend."""
 
 
@@ -207,7 +207,7 @@ CONDITIONS = (
             "loader.persistent_workers": "loader workers that stay for the next epoch (persistent_workers)",
         },
     ),
-    *_rows("script", "speed", {"version.torch": ""}, follows=PYTHON),
+    *_rows("script", "speed", {"image": "", "version.torch": ""}, follows=PYTHON),
     *_rows("script", "speed", {"version.nccl": ""}, of_library=True, follows=PYTHON),
     *_rows("script", "speed", {"version.triton": ""}, follows=PYTHON),
     *_rows("script", "speed", {"version.openmpi": "", "version.horovod": ""}, of_library=True, follows=PYTHON),

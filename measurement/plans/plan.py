@@ -33,9 +33,11 @@ FIXED_LENGTH = ("launches", "seconds_per_launch", "steps_per_launch", "rounds")
 """Settings of ``measurement`` that say how long is measured, in the place of ``minutes``."""
 BY_COMMAND, BY_BACKEND, IN_TRAINING = "for arms by command", "for arms of a back end", "with training, whose blocks are epochs"
 OWN_BATCHES, FITTED = "where arms have batches of their own", "with fit: memory, which leaves none for an arm that waits"
+IN_IMAGE = "in an image, which has its own packages"
 MEANINGLESS = {
     BY_COMMAND: "fit transport launcher options workload_options container training points trace nodes",
-    BY_BACKEND: "samples_per_step iteration_ends untimed impose packages scripts",
+    BY_BACKEND: "samples_per_step iteration_ends untimed impose packages image scripts",
+    IN_IMAGE: "python packages",
     IN_TRAINING: "",
     OWN_BATCHES: "training points",
     FITTED: "",
@@ -105,7 +107,7 @@ def _are_words(value: str | None) -> str | None:
     try:
         shlex.split(value or "")
     except ValueError as error:
-        raise ValueError(f"{quoted(value)}: {error}; give requirements such as 'torch==2.9.1 numpy<2'") from error
+        raise ValueError(f"{quoted(value)}: {error}; quote its words as in a shell") from error
     return value
 
 
@@ -147,6 +149,9 @@ class Arm(Section):
     packages: Annotated[str | None, AfterValidator(_are_words)] = None
     """Requirements in the place of what the command's environment has, such as ``torch==2.9.1 numpy<2``. uv makes an environment
     with them, and for each other arm an equal copy. None: the environment as it is, or such a copy."""
+    image: Annotated[str | None, AfterValidator(_are_words)] = None
+    """An image in which the command runs, such as nvcr.io/nvidia/pytorch:25.11-py3. Before it may stand flags of its program:
+    ``-v /data:/data IMAGE``. The first of podman, docker, apptainer, singularity and enroot that has it runs it."""
     commit: str | None = None
     """A git revision, checked out into a worktree of its own, in which the command or the ranks are started."""
     samples_per_step: int | None = Field(default=None, ge=1)
@@ -181,6 +186,8 @@ class Arm(Section):
             raise ValueError(f"an arm by command brings its own work; leave {own} out")
         if self.fit and self.local_batch_size:
             raise ValueError("fit finds the local_batch_size of an arm, and a number is given too; leave one of them out")
+        if self.image:
+            _require_meaning(self, IN_IMAGE)
         _require_meaning(self, BY_BACKEND if self.command is None else BY_COMMAND)
         return self
 

@@ -375,6 +375,8 @@ class LaunchRecord(Written):
     """The arm's own; None: the driver's."""
     commit: str | None = None
     """The arm's own, in full; None: the files as they lay there."""
+    image: str | None = None
+    """In which it ran, with the program that ran it."""
     unlike_work: dict[str, str] = {}
     """What the gate found of an arm's own work that differs from that of the arm it was compared with: a phrase by field."""
     sample_unit: str = "samples"

@@ -20,11 +20,13 @@ class ScriptArm:
     name: str
     reports: Sequence[ScriptReport]
     """By rank."""
+    image: str | None = None
+    """In which they ran."""
 
     @classmethod
     def of(cls, record: LaunchRecord) -> ScriptArm:
         """Take it from the arm's record."""
-        return cls(name=record.arm, reports=sorted(record.scripts, key=lambda report: report.rank))
+        return cls(name=record.arm, image=record.image, reports=sorted(record.scripts, key=lambda report: report.rank))
 
     @property
     def first(self) -> ScriptReport:
@@ -43,7 +45,8 @@ class ScriptArm:
         names = dict.fromkeys(name for report in self.reports for name in report.configuration)
         unseen = OF_LOADER if any(SEEN not in report.configuration for report in self.reports) else ()
         kept = (name for name in names if not name.startswith(unseen))
-        return {name: joined([report.configuration.get(name) for report in self.reports]) for name in kept}
+        read = {name: joined([report.configuration.get(name) for report in self.reports]) for name in kept}
+        return {"image": self.image, **read}
 
     @cached_property
     def agreement(self) -> RankAgreement | None:

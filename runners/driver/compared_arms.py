@@ -157,7 +157,8 @@ class ComparedArms:
 
     def revisions(self) -> dict[str, str]:
         """What is known of arms that have work or a commit of their own: revisions, versions, digests of their files."""
-        return {f"{name}/commit": one.place.commit for name, one in self.arms.items() if one.place.commit} | self.own.sources
+        own = [(f"{name}/{field}", one.recorded.get(field)) for name, one in self.arms.items() for field in ("commit", "image")]
+        return {field: value for field, value in own if value} | self.own.sources
 
     def require_data(self) -> None:
         """Read a workload's data once on every host that ranks run on. Scripts load their own data.

@@ -61,6 +61,8 @@ class LaunchJob:
     """The start's name; where a person pastes the command, that of no launch."""
     seed: int = 0
     """For a script that takes it by a flag. All three may be asked for in a user's command."""
+    folder: str = ""
+    """Where it starts."""
     folders: tuple[str, ...] = ()
     """That ranks read, besides those that any container shows."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from pathlib import Path
 from typing import ClassVar
 
+from measurement.agent.ringside_agent.settings import RUN_VARIABLE
 from measurement.probes.installed_libraries import OPEN_MPI, installed_mpi
 from runners.launchers.base import HERE, HostCommand, Launcher, LaunchJob
 from runners.launchers.carried_variables import carrying
@@ -18,6 +19,33 @@ from runners.launchers.mpirun import ALLOW_ROOT
 AGENT_FOLDER = Path(__file__).resolve().parents[2] / "measurement" / "agent"
 PYTHONPATH = "PYTHONPATH"
 SLURM_EXPORT_ENV = "SLURM_EXPORT_ENV"
+THERE = 'cd -- "$0" && exec env "$@"'
+"""For any shell: a command in a folder, behind its variables."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Image:
+    """An image in which a command runs; or a program that runs any, before one is named."""
+
+    name: str = ""
+    """With the program, and the ID where that tells one."""
+    shows: tuple[str, ...]
+    """Words of the program that fail unless it has an image, whose name stands in them."""
+    start: tuple[str, ...]
+    """Its words before folders that it is to show."""
+    mount: str
+    """Such a folder, at its own path."""
+    words: tuple[str, ...] = ()
+    """Its flags for GPUs, the user's flags, and the image."""
+
+    def around(self, argv: Iterable[str], *, environment: Mapping[str, str], job: LaunchJob) -> tuple[str, ...]:
+        """Return the command that runs another one in it, with these variables.
+
+        The program is no process of the run, and is not killed with it: it has to remove the container.
+        """
+        shown = (self.mount.format(one) for one in dict.fromkeys((str(AGENT_FOLDER), job.folder, *job.folders)))
+        given = (f"{name}={value}" for name, value in environment.items())
+        return ("env", "-u", RUN_VARIABLE, *self.start, *shown, *self.words, "sh", "-c", THERE, job.folder, *given, *argv)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +58,8 @@ class UsersCommand(Launcher):
     """The user's environment, with the right programs first on PATH."""
     seed_flag: str | None = None
     """By which its script takes the seed of a launch."""
+    image: Image | None = None
+    """In which all of it runs."""
 
     @cached_property
     def is_open_mpi(self) -> bool:
@@ -43,10 +73,15 @@ class UsersCommand(Launcher):
     @property
     def is_in_container(self) -> bool:
         """Whether an image has the programs."""
-        return Path(self.line.words[0]).name in CONTAINERS
+        return self.image is not None or Path(self.line.words[0]).name in CONTAINERS
 
     def typed(self, job: LaunchJob) -> tuple[HostCommand, ...]:
-        return (HostCommand(host=HERE, argv=self._filled(job).words, environment=job.environment, inherited=self.inherited),)
+        return (self._started(HERE, self._filled(job).words, job.environment, job),)
+
+    def _started(self, host: str, argv: tuple[str, ...], environment: Mapping[str, str], job: LaunchJob) -> HostCommand:
+        if self.image:
+            argv, environment = self.image.around(argv, environment=environment, job=job), {}
+        return HostCommand(host=host, argv=argv, environment=environment, inherited=self.inherited)
 
     def commands(self, job: LaunchJob) -> tuple[HostCommand, ...]:
         """The command, on every host where it is a torchrun that several hosts start."""
@@ -57,11 +92,8 @@ class UsersCommand(Launcher):
         exported = {} if "ALL" in given else {SLURM_EXPORT_ENV: ",".join([given, *environment])}
         root = dict.fromkeys(ALLOW_ROOT, "1") if job.as_root else {}
         return tuple(
-            HostCommand(
-                host=host,
-                argv=carrying(finding_agent(one), environment, is_open_mpi=self.is_open_mpi),
-                environment=environment | root | exported,
-                inherited=self.inherited,
+            self._started(
+                host, carrying(finding_agent(one), environment, is_open_mpi=self.is_open_mpi), environment | root | exported, job
             )
             for host, one in lines
         )
@@ -75,7 +107,7 @@ class UsersCommand(Launcher):
         """All variables that must reach its ranks, those by which the agent arrives too."""
         users_path = job.environment.get(PYTHONPATH, self.inherited.get(PYTHONPATH, ""))
         environment = {**job.environment, PYTHONPATH: os.pathsep.join(filter(None, [str(AGENT_FOLDER), users_path]))}
-        if self.is_in_container:  # an image sees the home folder, /tmp and the current folder
+        if self.is_in_container and not self.image:  # it sees the home folder, /tmp and the current folder
             for name in ("APPTAINER_BIND", "SINGULARITY_BIND"):
                 environment[name] = ",".join(filter(None, [self.inherited.get(name), str(AGENT_FOLDER), *job.folders]))
         return environment

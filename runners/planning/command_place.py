@@ -69,20 +69,22 @@ class CommandPlace:
             path: its PATH. Only the first folder is named, where the user's PATH does not begin with it.
             host: where to type it; empty: here.
         """
-        first = path.split(os.pathsep)[0]
-        needs_path = first != os.environ.get("PATH", "").split(os.pathsep)[0]
-        words = [f'PATH={shlex.quote(first)}:"$PATH"'] if needs_path else []
+        own = path.split(os.pathsep)[0]
+        needs_path = own != os.environ.get("PATH", "").split(os.pathsep)[0]
+        words = [f'PATH={shlex.quote(own)}:"$PATH"'] if needs_path else []
         words += [f"{name}={shlex.quote(value)}" for name, value in environment.items() if name != "PATH"]
-        return " && ".join([*self._typed(), " ".join([*words, command])]) + (f"  # on {host}" if host else "")
+        first, folder = self.pasted
+        there = [] if folder == Path.cwd() else [f"cd {shlex.quote(str(folder))}"]
+        return " && ".join([*first, *there, " ".join([*words, command])]) + (f"  # on {host}" if host else "")
 
-    def _typed(self) -> list[str]:
-        """What is typed before the command, to be where it starts: in a new checkout of a commit, which stays."""
+    @property
+    def pasted(self) -> tuple[list[str], Path]:
+        """What a person types first, and where the command then starts: in a new checkout of a commit, which stays."""
         if self.repository is None or self.commit is None:
-            return [] if self.typed_in == Path.cwd() else [f"cd {shlex.quote(str(self.typed_in))}"]
+            return [], self.typed_in
         checkout = self.repository.with_name(f"{self.repository.name}-{self.commit[:12]}")
-        folder = checkout / self.typed_in.resolve().relative_to(self.repository)
         git = ["git", "-C", str(self.repository), "worktree", "add", "--detach", str(checkout), self.commit]
-        return [shlex.join(git), f"cd {shlex.quote(str(folder))}"]
+        return [shlex.join(git)], checkout / self.typed_in.resolve().relative_to(self.repository)
 
 
 def activated(python: str, path: str) -> dict[str, str]:

@@ -152,7 +152,8 @@ class LaunchedArm(ArmSpec):
         """
         chosen = {name: value for name, value in self.chosen.items() if WHILE_STOPPED.get(name) != value}
         flags = words_for(self.plan.model_copy(update={"seed": seed}), self.arm.model_copy(update={"transport": self.transport}))
-        job = self._job(self.placement(whole), chosen, arguments=tuple(flags), seed=seed, master_port=DEFAULT_PORT)
+        own = {"folder": str(self.place.pasted[1]), "arguments": tuple(flags), "seed": seed, "master_port": DEFAULT_PORT}
+        job = self._job(self.placement(whole), chosen, **own)
         typed = self.launcher.typed(job)
         return "\n".join(
             self.place.shell_line(
@@ -194,15 +195,17 @@ class LaunchedArm(ArmSpec):
         environment |= start.sandbox.variables(os.environ) if start.sandbox else {}
         environment |= {RUN_ID: start.run_id} | start.padding | self.chosen | {AGENT: encode(settings)}
         shown = (start.sandbox.root, start.sandbox.users) if start.sandbox else ()
+        states = (Path(one).parent for one in [start.state.get("state_file")] if one)
+        shared, folder = shared_cores(os.environ), start.sandbox.folder if start.sandbox else self.place.folder
         job = self._job(
             placement,
             environment,
             seed=seed_of(plan, start.launch),
             launch=start.launch_name,
             master_port=port,
-            folders=tuple(map(str, (start.key_file.parent, *shown))),
+            folder=str(folder),
+            folders=tuple(map(str, (start.key_file.parent, *shown, *states))),
         )
-        shared, folder = shared_cores(os.environ), start.sandbox.folder if start.sandbox else self.place.folder
         return tuple(
             replace(command, environment=shared | dict(command.environment), folder=folder)
             for command in self.launcher.commands(job)

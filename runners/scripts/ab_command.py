@@ -71,7 +71,7 @@ class AbOptions(SessionOptions):
 ARMS, MEASURING, COMPARING = "Arms", "Measuring", "Comparing"
 _own, _arm = partial(Flag, ARMS, AbOptions), partial(Flag, ARMS, Arm)
 _measurement, _scripts = partial(Flag, MEASURING, Measurement), partial(Flag, COMPARING, ScriptSettings)
-OF_ONE = {"directory": "directory", "python": "python", "commit": "commit", "packages": "with"}
+OF_ONE = {"directory": "directory", "python": "python", "commit": "commit", "packages": "with", "image": "image"}
 """Fields of an arm, and their flags."""
 BY_ARM: dict[Flag, str] = {
     _arm(
@@ -186,7 +186,7 @@ def plan_of(given: Given) -> Plan:
     if asked.command_a is None or (command_b is None and not is_one):
         raise PlanError(
             "give two commands, each in quotes: ringside ab 'horovodrun -np 2 python train_hvd.py' "
-            "'torchrun --nproc-per-node 2 train_ddp.py'; or one, and what is another: --with-b torch==2.9.1, --commit-b, --python-b"
+            "'torchrun --nproc-per-node 2 train_ddp.py'; or one, and what is another: --with-b torch==2.9.1, --image-b, --python-b"
         )
     both = {flag.field: given[flag] for flag in OF_BOTH if flag in given}
     arms: dict[str, dict[str, Any]] = {
@@ -253,11 +253,12 @@ def names_of(asked: AbOptions, arms: Mapping[str, Mapping[str, Any]]) -> tuple[s
     from runners.scripts.arm_names import name_of, names_for
 
     lines = [read_command(arm["command"]) for arm in arms.values()]
-    told = [tuple(arm[name].replace("==", "=") for name in ("packages", "commit") if name in arm) for arm in arms.values()]
+    usual = ("packages", "commit", "image")
+    told = [tuple(arm[name].replace("==", "=") for name in usual if name in arm) for arm in arms.values()]
     if len(lines) < 2:
         return asked.name_a or name_of(lines[0]) or "script", GOLDEN
-    usual = names_for(*(replace(line, words=(*line.words, *more)) for line, more in zip(lines, told, strict=True)))
-    names = (asked.name_a or usual[0], asked.name_b or usual[1])
+    found = names_for(*(replace(line, words=(*line.words, *more)) for line, more in zip(lines, told, strict=True)))
+    names = (asked.name_a or found[0], asked.name_b or found[1])
     if names[0] == names[1]:
         raise PlanError(f"both arms are named {quoted(names[0])}; give other names with --name-a and --name-b")
     return names

@@ -53,7 +53,7 @@ def _label(own: CommandLine, other: CommandLine) -> str:
     for name, joined, next_word in (one for one in OPTION.findall(" ".join(own.words)) if one not in known):
         value = joined or next_word
         short = PurePath(value).stem if "/" in value else value
-        piece = _plain(name + ("" if short[:1].isdigit() or not short else "-") + short)
+        piece = _plain(PurePath(name).name + ("" if short[:1].isdigit() or not short else "-") + short)
         if label and len(label) + len(piece) >= MAX_CHARACTERS:
             break
         label = f"{label}-{piece}" if label else piece[:MAX_CHARACTERS].rstrip("-._+")

@@ -1,4 +1,4 @@
-"""Makes environments for commands with ``uv``: the user's own packages, but for those that an arm is to have otherwise.
+"""Environments for commands: an image; or one that ``uv`` makes, with the user's packages but for those that an arm is to have.
 
 An arm without changes gets an equal copy, so that all arms have an environment that was made alike. A copy is kept in the user's
 cache by what it holds and by what was asked for. uv does not read pip's settings (docs.astral.sh/uv/pip/compatibility), so pip
@@ -17,13 +17,15 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from functools import cache
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from install.cache import cache_root
 from measurement.errors import PlanError, UnavailableError, cut, quoted
 from measurement.files import LockedError, lock_folder, write_whole
+from runners.launchers.users_command import Image
 
 SUSPECTS = ("torch", "nccl", "triton", "mpi", "horovod")
 """What packages have in their names that are told first, where environments differ."""
@@ -132,6 +134,47 @@ def _tell(packages: str, *, before: Mapping[str, str], after: Mapping[str, str])
     more = [f"{len(changed) - MAX_TOLD} more"] if len(changed) > MAX_TOLD else []
     if packages:
         print(f"ringside: with {packages}: {', '.join([*shown, *more]) or 'nothing changes'}", file=sys.stderr)
+
+
+def image_programs() -> dict[str, Image]:
+    """Return the programs that run images, by name: the first that has one runs it.
+
+    Network, processes and shared memory are the host's: ranks meet there, and are stopped by their numbers. Podman stands before
+    Docker, since it may be what ``docker`` starts. Its users without root have other numbers inside, unless they keep theirs.
+    """
+    host, is_root = ("run", "--rm", "--network=host", "--pid=host", "--ipc=host"), os.geteuid() == 0
+    own, home = f"--user={os.geteuid()}:{os.getegid()}", () if is_root else ("--env=HOME=/tmp",)
+    oci = partial(Image, shows=("image", "inspect", "--format={{{{.Id}}}}", "{}"), mount="--mount=type=bind,source={0},target={0}")
+    apptainer = Image(shows=("inspect", "{}"), start=("exec",), mount="--bind={}", words=("--nv",))
+    return {
+        "podman": oci(start=(*host, own if is_root else "--userns=keep-id", *home), words=("--device=nvidia.com/gpu=all",)),
+        "docker": oci(start=(*host, own, *home), words=("--gpus=all",)),
+        "apptainer": apptainer,
+        "singularity": apptainer,
+        "enroot": Image(shows=("start", "{}", "sh", "-c", ":"), start=("start",), mount="--mount={0}:{0}"),
+    }
+
+
+@cache
+def with_image(text: str) -> Image:
+    """Return an image with the program here that has it. ``text``: flags for the program, and the image.
+
+    Raises:
+        UnavailableError: there is no such program, or none has it.
+    """
+    *flags, name = shlex.split(text) or [""]
+    said, known = [], image_programs()
+    for program in filter(shutil.which, known):
+        one = known[program]
+        argv = [program, *(word.format(name) for word in one.shows)]
+        done = subprocess.run(argv, capture_output=True, encoding="utf-8", check=False)
+        if done.returncode == 0:
+            told = " ".join([program, name, *re.findall(r"[0-9a-f]{12}", done.stdout)[:1]])
+            gpus = one.words if Path("/proc/driver/nvidia").is_dir() else ()
+            return replace(one, name=told, start=(program, *one.start), words=(*gpus, *flags, name))
+        said.append(f"{program}: {cut(done.stderr.strip())}")
+    why, programs = "; ".join(said) or "no program for images is on PATH", ", ".join(known)
+    raise UnavailableError(f"image {quoted(name)} is not here: {why}; pull it by one of {programs}", lack="no image")
 
 
 def versions_between(package: str, good: str, bad: str) -> list[str]:

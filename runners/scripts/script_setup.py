@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from runners.planning.arms import require_driven, require_no_secrets
 from runners.planning.command_place import CommandPlace, activated, interpreter, require_program, resolve_place
 from runners.planning.launched_arms import LaunchedArm
 from runners.planning.meeting_ports import DEFAULTS, named_ports
-from runners.scripts.environments import with_packages
+from runners.scripts.environments import with_image, with_packages
 from runners.scripts.frameworks import require_torch
 from runners.scripts.other_pythons import python_of
 
@@ -61,7 +61,7 @@ def _resolved(name: str, arm: Arm, plan: Plan) -> LaunchedArm:
         raise PlanError(f"arm '{name}': {unknown_name('setting to impose', unknown[0], imposing.KNOWN)}")
     with about(f"arm '{name}'"):
         line = read_command(arm.command)
-        if any(one.packages is not None for one in plan.arms.values()):
+        if not arm.image and any(one.packages is not None for one in plan.arms.values()):
             path = os.environ.get("PATH", os.defpath)
             found = arm.python or str(python_of(line.words, path) or shutil.which("python", path=path) or sys.executable)
             python = interpreter(found, is_here=True)
@@ -72,7 +72,9 @@ def _resolved(name: str, arm: Arm, plan: Plan) -> LaunchedArm:
         place = resolve_place(name, arm, plan, file=None if moves else line.file)
         if place.repository and (named := next((word for word in line.words if word.startswith(f"{place.repository}/")), None)):
             raise PlanError(f"'{named}' lies where it is, and not in the commit; name it from '{place.typed_in}'")
-        launcher = UsersCommand(line=line, inherited=_inherited(place, line), seed_flag=plan.scripts.seed_flag)
+        image = with_image(arm.image) if arm.image else None
+        inherited = _inherited(place, [] if image else line.programs)
+        launcher = UsersCommand(line=line, inherited=inherited, seed_flag=plan.scripts.seed_flag, image=image)
         if not launcher.is_in_container:
             _require_programs(launcher, place, python=arm.python)
         if place.file and place.commit is None:
@@ -88,7 +90,7 @@ def _resolved(name: str, arm: Arm, plan: Plan) -> LaunchedArm:
             arm=arm,
             plan=plan,
             launcher_reference=line.kind or Path(line.words[0]).name,
-            recorded=place.recorded,
+            recorded=place.recorded | {"image": image and image.name},
             place=place,
             backend=OfScript(transport=None),
             launcher=launcher,
@@ -116,13 +118,13 @@ def _sources(name: str, place: CommandPlace, line: CommandLine) -> dict[str, Pat
     return {f"{name}/{path.name}": path for path in shown}
 
 
-def _inherited(place: CommandPlace, line: CommandLine) -> dict[str, str]:
+def _inherited(place: CommandPlace, programs: Sequence[str]) -> dict[str, str]:
     """Return the user's whole environment, as the command has it where it is typed, with the arm's Python first."""
     found = without_rank_variables(os.environ)
     if "TORCHELASTIC_RUN_ID" not in os.environ:  # the user's own, by which ranks without a launcher of torch's meet
         found |= {name: os.environ[name] for name in MEETING if name in os.environ}
     path, own = found.get("PATH", os.defpath), str(Path(sys.executable).parent)
-    only_ours = [name for name in line.programs if shutil.which(name, path=path) is None and shutil.which(name, path=own)]
+    only_ours = [name for name in programs if shutil.which(name, path=path) is None and shutil.which(name, path=own)]
     python = place.python or (sys.executable if only_ours else None)
     if python is None:
         return found

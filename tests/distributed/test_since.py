@@ -246,7 +246,7 @@ def test_a_golden_result_that_is_none_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("typed", "told"),
     [
-        (("ab", "python train.py", "--with-b", '"'), "No closing quotation; give requirements such as"),
+        (("ab", "python train.py", "--with-b", '"'), "No closing quotation; quote its words as in a shell"),
         (
             ("ab", "python train.py", "--with-b", "tiny==2.0", "--python", "nothing"),
             "python 'nothing' is no program that can be run",

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from measurement.agent.ringside_agent.settings import decode
 from measurement.errors import HostfileError, PlanError
 from runners.hosts.placement import Placement, with_hosts
-from runners.launchers import HERE, HostSlots
+from runners.launchers import HERE, HostSlots, LaunchJob
 from runners.launchers.carried_variables import carrying
 from runners.launchers.command_lines import VALUES, blocking_flag, ranks_of, read_command
 from runners.launchers.learned import Learned
@@ -29,6 +29,7 @@ from runners.planning.plan_reading import read_plan
 from runners.processes.supervised_arm import SupervisedRank
 from runners.scripts.arm_names import names_for
 from runners.scripts.arrival import SeenPython, explain_no_ranks, hint_of, look_at, path_setter, why_never, why_others
+from runners.scripts.environments import image_programs
 from runners.scripts.launchers_log import first_traceback, own_lines, scripts_exception
 from runners.scripts.other_pythons import lacking_module
 from runners.scripts.script_setup import resolve_scripts
@@ -265,6 +266,38 @@ def test_a_script_gets_the_seed_of_its_launch(command, as_run):
     assert shlex.join(seeded(read_command(command), "--seed", 7).words) == as_run
 
 
+def test_arms_are_named_by_their_images():
+    """Without the registry, and without flags that both have."""
+    typed = [read_command(f"torchrun t.py -v /data:/data nvcr.io/nvidia/pytorch:{tag}") for tag in ("25.10-py3", "25.11-py3")]
+    assert names_for(*typed) == ("pytorch-25.10-py3", "pytorch-25.11-py3")
+
+
+AS_ONESELF = f"--user={os.geteuid()}:{os.getegid()}" + ("" if os.geteuid() == 0 else " --env=HOME=/tmp")
+HOST = "run --rm --network=host --pid=host --ipc=host"
+BOUND = "--mount=type=bind,source={0},target={0}"
+IN_IMAGES = {
+    "podman": (f"podman {HOST} {AS_ONESELF if os.geteuid() == 0 else '--userns=keep-id --env=HOME=/tmp'}", BOUND),
+    "docker": (f"docker {HOST} {AS_ONESELF}", BOUND),
+    "apptainer": ("apptainer exec", "--bind={}"),
+    "singularity": ("singularity exec", "--bind={}"),
+    "enroot": ("enroot start", "--mount={0}:{0}"),
+}
+"""How each program starts a command, and shows a folder."""
+
+
+@pytest.mark.parametrize("program", IN_IMAGES)
+def test_a_command_in_an_image(program):
+    """Folders are at the same paths, variables arrive, and the program itself is no process of the run."""
+    started, shown = IN_IMAGES[program]
+    known = image_programs()[program]
+    image = dataclasses.replace(known, start=(program, *known.start), words=("-v", "/data:/data", "i:1"))
+    job = LaunchJob(world_size=2, hosts=(), module="", folder="/r/f/u", folders=("/r/f", "/u", "/u"))
+    folders = " ".join(shown.format(one) for one in (AGENT_FOLDER, "/r/f/u", "/r/f", "/u"))
+    inside = """sh -c 'cd -- "$0" && exec env "$@"' /r/f/u 'A=1 2' torchrun t.py"""
+    words = image.around(("torchrun", "t.py"), environment={"A": "1 2"}, job=job)
+    assert shlex.join(words) == f"env -u RINGSIDE_RUN {started} {folders} -v /data:/data i:1 {inside}"
+
+
 @pytest.mark.parametrize("flags", ["-I", "-S", "-E", "-uI", "-X dev -IB"])
 def test_a_python_that_reads_no_path_is_refused(flags, tmp_path):
     (tmp_path / "t.py").touch()
@@ -314,6 +347,11 @@ def test_hosts_come_from_the_commands():
         ({"command": "no-such-launcher t.py"}, "'no-such-launcher' is not on PATH; activate its environment"),
         ({"command": f"{sys.executable} none.py"}, "'none.py' is not in"),
         ({"command": f"{sys.executable} t.py", "commit": "main"}, "is not in a git repository"),
+        (
+            {"command": "torchrun t.py", "image": "i", "python": "python3"},
+            "python means nothing in an image, which has its own packages; leave it out",
+        ),
+        ({"command": "torchrun t.py", "image": "'i"}, "No closing quotation; quote its words"),
     ],
 )
 def test_bad_input_is_refused_with_what_to_do(tmp_path, arm, message):
