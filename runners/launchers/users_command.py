@@ -9,7 +9,6 @@ from functools import cached_property, reduce
 from pathlib import Path
 from typing import ClassVar
 
-from measurement.agent.ringside_agent.settings import RUN_VARIABLE
 from measurement.probes.installed_libraries import OPEN_MPI, installed_mpi
 from runners.launchers.base import HERE, HostCommand, Launcher, LaunchJob
 from runners.launchers.carried_variables import carrying
@@ -39,13 +38,10 @@ class Image:
     """Its flags for GPUs, the user's flags, and the image."""
 
     def around(self, argv: Iterable[str], *, environment: Mapping[str, str], job: LaunchJob) -> tuple[str, ...]:
-        """Return the command that runs another one in it, with these variables.
-
-        The program is no process of the run, and is not killed with it: it has to remove the container.
-        """
+        """Return the command that runs another one in it, with these variables."""
         shown = (self.mount.format(one) for one in dict.fromkeys((str(AGENT_FOLDER), job.folder, *job.folders)))
         given = (f"{name}={value}" for name, value in environment.items())
-        return ("env", "-u", RUN_VARIABLE, *self.start, *shown, *self.words, "sh", "-c", THERE, job.folder, *given, *argv)
+        return (*self.start, *shown, *self.words, "sh", "-c", THERE, job.folder, *given, *argv)
 
 
 @dataclass(frozen=True, kw_only=True)

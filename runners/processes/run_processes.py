@@ -28,11 +28,11 @@ from pathlib import Path
 
 import psutil
 
-from measurement.agent.ringside_agent.settings import RUN_VARIABLE
 from measurement.agent.ringside_agent.supervision.rank_supervisor import open_pidfd
 
 END_S = 2.0
-RUN_ID = RUN_VARIABLE
+RUN_ID = "RINGSIDE_RUN"
+"""The variable that every process of a run inherits."""
 
 
 def end_run(run_id: str) -> list[int]:

@@ -8,8 +8,6 @@ import os
 from typing import Any, Mapping, NamedTuple, Sequence
 
 VARIABLE = "RINGSIDE_AGENT"
-RUN_VARIABLE = "RINGSIDE_RUN"
-"""Inherited by every process of a run."""
 RANK_VARIABLE = "RINGSIDE_AGENT_RANK"
 """Set in a rank to its process id, so that the agent does nothing in what it starts."""
 
