@@ -329,9 +329,9 @@ class ArmSummary(Stored):
     """What the library says is in force: versions, transport, bucket or fusion sizes; rank 0's."""
     world_size: int
     local_batch_size: int | None = None
-    """Samples per rank and micro-step; null where all arms have the plan's."""
+    """Samples per rank and micro-step; null for scripts and micro-benchmarks."""
     samples_per_step: int | None = None
-    """All ranks' and micro-steps' together; null likewise."""
+    """All ranks' and micro-steps' together; null where all arms have the plan's batch."""
     launches: int = 0
     """Launches whose timing counts."""
     complete: bool = True

@@ -160,7 +160,7 @@ def _identity(evidence: Evidence, name: str, records: Sequence[LaunchRecord]) ->
         "command": first.command if first else "",
         "described": ranks[0].backend if ranks else {},
         "world_size": first.world_size if first else plan.world_size,
-        "local_batch_size": own[0].local_batch_size if own else None,
+        "local_batch_size": (ranks[0].local_batch_size or None) if ranks and not plan.are_scripts else None,
         "samples_per_step": sum(rank.local_batch_size * rank.micro_steps for rank in own) or None,
         "complete": all(record.complete for record in records),
         "cores_per_rank": (len(ranks[0].affinity) or None) if ranks else None,

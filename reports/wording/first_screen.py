@@ -317,11 +317,10 @@ def _compared(comparison: Comparison) -> str:
     parts = ["scripts", *[ranks] * bool(hosts)] if comparison.are_scripts else [comparison.workload, ranks]
     if comparison.cases:
         parts.append(count(len(comparison.cases), "case"))
-    elif comparison.batches:
-        sizes = sorted({arm.local_batch_size for arm in comparison.arms if arm.local_batch_size})
-        parts.append(f"batches of {listed([f'{size:,}' for size in sizes])} per rank")
-    elif comparison.local_batch_size:
-        parts.append(f"batch {comparison.local_batch_size:,} per rank")
+    else:
+        sizes = sorted({arm.local_batch_size or comparison.local_batch_size for arm in comparison.arms} - {0})
+        batches = listed([f"{size:,}" for size in sizes])
+        parts += [f"batch{'es of' if len(sizes) > 1 else ''} {batches} per rank"] if sizes else []
     if training:
         parts += [count(training.settings.epochs, "epoch"), count(max(arm.seeds for arm in training.arms), "seed")]
     elif launches:

@@ -314,7 +314,7 @@ def find_batch(
         if failed and not is_out_of_memory(failed):
             raise LaunchError(
                 f"no largest local_batch_size was found for arm '{name}': {size} failed, and not for lack of memory: "
-                f"{_reason(failed)} (logs: {folder}); mend it, or give the arm a local_batch_size in the place of fit"
+                f"{_reason(failed)} (logs: {folder}); fix it, or give the arm a local_batch_size in the place of fit"
             )
         progress.say("does not fit" if failed else "fits")
         return failed is None
