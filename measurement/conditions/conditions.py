@@ -196,7 +196,7 @@ CONDITIONS = (
         "script",
         "speed",
         {
-            "step.exchanging_passes": "backward passes of a step that exchange gradients",
+            "step.exchanging_passes": "backward passes of a step that exchange gradients (no_sync() must hold forward, too)",
             "step.checkpointed": "activation checkpoints in a step",
             "step.set_to_none": "zero_grad() leaves no gradients (set_to_none)",
             "denormals": "denormal numbers",

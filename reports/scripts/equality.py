@@ -68,6 +68,8 @@ class _Judged:
     gradients: GradientEquality = field(default_factory=GradientEquality)
     parameters: ParameterEquality = field(default_factory=ParameterEquality)
     how: str = ""
+    hint: str = ""
+    """What may be the cause, and how to find out, after a semicolon."""
 
     @property
     def first_step(self) -> int | None:
@@ -117,6 +119,8 @@ def judge_equality(
         remedy="set a seed" if seeds[0:1] != seeds[1:] and seeds[1:] else "",
     )
     seen = [arm for arm in candidates if _launches_of_both(plan.baseline, arm, firsts)]
+    for arm in seen:
+        candidates[arm].hint = _hint(candidates[arm], arms[plan.baseline], arms[arm])
     clauses = [_clause(arm, candidates[arm], plan, arithmetics[arm], batches, again) for arm in seen]
     clauses += [batches[arm] for arm in candidates if arm in batches and plan.scripts.same_data]
     return Equality(
@@ -132,6 +136,19 @@ def judge_equality(
         first_difference_step=min(steps, default=None),
         sentence=". ".join(clauses) or f"{plan.baseline} has nothing to be compared with",
     )
+
+
+def _hint(found: _Judged, *arms: ScriptArm) -> str:
+    """What explains another start besides other weights; or that later steps may have amplified rounding."""
+    if found.start.verdict == "another start":
+        empty = [arm.name for arm in arms if arm.number("optimizer.empty_steps")]
+        return f"; {empty[0]} takes a step without gradients before its first" if len(empty) == 1 else ""
+    if found.gradients.verdict not in NEAR or (found.parameters.first_difference_step or 0) < 2:
+        return ""
+    threads = {str(arm.fields.get("threads.torch")) for arm in arms}
+    remedies = ["with equal threads (torch.set_num_threads)"] * (len(threads) > 1)
+    remedies += ["without compression"] * all(arm.compression for arm in arms)  # of one alone it is a cause of its own
+    return f"; it may be rounding that later steps amplify: look again {' and '.join(remedies)}" if remedies else ""
 
 
 def _loss_scale(found: _Judged, baseline: str, arm: str, arms: Mapping[str, ScriptArm]) -> float | None:
@@ -298,7 +315,7 @@ def _clause(arm: str, found: _Judged, plan: Plan, precision: str, batches: Mappi
     besides = found.how + (f"; without a counterpart: {named(unmatched)}" if unmatched else "")
     if "apart" in (found.gradients.verdict, parameters.verdict):
         data = "; their batches differ, too" if "other batches" in batches.get(arm, "") else ""
-        return f"{arm} starts equal to {plan.baseline}{_apart_words(found)}{data}{besides}"
+        return f"{arm} starts equal to {plan.baseline}{_apart_words(found)}{data}{found.hint}{besides}"
     if parameters.verdict == "not compared":
         return f"{arm} starts equal to {plan.baseline}{_not_compared(plan, parameters, again)}{besides}"
     rounding = "" if parameters.verdict == "equal" else f" up to {precision} rounding"
@@ -315,7 +332,7 @@ def _another_start(arm: str, found: _Judged, plan: Plan, again: _Again) -> str:
             f"{arm} has another start than {plan.baseline}, but so has {plan.baseline} each time: "
             f"it is not repeatable; {remedy}{found.how}"
         )
-    remedy = found.how or ("" if plan.scripts.same_start else "; --same-start compares what follows")
+    remedy = found.how or found.hint or ("" if plan.scripts.same_start else "; --same-start compares what follows")
     return f"{arm} has another start than {plan.baseline}{which}{remedy}"
 
 

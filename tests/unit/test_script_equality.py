@@ -65,6 +65,29 @@ def test_what_begins_later_is_told_with_its_step():
     assert "apart from step 4 on" in found.sentence
 
 
+HALF = {**HOROVOD, "horovod.compression": "FP16Compressor"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "hint"),
+    [
+        ({}, {"threads.torch": {"by_rank": [4, 1]}}, "look again with equal threads (torch.set_num_threads)"),
+        (HALF, {"ddp.comm_hook": "fp16_compress_hook"}, "look again without compression"),
+        ({}, {}, ""),
+    ],
+)
+def test_what_may_be_amplified_rounding_is_told_with_a_way_to_find_out(old, new, hint):
+    later = {"rate_at": lambda step: 1.0 if step < 3 else 0.5}
+    found = judged(Script(configuration=old), Script(configuration=new, **later))
+    assert "apart from step 4 on" in found.sentence
+    assert found.sentence.partition("; it may be rounding that later steps amplify: ")[2] == hint
+
+
+def test_a_start_that_a_step_without_gradients_moved_is_told_as_that():
+    found = judged(Script(configuration={"optimizer.empty_steps": 1}, start_seed=2), SOUND)
+    assert found.sentence == "new has another start than old; old takes a step without gradients before its first"
+
+
 def test_one_small_parameter_whose_gradient_differs_is_named():
     found = judged(SOUND, Script(not_exchanged=["fc.bias"]))
     assert (found.gradients["new"].verdict, found.gradients["new"].names) == ("apart", ["fc.bias"])
