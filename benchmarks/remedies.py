@@ -34,6 +34,7 @@ CAUSES: dict[str, tuple[Options, Options, Options, dict[str, Options]]] = {
     "gradient copies, digits": ({"workload": "digits", "local_batch_size": 32}, GLOO, {}, COPIES),
     "gradient copies, ResNet-18": (RESNET, GLOO, {}, COPIES),
     "gradient copies, GPT": (GPT, GLOO, {}, COPIES),
+    "gradient copies, small layers": ({"workload": f"{MODELS}:DeeperDigits", "local_batch_size": 32}, GLOO, {}, COPIES),
     "buffers broadcast": (
         {"workload": f"{MODELS}:BufferedDigits", "local_batch_size": 32},
         GLOO,

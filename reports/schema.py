@@ -132,7 +132,7 @@ class NamedCause(Stored):
     count: float | None = None
     """How many in a step."""
     setting: str | None
-    """What changes it; null of a script's line."""
+    """What was shown to win its time back; null where nothing was, and of a script's line."""
 
 
 class TracedArm(Stored):

@@ -55,7 +55,15 @@ class WideDigits(Digits):
 class DeepDigits(Digits):
     """Thirty narrow linear layers: sixty tensors of 16 KiB or less."""
 
+    LAYERS = 30
+
     def build_model(self) -> nn.Module:
         """Return the model."""
-        narrow = [layer for _ in range(30) for layer in (nn.Linear(64, 64), nn.ReLU())]
+        narrow = [layer for _ in range(self.LAYERS) for layer in (nn.Linear(64, 64), nn.ReLU())]
         return nn.Sequential(nn.Flatten(), nn.Linear(28 * 28, 64), *narrow, nn.Linear(64, 10))
+
+
+class DeeperDigits(DeepDigits):
+    """150 narrow linear layers: 300 tensors of 16 KiB or less."""
+
+    LAYERS = 150

@@ -67,11 +67,14 @@ def is_like(arm: ArmSummary, *backends: str) -> bool:
 
 @dataclass(frozen=True)
 class Found:
-    """What may be a cause: its name, its seconds in each step or launch, and what changes it."""
+    """What may be a cause: its name, its seconds in each step or launch, and a remedy that was shown to win time back.
+
+    ``benchmarks/remedies.py`` measures remedies; docs/traces.md has the figures.
+    """
 
     name: str
     per_step_s: Sequence[float] | pd.Series
-    setting: str
+    setting: str | None = None
     num_bytes: int | None = None
     count: float | None = None
 
@@ -92,7 +95,7 @@ def with_causes(
         found += _of_horovod(arm, steps)
     if is_like(arm, DDP, HOROVOD):  # Horovod 0.28.1 fails with sparse_as_dense on what an embedding gives
         sparse = [[one for one in step.collectives if any(word in one.ranks[0].name for word in SPARSE)] for step in steps]
-        found.append(Found("sparse gathers", list(map(busy_s, sparse)), "sparse=False in the embedding"))
+        found.append(Found("sparse gathers", list(map(busy_s, sparse))))
     causes = [_cause(one, arm, confidence) for one in found]
     return arm.model_copy(update={"causes": [one for one in causes if one is not None]})
 
@@ -109,13 +112,12 @@ def _of_ddp(arm: ArmSummary, terms: pd.DataFrame, steps: Sequence[TracedStep], *
     if arm.options.get("broadcast_buffers", True) and buffer_bytes:
         yield Found("buffers broadcast", terms["in_forward"], "broadcast_buffers: false", num_bytes=buffer_bytes)
     search = [step.own_s(f"{REDUCER}search") for step in steps]
-    yield Found("unused-parameter search", search, "find_unused_parameters: false")
+    yield Found("unused-parameter search", search)
     if not arm.options.get("gradient_as_bucket_view"):
         copies = [step.own_s(*COPIES) for step in steps]
-        yield Found("gradient copies", copies, "gradient_as_bucket_view: true", num_bytes=_exchanged(steps))
-    order = "layers registered in the order of forward, and find_unused_parameters: false"
-    yield Found("late first bucket", [_late_s(step) for step in steps], order)
-    yield Found(COMPRESSION, [step.own_s(COMPRESSION) for step in steps], "comm_hook: none")
+        yield Found("gradient copies", copies, num_bytes=_exchanged(steps))
+    yield Found("late first bucket", [_late_s(step) for step in steps])
+    yield Found(COMPRESSION, [step.own_s(COMPRESSION) for step in steps])
 
 
 def _of_horovod(arm: ArmSummary, steps: Sequence[TracedStep]) -> Iterator[Found]:
@@ -123,8 +125,7 @@ def _of_horovod(arm: ArmSummary, steps: Sequence[TracedStep]) -> Iterator[Found]
     waits = [min(_cycle_s(step), most_s) for step in steps if step.collectives]
     yield Found("cycle waits", waits, "a smaller cycle_time_ms")
     yield Found(COMPRESSION, [step.own_s(COMPRESSION) for step in steps], "compression: none")
-    never = "requires_grad = False on what is never trained"
-    yield Found("zero-filled gradients", [_filled_s(step) for step in steps], never, num_bytes=_filled_bytes(steps))
+    yield Found("zero-filled gradients", [_filled_s(step) for step in steps], num_bytes=_filled_bytes(steps))
 
 
 def _cause(found: Found, arm: ArmSummary, confidence: float) -> NamedCause | None:
