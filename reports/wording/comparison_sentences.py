@@ -68,7 +68,7 @@ def fastest_sentence(leaders: Sequence[str], plan: Plan) -> list[str]:
         return []
     if len(leaders) == 1:
         return [f"Fastest: {leaders[0]}, shown against every other arm measured"]
-    return [f"Fastest: not shown among {listed(leaders)}"]
+    return [f"Which is fastest is not decided: {listed(leaders, ' or ')}"]
 
 
 def _findings_by_case(results: Sequence[RatioSummary], arms: Sequence[ArmSummary], plan: Plan) -> list[str]:

@@ -137,7 +137,7 @@ def load_lines(arms: Sequence[ArmSummary]) -> list[str]:
         return []
     taken = {name: (_share(load.foreign_share + load.steal_share), load.disturbed_share) for name, load in hit.items()}
     said = ", ".join(f"{name} {share} ({disturbed:.0%} of its blocks disturbed)" for name, (share, disturbed) in taken.items())
-    return [f"Others took of the ranks' cores while the blocks ran: {said}"]
+    return [f"Other processes took this share of the ranks' cores while the blocks ran: {said}"]
 
 
 def page_fault_lines(arms: Sequence[ArmSummary], *, freed_memory: str) -> list[str]:

@@ -183,7 +183,7 @@ def _candidate(arm: ArmSummary, result: RatioSummary | None, *, point: str = "",
         ratio=result.throughput_ratio,
         low=result.ci_low,
         high=result.ci_high,
-        cause=cut(cause or brief_reason(result) or short_cause(result)),
+        cause=cut(cause or brief_reason(result) or short_cause(result) or ("cause not known" if result.is_decided else "")),
     )
 
 
@@ -354,6 +354,8 @@ def _next_step(shown: Comparison) -> str | None:
     is_open = shown.training or (shown.equality and shown.equality.unequal)
     if found or starved or is_open or len(shown.fastest) != 1:
         return found or ("Give the loaders more workers: the input limits every arm" if starved else None)
+    if any(_control(place).word == "too wide" for place in shown.places.values()):
+        return f"Measure longer before you use {shown.fastest[0]}: the control's interval is too wide to confirm it"
     batch = ", and set its learning rate for its batch," if shown.batches else ""
     return f"Use {shown.fastest[0]}{batch} for this model on {'this machine' if len(shown.hosts) < 2 else 'these hosts'}"
 

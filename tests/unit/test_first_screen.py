@@ -79,7 +79,8 @@ def test_a_setting_that_was_tried_is_the_cause_where_it_explains_some_of_a_decid
 def test_the_batch_is_not_told_in_the_unit_of_throughput(shown):
     """8 sequences a rank are some thousand tokens, and were told as 8 tokens."""
     comparison, _ = shown["decided"]
-    tokens = first_screen(changed(comparison, sample_unit="tokens", local_batch_size=8)).compared
+    arms = [changed(arm, local_batch_size=8) for arm in comparison.arms]
+    tokens = first_screen(changed(comparison, sample_unit="tokens", arms=arms)).compared
     assert "batch 8 per rank" in tokens and "token" not in tokens
 
 
