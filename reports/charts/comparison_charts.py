@@ -263,7 +263,7 @@ MAX_POINTS = 5000
 """Beyond, every n-th pair is drawn."""
 PAIRS_PX, FRAME_PX, GAP_PX = 130, 64, 32
 """Height of a panel, of what is above and below all of them, and between two, for a title."""
-MIN_LAUNCHES = 5
+MAX_LABELLED = 5
 """That have room for a word each, on a phone, too."""
 Limits = tuple[float, float]
 Offsets = dict[int, tuple[float, float]]
@@ -360,7 +360,7 @@ def _layout(panels: int, offsets: Offsets) -> Figure:
         style = {"yanchor": "bottom", "font": {"size": 11, "color": "@muted"}, "yshift": 8}
         note(
             layout,
-            f"launch {launch}" if len(offsets) <= MIN_LAUNCHES else f"{launch}",
+            f"launch {launch}" if len(offsets) <= MAX_LABELLED else f"{launch}",
             x=begin + length / 2,
             y=1,
             xref="x",

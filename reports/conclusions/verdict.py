@@ -1,4 +1,4 @@
-"""Verdict from an interval: the verdict, the control's veto, and how much longer to measure."""
+"""The verdict that an interval gives, the control's veto, and how much longer to measure."""
 
 from __future__ import annotations
 

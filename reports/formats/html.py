@@ -52,7 +52,7 @@ def render_page(template: str, *, figures: Mapping[str, Figure], **shown: Any) -
 def _pages() -> Environment:
     pages = templates(autoescape=True)
     pages.finalize = _as_text
-    used = (curve_name, has_own_units, interval_axis, pair_stride, plain)
+    used = (curve_name, has_own_units, interval_axis, pair_stride, formatting.plain)
     pages.globals |= {function.__name__: function for function in used} | {"curve_titles": CURVE_TITLES}
     return pages
 
@@ -81,13 +81,6 @@ def _in_figures(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _in_figures(part) for key, part in value.items()}
     return [_in_figures(part) for part in value] if isinstance(value, list | tuple) else value
-
-
-def plain(value: Any) -> str:
-    """A stored value as one reads it."""
-    if value is None:
-        return formatting.NONE
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 TICKS = (0.001, 0.01, 0.1, 0.2, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 1, 1.01, 1.02, 1.05, 1.1, 1.25, 1.5, 2, 5, 10, 100, 1000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,18 @@ from reports.wording.comparison_sentences import (
     in_order,
 )
 from reports.wording.disturbances import load_lines, load_sentence
-from reports.wording.formatting import bounds_text, count, gibibytes, listed, milliseconds, percent_apart, share, signed
+from reports.wording.formatting import (
+    apart,
+    bounds_text,
+    count,
+    gibibytes,
+    listed,
+    milliseconds,
+    percent_apart,
+    plain,
+    share,
+    signed,
+)
 from reports.wording.headlines import BAD, PHASE_WORDS
 from reports.wording.reasons import brief_reason, next_step, verdict_word
 from reports.wording.training_sentences import NO_CONTROL
@@ -33,6 +45,7 @@ MAX_LINES = 8
 MAX_CULPRITS = 3
 """Differences that the first screen names."""
 QUIET = "quiet machine"
+PAIRED = "not needed, arms share seeds"
 WRONG = "failed the check of its values before it was timed"
 CONVERGES = {"same": "same accuracy as", "differs": "another accuracy than", "undecided": "accuracy undecided beside"}
 
@@ -101,8 +114,8 @@ class FirstScreen:
     """Control, quiet machine, same work."""
     compared: str
     alike: Sequence[str] = ()
-    """Whether scripts train the same, the first thing that they do differently, and how much settings explain that were tried;
-    empty of workloads."""
+    """Whether scripts train the same, the first thing that they do differently, and how much settings explain that were tried; of
+    workloads what the arms are that have options."""
     next_step: str | None = None
     bars: Sequence[Bar] = ()
     """One for each rank of a single script; none where arms are compared."""
@@ -129,8 +142,17 @@ def _in_one_place(comparison: Comparison) -> dict[str, Any]:
     differs = any(not one.is_note for one in comparison.differences)  # in more than comes with a library
     culprit = culprit_lines(comparison)[:1] if differs else []
     tried = [one.sentence for one in comparison.explanations]
-    alike = [comparison.equality.sentence, *culprit, *tried] if comparison.equality else []
+    alike = [comparison.equality.sentence, *culprit, *tried] if comparison.equality else _with_options(comparison.arms)
     return {"candidates": candidates, "compared": _compared(comparison), "alike": alike}
+
+
+def _with_options(arms: Sequence[ArmSummary]) -> list[str]:
+    """What an arm is whose options the plan sets."""
+    return [
+        f"{arm.name}: {arm.backend} with {', '.join(f'{name}: {plain(value)}' for name, value in arm.options.items())}"
+        for arm in arms
+        if arm.options and arm.role != "control"
+    ]
 
 
 def _alone(comparison: Comparison, profile: Profile) -> dict[str, Any]:
@@ -238,17 +260,18 @@ def _control(place: Comparison) -> Mark:
     known = [control for control in controls if control.ci_low is not None]
     wide = any(control.case is None and (control.ci_high or 0) > WIDE * (control.ci_low or 0) for control in known)
     words = {
-        "none, seeds repeat": by_seed,
+        PAIRED: by_seed,
         "none": not controls,
         "failed": any(control.control_failed for control in controls),
         "no interval": not known,
         "too wide": wide,
     }
-    word = next((word for word, holds in words.items() if holds), "equal")
+    bad = next((word for word, holds in words.items() if holds), None)
+    reach = max([abs(math.log(bound)) for control in known for bound in (control.ci_low, control.ci_high) if bound], default=0.0)
     return Mark(
         name="control",
-        word=word,
-        ok=word in ("equal", "none, seeds repeat"),
+        word=bad or f"equal within {apart(math.exp(reach))}",
+        ok=bad in (None, PAIRED),
         explanation=NO_CONTROL if by_seed else control_sentence(results),
     )
 
@@ -303,7 +326,8 @@ def _same_work(place: Comparison) -> Mark:
     word = next((word for word, names, _ in found if names), "same")
     said = [f"{lead}: {', '.join(dict.fromkeys(names))}" for _, names, lead in found if names]
     if equality is None and not said:
-        said = ["The same samples gave the same gradients in all arms, before they were timed"]
+        of_ranks = " of as many ranks" if len({arm.world_size for arm in arms}) > 1 else ""
+        said = [f"The same samples gave the same gradients in all arms{of_ranks}, before they were timed"]
     return Mark(name="same work", word=word, ok=word == "same", explanation=". ".join([*lines, *said]))
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from measurement.records.record import Case
 from reports.schema import ArmSummary, Estimate, RatioSummary
@@ -49,6 +51,13 @@ def percent_apart(value: float) -> str:
     if _is_percent(value):
         return f"{'-' if value < 1 else '+'}{size}"
     return f"{size} slower" if value < 1 else size
+
+
+def plain(value: Any) -> str:
+    """A stored value as a plan has it."""
+    if value is None:
+        return NONE
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def signed(value: float) -> str:

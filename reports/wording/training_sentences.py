@@ -26,13 +26,33 @@ def training_note(arm: ArmTraining, training: TrainingSummary) -> str | None:
 def training_clauses(training: TrainingSummary) -> list[str]:
     """Who converges, then who is at the target first: the clauses of a headline."""
     said = _convergence(training, accuracy(training.arm(training.reference).final_top1))
-    reached = [arm for arm in training.arms if arm.time_to_accuracy_s is not None]
     target = training.settings.target_accuracy
-    if target is not None and reached:
-        soonest = min(arm.time_to_accuracy_s or math.inf for arm in reached)
-        first = [arm for arm in reached if arm.time_to_accuracy_s == soonest]
-        said.append(f"{_names(first)} {_reach(first)} {percent(target)} first, in {seconds(soonest)}")
+    reached = _by_time(training)
+    if target is None or not reached:
+        return said
+    first, *others = reached
+    times = ", ".join(f"{arm.name} {seconds(arm.time_to_accuracy_s)}" for arm in reached[:MAX_NAMED])
+    if not others:
+        said.append(f"{first.name} reaches {percent(target)} in {seconds(first.time_to_accuracy_s)}")
+    elif _is_first(first, others, baseline=training.baseline):
+        said.append(f"{first.name} reaches {percent(target)} first, in {seconds(first.time_to_accuracy_s)}")
+    else:
+        said.append(f"which reaches {percent(target)} first is undecided ({times})")
     return said
+
+
+def _by_time(training: TrainingSummary) -> list[ArmTraining]:
+    """Arms that reach the target with most seeds, by their median time to it."""
+    return sorted(
+        (arm for arm in training.arms if arm.time_to_accuracy_s is not None), key=lambda arm: arm.time_to_accuracy_s or math.inf
+    )
+
+
+def _is_first(first: ArmTraining, others: Sequence[ArmTraining], *, baseline: str) -> bool:
+    """Whether the interval of an arm's time over the baseline's ends below all others'; the baseline's own is 1."""
+    bounds = [(1.0, 1.0) if arm.name == baseline else arm.time_ratio and arm.time_ratio.bounds for arm in (first, *others)]
+    own, *theirs = bounds
+    return own is not None and all(one is not None and own[1] < one[0] for one in theirs)
 
 
 def _convergence(training: TrainingSummary, figures: str) -> list[str]:
@@ -61,17 +81,14 @@ def _convergence(training: TrainingSummary, figures: str) -> list[str]:
 def time_sentence(training: TrainingSummary) -> str:
     """Who reaches the target and how soon, in this order; empty before any arm has trained to its end."""
     target = percent(training.settings.target_accuracy or 0.0)
-    reached = sorted(
-        (arm for arm in training.arms if arm.time_to_accuracy_s is not None), key=lambda arm: arm.time_to_accuracy_s or math.inf
-    )
+    reached = _by_time(training)
     missed = [
         f"{arm.name} ({arm.seeds_reached} of {arm.seeds})" for arm in training.arms if arm.seeds and arm.time_to_accuracy_s is None
     ]
     parts = []
     if reached:
-        first, *rest = [f"in {seconds(arm.time_to_accuracy_s)}" for arm in reached]
-        later = [f"{arm.name} {time}" for arm, time in zip(reached[1:], rest, strict=True)]
-        parts.append(", ".join([f"{reached[0].name} reaches {target} {first}", *later]))
+        times = [f"{arm.name} {seconds(arm.time_to_accuracy_s)}" for arm in reached]
+        parts.append(f"Median time to {target} over seeds: {', '.join(times)}")
     if missed:
         parts.append(f"{target} is not reached with most seeds by {', '.join(missed)}")
     return "; ".join(parts)

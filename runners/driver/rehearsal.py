@@ -40,12 +40,12 @@ from runners.hosts.placement import Placement
 from runners.hosts.preflight import inspect
 from runners.launchers.learned import Learned
 from runners.planning.arm_checks import require_executables
-from runners.planning.arms import MIN_SAMPLES, resolve_arm, resolve_arms
+from runners.planning.arms import GATE_SAMPLES, resolve_arm, resolve_arms
 from runners.planning.check_process import require_own_work
 from runners.planning.launched_arms import LaunchedArm
 from runners.planning.workload import WorkloadSetup, require_model, resolve_workload
 from runners.planning.workload_check import require_data
-from runners.protocol.messages import BlockCommand, BlockReply, TraceCommand, TraceReply
+from runners.protocol.messages import TraceCommand, TraceReply
 from runners.scripts.first_state import FirstState
 from runners.traces.nccl_log import VARIABLES, of_all_ranks
 from runners.traces.trace_file import on_one_clock, viewers_file
@@ -109,7 +109,7 @@ def short_of(plan: Plan, *, on_gpus: bool) -> Plan:
     kept = {"control", "floor"} if on_gpus else set()
     short = {name: value for name, value in SHORT.items() if name not in kept}
     measurement = plan.measurement.model_copy(update={**short, "local_every": min(plan.measurement.local_every, 1)})
-    samples = plan.local_batch_size if on_gpus else min(plan.local_batch_size, MIN_SAMPLES)
+    samples = plan.local_batch_size if on_gpus else min(plan.local_batch_size, GATE_SAMPLES)
     arms = plan.arms if on_gpus else {name: arm.model_copy(update={"local_batch_size": None}) for name, arm in plan.arms.items()}
     changes = {"local_batch_size": samples, "training": None, "arms": arms}
     return plan.model_copy(update={**changes, "measurement": measurement})
@@ -306,10 +306,12 @@ def find_batch(
         LaunchError: the plan's own does not fit, more than it fits than the search looks at, or a try failed for another reason.
     """
     where: dict[str, Any] = {"placement": placement, "folder": folder, "progress": progress}
+    short = {**SHORT, "rounds": FIT_BLOCKS, "block_steps": FIT_STEPS, "local_every": 0}
+    tried = plan.model_copy(update={"measurement": plan.measurement.model_copy(update=short)})
 
     def fits(size: int) -> bool:
         setup = resolve_arm(name, plan.arms[name].model_copy(update={"local_batch_size": size}), plan)
-        launch = _hold(f"local_batch_size {size}", plan, [setup], **where, workload=workload, act=step)
+        launch = _hold(f"local_batch_size {size}", tried, [setup], **where, workload=workload)
         failed = launch.failed.get(name)
         if failed and not is_out_of_memory(failed):
             raise LaunchError(
@@ -318,11 +320,6 @@ def find_batch(
             )
         progress.say("does not fit" if failed else "fits")
         return failed is None
-
-    def step(arm: ArmLaunch) -> None:
-        for block in range(FIT_BLOCKS):
-            command = BlockCommand(turn=block, round=0, block=block, steps=FIT_STEPS)
-            arm.session.exchange(command, BlockReply, timeout_s=plan.measurement.block_timeout_s)
 
     found = largest(fits, start=plan.local_batch_size)
     if found is None:

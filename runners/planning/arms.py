@@ -18,7 +18,7 @@ from runners.planning.launched_arms import LaunchedArm, computes_on_gpu, seed_of
 from runners.processes.local import search_path
 from runners.protocol.messages import Job
 
-MIN_SAMPLES = 4
+GATE_SAMPLES = 4
 """A rank's in a micro-step where little memory is to be taken; a batch norm over two samples has no gradient but rounding."""
 ON_GPUS_ONLY = ("nccl",)
 """Transports of any backend that move tensors between GPUs and no others."""
@@ -69,7 +69,7 @@ def resolve_arm(name: str, arm: Arm, plan: Plan) -> LaunchedArm:
     """Resolve one arm, see ``resolve_arms``."""
     place, own = _own_work(name, arm, plan)
     own_batch = None if arm.local_batch_size == plan.local_batch_size else arm.local_batch_size
-    few = plan.model_copy(update={"local_batch_size": min(plan.local_batch_size, MIN_SAMPLES)})
+    few = plan.model_copy(update={"local_batch_size": min(plan.local_batch_size, GATE_SAMPLES)})
     gate_batch = plan_of_arm(few, backend_class(arm.backend)).local_batch_size if plan.batches else None
     plan = plan.model_copy(update={"local_batch_size": own_batch or plan.local_batch_size})
     plan = plan_of_arm(plan, backend_class(arm.backend)).model_copy(update=own)

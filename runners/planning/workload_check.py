@@ -37,7 +37,7 @@ if TYPE_CHECKING:  # ranks try their workload out here, and need no plan
 
 MAX_STEPS = 20_000
 MAX_SECONDS = 1.0
-MIN_STEPS = 1000
+SHORT_SCHEDULE = 1000
 """A schedule that ends within so many cannot be measured, unless fewer are known to be taken."""
 
 
@@ -248,7 +248,7 @@ class _Trial:
                     message = f"the schedule ends after {step - 1} steps: after_step, or a hook of the optimizer, then raises "
                     message += f"{message_of(error)}; let it go on for as many steps as a run takes, such as with a larger "
                     told = str(at_line(f"{message}total_steps", place_of(error)))
-                    if needed or step <= MIN_STEPS:
+                    if needed or step <= SHORT_SCHEDULE:
                         raise PlanError(told) from error
                     self.notes.append(told)
                     return

@@ -174,8 +174,22 @@ def test_what_is_cut_short_failed_or_wrong_does_not_count_but_is_told():
 def test_an_arm_may_train_alone():
     plan = make_plan(arms={"ddp": ARMS["ddp"]})
     found = conclude_from(plan, {"ddp": ending_with(198, 196, 197)})
-    assert found.headline == "ddp trained alone (98.5%); ddp reaches 97% first, in 6.00 s"
+    assert found.headline == "ddp trained alone (98.5%); ddp reaches 97% in 6.00 s"
     assert (found.results, found.training.arm("ddp").convergence) == ([], None)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "clause"),
+    [
+        ((1.0, 1.1, 0.9), "which reaches 97% first is undecided (ddp 6.00 s, horovod 6.00 s)"),
+        ((2.2, 2.6, 2.4), "ddp reaches 97% first, in 6.00 s"),
+        ((0.8, 0.9, 0.85), "horovod reaches 97% first, in 5.10 s"),
+    ],
+)
+def test_who_is_first_is_said_only_where_the_interval_shows_it(seconds, clause):
+    plan = make_plan(arms={name: ARMS[name] for name in ("ddp", "horovod")})
+    trained = {"ddp": [epochs()] * 3, "horovod": [epochs(train_s=2 * each) for each in seconds]}
+    assert conclude_from(plan, trained).headline.endswith(clause)
 
 
 def test_reaching_the_target_is_no_end():
