@@ -26,7 +26,7 @@ from measurement.agent.ringside_agent.settings import Settings, read
 from measurement.agent.ringside_agent.supervision import rank_supervisor
 from measurement.agent.ringside_agent.supervision.frames import AT_ONCE, SAY, Frames, messages_in, pack, together
 from measurement.records.record import CoreUse, RankReport, RankSteps, ThreadTimes
-from runners.launchers.base import HERE, HostCommand, Launcher, LaunchJob
+from runners.launchers.base import HERE, HostCommand, Launcher, RankCommand
 from runners.protocol import messages
 from runners.protocol.messages import COMMANDS, FinishCommand
 
@@ -47,7 +47,7 @@ class IdleRanks(Launcher):
 
     executable = "python"
 
-    def commands(self, job: LaunchJob) -> tuple[HostCommand, ...]:
+    def commands(self, job: RankCommand) -> tuple[HostCommand, ...]:
         """One command, which makes the processes."""
         argv = (job.python, "-P", str(Path(__file__).resolve()), str(job.world_size))
         return (HostCommand(host=HERE, argv=argv, environment=dict(job.environment) | {"PYTHONPATH": os.pathsep.join(sys.path)}),)

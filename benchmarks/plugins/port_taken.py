@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from runners.launchers import LaunchJob
+from runners.launchers import RankCommand
 from runners.launchers.base import HostCommand
 from runners.launchers.spawn import Spawn
 
@@ -12,6 +12,6 @@ from runners.launchers.spawn import Spawn
 class PortTaken(Spawn):
     """Somebody else listens where its ranks are told to meet."""
 
-    def commands(self, job: LaunchJob) -> tuple[HostCommand, ...]:
+    def commands(self, job: RankCommand) -> tuple[HostCommand, ...]:
         self.squatter = socket.create_server(("", job.master_port))
         return super().commands(job)

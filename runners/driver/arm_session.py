@@ -22,7 +22,7 @@ from runners.driver.arm_processes import ArmProcesses
 from runners.driver.diagnosis import ArmFailed, Diagnosis
 from runners.driver.endpoint import DriverEndpoint
 from runners.hosts.placement import Placement
-from runners.planning.launched_arms import PADDING, ArmStart, LaunchedArm
+from runners.planning.arm_specs import PADDING, ArmSpec, ArmStart
 from runners.processes import remote
 from runners.processes.remote_results import log_name
 from runners.processes.run_processes import RUN_ID
@@ -113,7 +113,7 @@ class ArmSession:
 
     def __init__(
         self,
-        setup: LaunchedArm,
+        setup: ArmSpec,
         *,
         launch: int,
         folder: Path,
@@ -377,7 +377,7 @@ class ArmSession:
         self._meeting.remove_files(self._store_files)
 
     def command(self, seed: int) -> str:
-        """See ``LaunchedArm.command``."""
+        """See ``ArmSpec.command``."""
         return self._setup.command(self._endpoint.placement, seed)
 
     def commands_as_run(self) -> list[dict[str, Any]]:
@@ -396,7 +396,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(kw_only=True)
-class ArmLaunch:
+class ArmRun:
     """An arm in one launch: its session and the record that is being filled."""
 
     session: Session
@@ -426,7 +426,7 @@ class ArmLaunch:
         """Do not start this arm: it failed in the rehearsal, as this record of it says."""
         self.record.status, self.record.error, self.record.parity = rehearsal.status, rehearsal.error, rehearsal.parity
 
-    def run_unless_failed(self, act: Callable[[ArmLaunch], None]) -> None:
+    def run_unless_failed(self, act: Callable[[ArmRun], None]) -> None:
         """Call ``act`` on an arm that still runs. Its failure ends this arm and no other."""
         if not self.is_running:
             return

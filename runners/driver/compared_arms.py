@@ -24,9 +24,9 @@ from runners.planning.arm_checks import (
     require_shared_gpus,
     require_undisturbed,
 )
+from runners.planning.arm_specs import ArmSpec, computes_on_gpu
 from runners.planning.arms import floor_beside, resolve_arm, resolve_arms
 from runners.planning.check_process import OwnFindings, facts_of, require_data_on, require_own_work
-from runners.planning.launched_arms import LaunchedArm, computes_on_gpu
 from runners.planning.workload import WorkloadSetup, resolve_cases, resolve_workload
 from runners.planning.workload_check import require_data, require_epochs
 from runners.planning.worktrees import has_changes
@@ -40,7 +40,7 @@ class ComparedArms:
     """What was found on the hosts; known after ``check``."""
     workload: WorkloadSetup | None = None
     """What all arms train; None: they are scripts."""
-    floor: LaunchedArm | None = None
+    floor: ArmSpec | None = None
 
     def __init__(self, plan: Plan, *, say: Callable[[str], None]) -> None:
         """Resolve the names in the plan; raises a ``PlanError`` or ``HostfileError`` where one is not known."""
@@ -69,7 +69,7 @@ class ComparedArms:
             raise PlanError("trace is for workloads that are trained, and this is a micro-benchmark; leave it out")
 
     @property
-    def without_control(self) -> list[LaunchedArm]:
+    def without_control(self) -> list[ArmSpec]:
         """All but the control, whose command is the baseline's."""
         return [setup for name, setup in self.arms.items() if self.plan.role(name) != "control"]
 

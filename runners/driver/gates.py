@@ -16,7 +16,7 @@ from functools import partial
 from measurement.conditions.differences import arm_differences, own_work
 from measurement.plans.plan import Measurement
 from measurement.records.record import LaunchRecord
-from runners.driver.arm_session import ArmLaunch, Say
+from runners.driver.arm_session import ArmRun, Say
 from runners.driver.diagnosis import ArmFailed
 from runners.protocol.gate_verdict import NOT_REPEATABLE, compare_state, drift_between, judge_gate
 from runners.protocol.messages import DriftReport, GateCommand, GateReply, ParityReport
@@ -25,9 +25,7 @@ GATE_RUNS = 3
 """How many blocks' time the gate may take: its runs of a step each have a workload of their own, which loads its data again."""
 
 
-def run_gates(
-    arms: Sequence[ArmLaunch], *, known: Sequence[ArmLaunch], measurement: Measurement, after_blocks: bool, say: Say
-) -> None:
+def run_gates(arms: Sequence[ArmRun], *, known: Sequence[ArmRun], measurement: Measurement, after_blocks: bool, say: Say) -> None:
     """Let each arm take the parity gate, then compare what all ``known`` arms did in it; what fails does not count."""
     for arm in arms:
         if arm.is_running:
@@ -74,7 +72,7 @@ def require_together(reports: Sequence[DriftReport | None]) -> None:
         raise ArmFailed(apart, status="wrong")
 
 
-def compare_conditions(arms: Sequence[ArmLaunch]) -> None:
+def compare_conditions(arms: Sequence[ArmRun]) -> None:
     """Fail each arm whose versions, cores, threads or seeds are other than the first one's, unless the plan asked for that."""
     for first, arm in _with_reference(arms):
         rows, own = arm_differences([first.conditions, arm.conditions]), own_work([first.record, arm.record])
@@ -83,7 +81,7 @@ def compare_conditions(arms: Sequence[ArmLaunch]) -> None:
             arm.fail(ArmFailed(f"not comparable with {first.record.arm}: {'; '.join(refused)}"))
 
 
-def _pass_gate(arm: ArmLaunch, *, measurement: Measurement, after_blocks: bool) -> None:
+def _pass_gate(arm: ArmRun, *, measurement: Measurement, after_blocks: bool) -> None:
     command = GateCommand(after_blocks=after_blocks, counts_flops=arm.record.launch == 0)
     done = arm.session.exchange(command, GateReply, timeout_s=GATE_RUNS * measurement.block_timeout_s)
     reports = [reply.report for reply in done.replies]
@@ -95,13 +93,13 @@ def _pass_gate(arm: ArmLaunch, *, measurement: Measurement, after_blocks: bool) 
         raise ArmFailed("; ".join(arm.record.parity.failures), status="wrong")
 
 
-def _with_reference(arms: Sequence[ArmLaunch]) -> list[tuple[ArmLaunch, ArmLaunch]]:
+def _with_reference(arms: Sequence[ArmRun]) -> list[tuple[ArmRun, ArmRun]]:
     """Every arm that is ok, after the one it is compared with: the baseline if possible.
 
     An arm with another number of ranks is compared with the first of as many ranks as itself, since these must agree in more.
     """
     standing = sorted((arm for arm in arms if arm.record.status == "ok"), key=lambda arm: arm.record.role != "baseline")
-    firsts: dict[int, ArmLaunch] = {}
+    firsts: dict[int, ArmRun] = {}
     pairs = []
     for arm in standing:
         first = firsts.setdefault(arm.record.world_size, arm)
@@ -109,7 +107,7 @@ def _with_reference(arms: Sequence[ArmLaunch]) -> list[tuple[ArmLaunch, ArmLaunc
     return [(first, arm) for first, arm in pairs if first is not arm]
 
 
-def _compare_work(first: ArmLaunch, arm: ArmLaunch) -> None:
+def _compare_work(first: ArmRun, arm: ArmRun) -> None:
     """Fail an arm that took other samples or came to something else in the gate than one of as many ranks.
 
     Of an arm with work of its own that is noted, and no failure.

@@ -19,17 +19,17 @@ from measurement.plans.plan import Plan
 from measurement.plans.settings import EpochRecord
 from measurement.records.record import BlockRecord, Case, LaunchRecord
 from measurement.records.results import ResultsFolder
-from runners.driver.arm_session import ArmLaunch, Session, merge_reports
+from runners.driver.arm_session import ArmRun, Session, merge_reports
 from runners.driver.diagnosis import ArmFailed
 from runners.driver.gates import compare_conditions, require_together, run_gates
 from runners.driver.progress import LaunchProgress
 from runners.driver.rounds import RoundLimit, Rounds, TrainingRounds, shuffled
 from runners.event_log import TensorboardLog
+from runners.planning.arm_specs import PlannedArm
 from runners.planning.arms import job_of
-from runners.planning.launched_arms import ArmSpec
 from runners.planning.workload import WorkloadSetup
 from runners.protocol.messages import StartedReply
-from runners.scripts.first_state import FirstState
+from runners.scripts.initial_state import SharedInitialState
 
 KEEP_EVERY_S = 30.0
 """At most so much of what was measured is lost with the driver, and what a round or an epoch takes."""
@@ -43,11 +43,11 @@ class Launch:
     """Runs one launch: start, gates, rounds, end. Where it is made, nothing is started."""
 
     plan: Plan
-    setups: Sequence[ArmSpec]
+    setups: Sequence[PlannedArm]
     """The arms to start."""
     workload: WorkloadSetup | None = None
     """What they train. None: arms are scripts, which have neither gate nor floor."""
-    state: FirstState | None = None
+    state: SharedInitialState | None = None
     """With which all scripts start; None: each with its own."""
     tell: Callable[[Sequence[LaunchRecord]], None] | None = None
     """Shows what scripts that are up write, and once all are known what they do differently."""
@@ -68,7 +68,7 @@ class Launch:
     """When there are enough rounds. None: as the plan's lengths say."""
     tries: int | None = None
     """See ``Job.tries``."""
-    act: Callable[[ArmLaunch], None] | None = None
+    act: Callable[[ArmRun], None] | None = None
     """What is done with each arm in the place of rounds and gate, such as a trace."""
     notes: list[str] = field(default_factory=list, init=False)
     """What they found then that should be known."""
@@ -120,7 +120,7 @@ class Launch:
             return True
         return False
 
-    def _arm(self, setup: ArmSpec) -> ArmLaunch:
+    def _arm(self, setup: PlannedArm) -> ArmRun:
         folder = self.folder.launch_folder(self.number, setup.name)
         for old in folder.glob("*.log"):
             old.unlink()
@@ -148,7 +148,7 @@ class Launch:
             | {"padding_bytes": self._padding_bytes, **setup.recorded},
         )
         lines = setup.learned.lines if setup.learned else []
-        return ArmLaunch(session=session, job=job, record=record, say=self.progress.say, lines=lines)
+        return ArmRun(session=session, job=job, record=record, say=self.progress.say, lines=lines)
 
     def run(self) -> None:
         """Run the launch. Every arm's record is written and nothing is left running, also when it is interrupted."""
@@ -164,7 +164,7 @@ class Launch:
         finally:
             self._end_all(is_whole=is_whole)
 
-    def _order(self) -> list[ArmLaunch]:
+    def _order(self) -> list[ArmRun]:
         """The arms as they are started, none where too few have passed the trial; the one that saves the first state first."""
         if self.act is not None:
             return self.arms
@@ -206,7 +206,7 @@ class Launch:
                 self.folder.write_launch(arm.record.model_copy(update={"complete": False}))
         self._kept_at_s = time.monotonic()
 
-    def _run(self, arms: Sequence[ArmLaunch], *, known: Sequence[ArmLaunch]) -> None:
+    def _run(self, arms: Sequence[ArmRun], *, known: Sequence[ArmRun]) -> None:
         """Start these arms together, measure them and end them; ``known``: those they are compared with, themselves too."""
         self.progress.say(self._starting(arms))
         with self._timed("start"):
@@ -229,7 +229,7 @@ class Launch:
         finally:
             self._stages_s[stage] = self._stages_s.get(stage, 0.0) + time.monotonic() - began
 
-    def _start(self, arms: Sequence[ArmLaunch]) -> None:
+    def _start(self, arms: Sequence[ArmRun]) -> None:
         """Start these arms together, and wait until they are ready; first a baseline that saves the others' first state."""
         first = [arm for arm in arms if self.state and self.state.is_missing and arm.session.name == self.plan.baseline]
         self._start_together(first)
@@ -242,13 +242,13 @@ class Launch:
                     arm.fail(ArmFailed(f"{self.plan.baseline}, whose parameters it was to start with, has not saved them"))
         self._start_together(others)
 
-    def _start_together(self, arms: Sequence[ArmLaunch]) -> None:
+    def _start_together(self, arms: Sequence[ArmRun]) -> None:
         for arm in arms:
             arm.run_unless_failed(lambda arm: arm.session.start(arm.job))
         for arm in arms:
             arm.run_unless_failed(lambda arm: self._note_ready(arm, arm.session.await_ready()))
 
-    def _share_state(self, arm: ArmLaunch) -> None:
+    def _share_state(self, arm: ArmRun) -> None:
         """Bring the first state to all hosts; where that cannot be, the baseline fails."""
         try:
             if self.state:
@@ -256,7 +256,7 @@ class Launch:
         except LaunchError as error:
             raise ArmFailed(str(error)) from error
 
-    def _compare(self, known: Sequence[ArmLaunch]) -> None:
+    def _compare(self, known: Sequence[ArmRun]) -> None:
         """Hold the arms against each other before anything is timed."""
         compare_conditions([arm for arm in known if "gate" in arm.can])
         if not any(arm.record.scripts for arm in known):
@@ -272,7 +272,7 @@ class Launch:
             if found is not None and found.is_wrong:
                 arm.fail(ArmFailed(found.sentence(arm.record.arm) or "", status="wrong"))
 
-    def _stages(self, arms: Sequence[ArmLaunch], known: Sequence[ArmLaunch]) -> list[Callable[[], None]]:
+    def _stages(self, arms: Sequence[ArmRun], known: Sequence[ArmRun]) -> list[Callable[[], None]]:
         """What is done with arms that are ready, in its order; nothing with scripts that have nothing to be compared with."""
         if self.act is not None:
             return [partial(arm.run_unless_failed, self.act) for arm in arms]
@@ -282,7 +282,7 @@ class Launch:
         stages: list[Callable[[], None]] = [partial(self._run_rounds, arms), partial(self._run_gates, arms, known)]
         return stages[::-1] if self._gate_comes_first else stages
 
-    def _starting(self, arms: Sequence[ArmLaunch]) -> str:
+    def _starting(self, arms: Sequence[ArmRun]) -> str:
         if len(arms) == 1 or not self._is_interleaved:
             return f"starting {arms[0].session.name}"
         ranks = sum(arm.record.world_size for arm in arms)
@@ -290,18 +290,18 @@ class Launch:
         floor = " and the no-op backend (the floor)" if any(arm.record.arm not in compared for arm in arms) else ""
         return f"starting {len(compared)} arms{floor}, {ranks} ranks in all"
 
-    def _run_rounds(self, arms: Sequence[ArmLaunch]) -> None:
+    def _run_rounds(self, arms: Sequence[ArmRun]) -> None:
         self.starting_s = time.monotonic() - self._began - self.measuring_s
         with self._timed("blocks"):
             self._rounds.run(arms)
 
-    def _run_gates(self, arms: Sequence[ArmLaunch], known: Sequence[ArmLaunch]) -> None:
+    def _run_gates(self, arms: Sequence[ArmRun], known: Sequence[ArmRun]) -> None:
         compared, held = ([arm for arm in some if "gate" in arm.can] for some in (arms, known))
         after_blocks, say = not self._gate_comes_first, self.progress.say
         with self._timed("gate"):
             run_gates(compared, known=held, measurement=self.measure, after_blocks=after_blocks, say=say)
 
-    def _note_ready(self, arm: ArmLaunch, replies: Sequence[StartedReply]) -> None:
+    def _note_ready(self, arm: ArmRun, replies: Sequence[StartedReply]) -> None:
         arm.record.ranks = arm.ready = [reply.report for reply in replies]
         arm.record.world_size = len(replies)
         arm.can = frozenset.intersection(*(frozenset(reply.can) for reply in replies))
@@ -313,7 +313,7 @@ class Launch:
         self.notes += [note for note in replies[0].notes if note not in self.notes]
         arm.record.rank_start_s = [reply.start_s for reply in replies if reply.start_s]
 
-    def _finish(self, arm: ArmLaunch) -> None:
+    def _finish(self, arm: ArmRun) -> None:
         replies = arm.session.finish()
         pairs = zip((reply.report for reply in replies), arm.record.ranks, strict=True)
         arm.record.ranks = [merge_reports(new, old) for new, old in pairs]
@@ -323,7 +323,7 @@ class Launch:
         if "block" in arm.can:
             require_together([reply.drift for reply in replies])
 
-    def _write(self, arm: ArmLaunch) -> None:
+    def _write(self, arm: ArmRun) -> None:
         arm.record.exit_codes, arm.record.script_starts = arm.session.exit_codes, arm.session.starts
         self.folder.write_launch(arm.record)
         try:
@@ -335,14 +335,14 @@ class Launch:
         except OSError as error:  # the records are what counts
             self.progress.say(f"TensorBoard's events of {arm.session.name} cannot be written: {error.strerror or error}")
 
-    def _note_epoch(self, arm: ArmLaunch, epoch: EpochRecord, block: BlockRecord) -> None:
+    def _note_epoch(self, arm: ArmRun, epoch: EpochRecord, block: BlockRecord) -> None:
         if self.show_epoch is not None:
             self.show_epoch(arm.record, epoch)
         for log in self._event_logs(arm):
             log.epoch(epoch, block)
         self._keep()
 
-    def _event_logs(self, arm: ArmLaunch) -> list[TensorboardLog]:
+    def _event_logs(self, arm: ArmRun) -> list[TensorboardLog]:
         """The log of an arm, opened at its first use; none where no events are written."""
         name = arm.session.name
         if self.events_folder is not None and name not in self._events:

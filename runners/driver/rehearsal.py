@@ -32,7 +32,7 @@ from measurement.records.record import LaunchRecord
 from measurement.records.record_types import Written
 from measurement.records.results import TRACES_FILE, ResultsFolder, write_result
 from measurement.records.trace import ArmTrace, Traces
-from runners.driver.arm_session import ArmLaunch, ArmSession
+from runners.driver.arm_session import ArmRun, ArmSession
 from runners.driver.endpoint import open_endpoint
 from runners.driver.launch import Launch
 from runners.driver.progress import LaunchProgress
@@ -40,13 +40,13 @@ from runners.hosts.placement import Placement
 from runners.hosts.preflight import inspect
 from runners.launchers.learned import Learned
 from runners.planning.arm_checks import require_executables
+from runners.planning.arm_specs import ArmSpec
 from runners.planning.arms import GATE_SAMPLES, resolve_arm, resolve_arms
 from runners.planning.check_process import require_own_work
-from runners.planning.launched_arms import LaunchedArm
 from runners.planning.workload import WorkloadSetup, require_model, resolve_workload
 from runners.planning.workload_check import require_data
 from runners.protocol.messages import TraceCommand, TraceReply
-from runners.scripts.first_state import FirstState
+from runners.scripts.initial_state import SharedInitialState
 from runners.traces.nccl_log import VARIABLES, of_all_ranks
 from runners.traces.trace_file import on_one_clock, viewers_file
 
@@ -117,11 +117,11 @@ def short_of(plan: Plan, *, on_gpus: bool) -> Plan:
 
 def try_commands(
     plan: Plan,
-    commands: Sequence[LaunchedArm],
+    commands: Sequence[ArmSpec],
     *,
     placement: Placement,
     folder: Path,
-    state: FirstState | None,
+    state: SharedInitialState | None,
     progress: LaunchProgress,
 ) -> Launch:
     """Start each command once, alone, up to its compared steps, and end it; nothing is left running.
@@ -131,7 +131,7 @@ def try_commands(
     alone = plan.model_copy(update={"measurement": plan.measurement.model_copy(update={"mode": "sequential", "control": False})})
     own: dict[str, Any] = {"placement": placement, "folder": folder, "progress": progress, "state": state}
 
-    def tell(arm: ArmLaunch) -> None:
+    def tell(arm: ArmRun) -> None:
         ranks, seconds = arm.record.world_size, arm.record.start_s or 0.0
         progress.say(
             f"{arm.record.arm} has {ranks} rank{'s' if ranks > 1 else ''}, and took its first steps within {seconds:.0f} s"
@@ -141,7 +141,7 @@ def try_commands(
 
 
 def _hold(
-    name: str, plan: Plan, arms: Sequence[LaunchedArm], *, placement: Placement, folder: Path, progress: LaunchProgress, **own: Any
+    name: str, plan: Plan, arms: Sequence[ArmSpec], *, placement: Placement, folder: Path, progress: LaunchProgress, **own: Any
 ) -> Launch:
     """Hold a launch that does not count; ``own``: the other fields of it. The folder stays where an arm failed."""
     progress.start(uncounted=name)
@@ -173,7 +173,7 @@ def trace_arms(
     progress.start(uncounted="trace")
     traces: dict[str, ArmTrace] = {}
 
-    def trace(arm: ArmLaunch) -> None:
+    def trace(arm: ArmRun) -> None:
         name = arm.session.name
         progress.say(f"tracing {name}")
         done = arm.session.exchange(TraceCommand(steps=TRACED_STEPS), TraceReply, timeout_s=3 * short.block_timeout_s)
@@ -245,7 +245,7 @@ def _plan_for_here(plan: Plan) -> tuple[Plan, dict[str, str]]:
     Raises a ``PlanError`` where an arm has work of its own that cannot run.
     """
     outcomes = {name: f"ok, with {FOUND_LATER}" if arm.fit else "ok" for name, arm in plan.arms.items()}
-    able = dict[str, LaunchedArm]()
+    able = dict[str, ArmSpec]()
     for name, arm in plan.arms.items():
         try:
             setup = resolve_arm(name, arm, plan)
@@ -369,7 +369,7 @@ class Passed(Written):
     """By the arm's name."""
 
 
-class Memory:
+class PassedRehearsals:
     """Remembers which rehearsals were passed, and what they showed; where its folder cannot be written, none is."""
 
     def __init__(self, plan: Plan, *, conditions: Mapping[str, object]) -> None:

@@ -20,7 +20,7 @@ from measurement.plans.settings import EpochRecord, TrainingSettings
 from measurement.records.record import BlockKind, BlockRecord, ranks_of
 from reports.statistics.budget import MIN_ROUNDS, Cost, pilot
 from reports.wording.formatting import count
-from runners.driver.arm_session import ArmLaunch, Exchange
+from runners.driver.arm_session import ArmRun, Exchange
 from runners.driver.diagnosis import ArmFailed
 from runners.driver.gates import require_together
 from runners.driver.progress import LaunchProgress
@@ -38,7 +38,7 @@ own time, and would write thousands of rows for each block."""
 
 CaseName = str | None
 """A micro-benchmark's case; None where a workload is trained."""
-NextBlock = tuple[BlockKind, CaseName, ArmLaunch]
+NextBlock = tuple[BlockKind, CaseName, ArmRun]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,7 @@ class Rounds:
         steps = self._measure.block_steps
         self._sizes = {case: BlockSize(steps=steps) for case in self._cases} if steps else {}
 
-    def run(self, arms: Sequence[ArmLaunch]) -> None:
+    def run(self, arms: Sequence[ArmRun]) -> None:
         """Run rounds of these arms until the plan's number is reached, or the time is over."""
         if not any(arm.is_running for arm in arms):
             return
@@ -130,7 +130,7 @@ class Rounds:
             return rounds * min(size.steps for size in self._sizes.values()) / self._measure.steps_per_launch
         return rounds / self._measure.rounds if self._measure.rounds else None
 
-    def _rounds(self, arms: Sequence[ArmLaunch]) -> Iterator[list[NextBlock]]:
+    def _rounds(self, arms: Sequence[ArmRun]) -> Iterator[list[NextBlock]]:
         """Yield rounds without end: each arm once in each case, and a trained workload's arms sometimes once without exchange."""
         synced = [arm for arm in arms if "block" in arm.can]
         number = 0
@@ -144,12 +144,12 @@ class Rounds:
                 blocks += [("local", None, arm) for arm in shuffled(arms, self.rng) if "steps_apart" in arm.can]
             yield blocks
 
-    def _find_size(self, case: CaseName, arms: Sequence[ArmLaunch]) -> None:
+    def _find_size(self, case: CaseName, arms: Sequence[ArmRun]) -> None:
         """Find a case's block size by a trial block of each arm, which is not recorded."""
         typical = statistics.median if self._is_micro_benchmark else statistics.fmean  # one late step would hide short ones
         step_s: dict[str, float] = {}
 
-        def probe(arm: ArmLaunch) -> None:
+        def probe(arm: ArmRun) -> None:
             block = self._exchange(arm, self._command(arm, kind="sync", case=case, size=BlockSize(steps=PROBE_STEPS), number=0))
             step_s[arm.session.name] = max(typical([sum(phases) for phases in steps.phases_s]) for steps in block.ranks)
 
@@ -170,7 +170,7 @@ class Rounds:
         repetitions = min(number, max(1, round(STEP_S / usual)))
         return BlockSize(steps=max(1, round(number / repetitions)), repetitions=repetitions)
 
-    def _block(self, arm: ArmLaunch, *, kind: BlockKind, case: CaseName, number: int, began: float) -> None:
+    def _block(self, arm: ArmRun, *, kind: BlockKind, case: CaseName, number: int, began: float) -> None:
         """Run one block and keep what the ranks timed."""
         command = self._command(arm, kind=kind, case=case, size=self._sizes[case], number=number)
         self._turn += 1
@@ -178,7 +178,7 @@ class Rounds:
         block = self._exchange(arm, command).model_copy(update={"started_s": started - began})
         arm.record.blocks.append(block if block.ranks[0].first_step is not None else block.packed())  # a script's has losses, too
 
-    def _command(self, arm: ArmLaunch, *, kind: BlockKind, case: CaseName, size: BlockSize, number: int) -> BlockCommand:
+    def _command(self, arm: ArmRun, *, kind: BlockKind, case: CaseName, size: BlockSize, number: int) -> BlockCommand:
         return BlockCommand(
             turn=self._turn,
             round=number,
@@ -190,7 +190,7 @@ class Rounds:
             warmup_steps=0 if self._is_uninterrupted and number else self._measure.warmup_steps,
         )
 
-    def _exchange(self, arm: ArmLaunch, command: BlockCommand) -> BlockRecord:
+    def _exchange(self, arm: ArmRun, command: BlockCommand) -> BlockRecord:
         done = arm.session.exchange(command, BlockReply, timeout_s=self._measure.block_timeout_s)
         self.measuring_s += done.took_s
         ranks = [reply.steps for reply in done.replies]
@@ -210,12 +210,12 @@ def measured_outside(done: Exchange[Any], plan: Plan) -> dict[str, Any]:
     return {"wall_s": done.took_s, "hosts": done.hosts, "link_bytes": links}
 
 
-def _restarting_s(arms: Sequence[ArmLaunch]) -> float:
+def _restarting_s(arms: Sequence[ArmRun]) -> float:
     """Seconds of this launch that scripts took to be restarted."""
     return sum(arm.session.restarting_s for arm in arms)
 
 
-def shuffled(arms: Sequence[ArmLaunch], rng: random.Random) -> list[ArmLaunch]:
+def shuffled(arms: Sequence[ArmRun], rng: random.Random) -> list[ArmRun]:
     """Return the arms in random order."""
     return rng.sample(list(arms), k=len(arms))
 
@@ -229,12 +229,12 @@ class TrainingRounds:
     _: KW_ONLY
     rng: random.Random
     progress: LaunchProgress
-    note: Callable[[ArmLaunch, EpochRecord, BlockRecord], None]
+    note: Callable[[ArmRun, EpochRecord, BlockRecord], None]
     """Called with every epoch and its steps, while all arms wait."""
     measuring_s: float = field(default=0.0, init=False)
     _turn: int = field(default=0, init=False)
 
-    def run(self, arms: Sequence[ArmLaunch]) -> None:
+    def run(self, arms: Sequence[ArmRun]) -> None:
         """Train until every arm is done or has failed."""
         began = time.monotonic()
         self.progress.say(f"training {self.training.epochs} epochs")
@@ -246,13 +246,13 @@ class TrainingRounds:
         for arm in arms:
             arm.record.measuring_s = time.monotonic() - began
 
-    def _count(self, arms: Sequence[ArmLaunch]) -> None:
+    def _count(self, arms: Sequence[ArmRun]) -> None:
         """Show the epochs done and to do; an arm that has failed has none to do."""
         done = sum(len(arm.record.epochs) for arm in arms)
         wanted = sum(self.training.epochs if arm.is_running else len(arm.record.epochs) for arm in arms)
         self.progress.epochs(done, wanted)
 
-    def _epoch(self, arm: ArmLaunch, *, epoch: int, began: float) -> None:
+    def _epoch(self, arm: ArmRun, *, epoch: int, began: float) -> None:
         """Run one epoch and keep what the ranks report."""
         command = EpochCommand(turn=self._turn, epoch=epoch)
         self._turn += 1

@@ -48,17 +48,25 @@ from runners.driver.endpoint import DriverEndpoint, open_endpoint
 from runners.driver.gates import gate_fails_for_all
 from runners.driver.launch import Launch, is_comparable
 from runners.driver.progress import LaunchProgress
-from runners.driver.rehearsal import Memory, Passed, find_batch, rehearse, require_something_to_measure, trace_arms, try_commands
+from runners.driver.rehearsal import (
+    Passed,
+    PassedRehearsals,
+    find_batch,
+    rehearse,
+    require_something_to_measure,
+    trace_arms,
+    try_commands,
+)
 from runners.driver.rounds import RoundLimit
 from runners.event_log import EVENT_FILES
 from runners.hosts.batch_jobs import job_id
 from runners.hosts.placement import Placement
 from runners.hosts.ssh_probe import probe_hosts
 from runners.launchers.learned import Learned
+from runners.planning.arm_specs import seed_of
 from runners.planning.available import left_out_line
-from runners.planning.launched_arms import seed_of
 from runners.planning.workload import WorkloadSetup
-from runners.scripts.first_state import FIRST_STATE, FirstState
+from runners.scripts.initial_state import FIRST_STATE, SharedInitialState
 
 
 class ComparisonRun:
@@ -84,7 +92,7 @@ class ComparisonRun:
         make_reports(plan.reports)  # refused before anything is measured
         self._notes = [left_out_line(plan.left_out)] if plan.left_out else []
         self._is_rehearsed = self._is_fitted = False
-        self._memory: Memory | None = None
+        self._rehearsals: PassedRehearsals | None = None
         self._limit: RoundLimit | None = None
         """When the next launch has enough rounds, where the plan has a budget of minutes."""
         self._between: list[float] = []
@@ -217,12 +225,13 @@ class ComparisonRun:
         if self._is_rehearsed or wanted == "never" or gate_comes_first:
             return
         self._is_rehearsed = True
-        self._memory = memory = Memory(self.plan, conditions=self.history.environment | steering_environment(os.environ))
-        passed = memory.recall() if wanted == "once" else None
+        conditions = self.history.environment | steering_environment(os.environ)
+        self._rehearsals = rehearsals = PassedRehearsals(self.plan, conditions=conditions)
+        passed = rehearsals.recall() if wanted == "once" else None
         if passed is None:
             passed = self._try(workload)
             if not self._refused:
-                memory.keep(passed)
+                rehearsals.keep(passed)
         self._note_trial(passed.notes)
         self.compared.learn(passed.learned)
         if passed.learned and not (self.plan.measurement.rounds or self.plan.measurement.steps_per_launch):
@@ -253,10 +262,10 @@ class ComparisonRun:
         self._try(None)
         return [] if self._refused else self.tried
 
-    def _first_state(self, placement: Placement | None = None) -> FirstState | None:
+    def _first_state(self, placement: Placement | None = None) -> SharedInitialState | None:
         """The file with which all scripts start, where the plan asks for it."""
         placement = placement or self.compared.inspection.placement
-        return FirstState(self.folder.root / FIRST_STATE, placement) if self.plan.scripts.same_start else None
+        return SharedInitialState(self.folder.root / FIRST_STATE, placement) if self.plan.scripts.same_start else None
 
     def _note_trial(self, notes: Sequence[str]) -> None:
         """Note what a trial of the workload found that should be known, in the report, too."""
@@ -352,8 +361,8 @@ class ComparisonRun:
         launch = self._new_launch(number, endpoint, limit=self._limit)
         try:
             launch.run()
-            if launch.failed and self._memory is not None:
-                self._memory.forget()
+            if launch.failed and self._rehearsals is not None:
+                self._rehearsals.forget()
             if self._ended_s is None:
                 self._tell_files([arm.record for arm in launch.arms])
         finally:

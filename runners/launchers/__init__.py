@@ -9,7 +9,7 @@ from contextlib import suppress
 from measurement.agent.ringside_agent.place import World
 from measurement.errors import PlanError
 from measurement.registry import Registry
-from runners.launchers.base import HERE, HostCommand, HostSlots, Launcher, LaunchJob
+from runners.launchers.base import HERE, HostCommand, HostSlots, Launcher, RankCommand
 from runners.launchers.rank_variables import RankVariables, read_world
 
 REGISTRY = Registry(
@@ -69,4 +69,4 @@ def without_rank_variables(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if not any(family.belong(name) for family in families)}
 
 
-__all__ = ["HERE", "REGISTRY", "HostCommand", "HostSlots", "LaunchJob", "Launcher", "RankVariables", "make_launcher"]
+__all__ = ["HERE", "REGISTRY", "HostCommand", "HostSlots", "Launcher", "RankCommand", "RankVariables", "make_launcher"]

@@ -32,7 +32,7 @@ class HostSlots:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaunchJob:
+class RankCommand:
     """What is to be started: ``python -m module arguments`` on every rank."""
 
     world_size: int
@@ -122,10 +122,10 @@ class Launcher(ABC):
     """Whether it chooses hosts and threads of its ranks, and what other hosts get of the environment: a command of the user's."""
 
     @abstractmethod
-    def commands(self, job: LaunchJob) -> tuple[HostCommand, ...]:
+    def commands(self, job: RankCommand) -> tuple[HostCommand, ...]:
         """The commands that start the job, one per host that needs one. Pure."""
 
-    def typed(self, job: LaunchJob) -> tuple[HostCommand, ...]:
+    def typed(self, job: RankCommand) -> tuple[HostCommand, ...]:
         """The commands by which a person starts the job, without a driver. Pure."""
         return self.commands(job)
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from measurement.agent.ringside_agent.place import HOROVOD
 from measurement.probes.installed_libraries import OPEN_MPI
 from runners.launchers import mpirun
-from runners.launchers.base import HERE, HostCommand, HostSlots, Launcher, LaunchJob
+from runners.launchers.base import HERE, HostCommand, HostSlots, Launcher, RankCommand
 from runners.launchers.rank_variables import RankVariables
 
 VARIABLES = RankVariables(
@@ -39,7 +39,7 @@ class Horovodrun(Launcher):
     rank_variables = (VARIABLES, mpirun.VARIABLES)
     """Over MPI it calls mpirun, whose variables its ranks then find."""
 
-    def commands(self, job: LaunchJob) -> tuple[HostCommand, ...]:
+    def commands(self, job: RankCommand) -> tuple[HostCommand, ...]:
         """One ``horovodrun``; it carries its whole environment to other hosts, by ssh, or by mpirun's ``-x``."""
         over_mpi = job.transport == "mpi"
         argv = (
@@ -61,7 +61,7 @@ class Horovodrun(Launcher):
         return (mpirun.Mpirun.executable, OPEN_MPI) if transport == "mpi" else None
 
     @staticmethod
-    def _over_hosts(job: LaunchJob, *, over_mpi: bool) -> tuple[str, ...]:
+    def _over_hosts(job: RankCommand, *, over_mpi: bool) -> tuple[str, ...]:
         """Without an interface it tries which ones all hosts share."""
         return (
             *("--start-timeout", str(START_TIMEOUT_S)),

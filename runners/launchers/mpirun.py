@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from measurement.agent.ringside_agent.place import HOROVOD, MPI, RENDEZVOUS
 from measurement.probes.installed_libraries import MPICH, OPEN_MPI
-from runners.launchers.base import HERE, HostCommand, HostSlots, Launcher, LaunchJob
+from runners.launchers.base import HERE, HostCommand, HostSlots, Launcher, RankCommand
 from runners.launchers.carried_variables import carrying
 from runners.launchers.command_lines import command_of
 from runners.launchers.rank_variables import RankVariables
@@ -34,7 +34,7 @@ class Mpirun(Launcher):
     executable = "mpirun"
     rank_variables = (VARIABLES,)
 
-    def commands(self, job: LaunchJob) -> tuple[HostCommand, ...]:
+    def commands(self, job: RankCommand) -> tuple[HostCommand, ...]:
         """One ``mpirun``; ``-x`` carries the job's environment to every rank."""
         argv = (
             *("mpirun", "-np", str(job.world_size), "-H", job.host_list, "--bind-to", "none", "--map-by", "slot"),
@@ -49,7 +49,7 @@ class Mpirun(Launcher):
         return (self.executable, OPEN_MPI)
 
 
-def open_mpi_environment(job: LaunchJob) -> dict[str, str]:
+def open_mpi_environment(job: RankCommand) -> dict[str, str]:
     """Variables for Open MPI 4 and 5: root is allowed, names are whole, the interface to use (loopback when all ranks are here)."""
     root = dict.fromkeys(ALLOW_ROOT, "1") if job.as_root else {}
     names = dict.fromkeys((KEEP_FULL_NAMES, KEEP_FULL_NAMES_5), "1") if needs_full_names(job.hosts) else {}
@@ -85,7 +85,7 @@ class MpichMpiexec(Launcher):
     executable = "mpiexec"
     rank_variables = (MPICH_VARIABLES,)
 
-    def commands(self, job: LaunchJob) -> tuple[HostCommand, ...]:
+    def commands(self, job: RankCommand) -> tuple[HostCommand, ...]:
         """One ``mpiexec``; ``-envlist`` carries the job's environment to every rank."""
         argv = (
             *("mpiexec", "-n", str(job.world_size), "-hosts", job.host_list, "-bind-to", "none"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runners.launchers.base import HERE, HostCommand, Launcher, LaunchJob
+from runners.launchers.base import HERE, HostCommand, Launcher, RankCommand
 from runners.launchers.torchrun import VARIABLES
 
 
@@ -12,7 +12,7 @@ class Spawn(Launcher):
     executable = "python"
     rank_variables = (VARIABLES,)
 
-    def commands(self, job: LaunchJob) -> tuple[HostCommand, ...]:
+    def commands(self, job: RankCommand) -> tuple[HostCommand, ...]:
         """One ``python -m runners.spawn`` per host."""
         several = not job.is_local
         ranks = ",".join(str(entry.slots) for entry in job.hosts)

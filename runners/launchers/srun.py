@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from measurement.agent.ringside_agent.place import HOROVOD, MPI, RENDEZVOUS, World
-from runners.launchers.base import HERE, HostCommand, HostSlots, Launcher, LaunchJob
+from runners.launchers.base import HERE, HostCommand, HostSlots, Launcher, RankCommand
 from runners.launchers.rank_variables import RankVariables, is_slurm_task
 from runners.launchers.slurm_job import expand_nodes, slurm_job
 
@@ -60,7 +60,7 @@ class Srun(Launcher):
         MPI: "start it with srun --mpi=pmix (srun --mpi=list tells whether this Slurm has it), or by mpirun inside the job"
     }
 
-    def commands(self, job: LaunchJob) -> tuple[HostCommand, ...]:
+    def commands(self, job: RankCommand) -> tuple[HostCommand, ...]:
         """One ``srun``; it carries its environment to every rank."""
         over_mpi = job.transport == "mpi"
         argv = (

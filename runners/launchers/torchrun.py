@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from measurement.addresses import LOOPBACK
 from measurement.agent.ringside_agent.place import RENDEZVOUS
-from runners.launchers.base import HERE, HostCommand, Launcher, LaunchJob
+from runners.launchers.base import HERE, HostCommand, Launcher, RankCommand
 from runners.launchers.rank_variables import RankVariables
 
 VARIABLES = RankVariables(
@@ -25,7 +25,7 @@ class Torchrun(Launcher):
     executable = "torchrun"
     rank_variables = (VARIABLES,)
 
-    def commands(self, job: LaunchJob) -> tuple[HostCommand, ...]:
+    def commands(self, job: RankCommand) -> tuple[HostCommand, ...]:
         """One ``torchrun`` per host. OMP_NUM_THREADS must be in the job's environment: torchrun would set it to 1."""
         environment = dict(job.environment)
         if job.is_local:
@@ -46,10 +46,10 @@ class Torchrun(Launcher):
         )
 
 
-def _ranks(job: LaunchJob, number: int) -> tuple[str, ...]:
+def _ranks(job: RankCommand, number: int) -> tuple[str, ...]:
     return ("--nproc-per-node", str(number), "--max-restarts", "0", "-m", job.module, *job.arguments)
 
 
-def _torchrun(job: LaunchJob) -> tuple[str, ...]:
+def _torchrun(job: RankCommand) -> tuple[str, ...]:
     """In a container it runs beside its ranks: it starts them itself."""
     return (*job.container, job.python, "-m", "torch.distributed.run") if job.container else ("torchrun",)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from measurement.probes.installed_libraries import OPEN_MPI, installed_mpi
-from runners.launchers.base import HERE, HostCommand, Launcher, LaunchJob
+from runners.launchers.base import HERE, HostCommand, Launcher, RankCommand
 from runners.launchers.carried_variables import carrying
 from runners.launchers.command_lines import CONTAINERS, MPIRUN, TORCHRUN, CommandLine, command_of
 from runners.launchers.mpirun import ALLOW_ROOT
@@ -37,7 +37,7 @@ class Image:
     words: tuple[str, ...] = ()
     """Its flags for GPUs, the user's flags, and the image."""
 
-    def around(self, argv: Iterable[str], *, environment: Mapping[str, str], job: LaunchJob) -> tuple[str, ...]:
+    def around(self, argv: Iterable[str], *, environment: Mapping[str, str], job: RankCommand) -> tuple[str, ...]:
         """Return the command that runs another one in it, with these variables."""
         shown = (self.mount.format(one) for one in dict.fromkeys((str(AGENT_FOLDER), job.folder, *job.folders)))
         given = (f"{name}={value}" for name, value in environment.items())
@@ -71,15 +71,15 @@ class UsersCommand(Launcher):
         """Whether an image has the programs."""
         return self.image is not None or Path(self.line.words[0]).name in CONTAINERS
 
-    def typed(self, job: LaunchJob) -> tuple[HostCommand, ...]:
+    def typed(self, job: RankCommand) -> tuple[HostCommand, ...]:
         return (self._started(HERE, self._filled(job).words, job.environment, job),)
 
-    def _started(self, host: str, argv: tuple[str, ...], environment: Mapping[str, str], job: LaunchJob) -> HostCommand:
+    def _started(self, host: str, argv: tuple[str, ...], environment: Mapping[str, str], job: RankCommand) -> HostCommand:
         if self.image:
             argv, environment = self.image.around(argv, environment=environment, job=job), {}
         return HostCommand(host=host, argv=argv, environment=environment, inherited=self.inherited)
 
-    def commands(self, job: LaunchJob) -> tuple[HostCommand, ...]:
+    def commands(self, job: RankCommand) -> tuple[HostCommand, ...]:
         """The command, on every host where it is a torchrun that several hosts start."""
         line, environment = self._filled(job), self._for_ranks(job)
         starts_everywhere = not job.is_local and len(job.hosts) > 1 and line.kind == TORCHRUN
@@ -94,12 +94,12 @@ class UsersCommand(Launcher):
             for host, one in lines
         )
 
-    def _filled(self, job: LaunchJob) -> CommandLine:
+    def _filled(self, job: RankCommand) -> CommandLine:
         values = {"{arm}": job.arm, "{launch}": job.launch, "{seed}": str(job.seed)}
         line = command_of([reduce(lambda word, one: word.replace(*one), values.items(), word) for word in self.line.words])
         return seeded(line, self.seed_flag, job.seed) if self.seed_flag else line
 
-    def _for_ranks(self, job: LaunchJob) -> dict[str, str]:
+    def _for_ranks(self, job: RankCommand) -> dict[str, str]:
         """All variables that must reach its ranks, those by which the agent arrives too."""
         users_path = job.environment.get(PYTHONPATH, self.inherited.get(PYTHONPATH, ""))
         environment = {**job.environment, PYTHONPATH: os.pathsep.join(filter(None, [str(AGENT_FOLDER), users_path]))}

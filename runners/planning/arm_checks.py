@@ -17,9 +17,9 @@ from measurement.plans.plan import Plan
 from measurement.probes.installed_libraries import installed_mpi
 from runners.hosts.host_facts import CARDS
 from runners.launchers import HERE, REGISTRY, make_launcher
+from runners.planning.arm_specs import ArmSpec, computes_on_gpu
 from runners.planning.arms import ON_GPUS_ONLY
 from runners.planning.command_place import require_program
-from runners.planning.launched_arms import LaunchedArm, computes_on_gpu
 from runners.processes.local import search_path
 
 
@@ -40,7 +40,7 @@ def require_findable(hidden: Mapping[str, str], backend: Backend, *, network_int
             raise LaunchError("\n".join(told))
 
 
-def require_gpus_on(facts: Mapping[str, Mapping[str, Any]], arms: Iterable[LaunchedArm]) -> None:
+def require_gpus_on(facts: Mapping[str, Mapping[str, Any]], arms: Iterable[ArmSpec]) -> None:
     """Refuse a transport that needs GPUs where a host has none. ``facts``: ``runners.hosts.host_facts`` by host.
 
     Raises:
@@ -55,7 +55,7 @@ def require_gpus_on(facts: Mapping[str, Mapping[str, Any]], arms: Iterable[Launc
             )
 
 
-def require_known_device(facts: Mapping[str, Mapping[str, Any]], arms: Iterable[LaunchedArm]) -> None:
+def require_known_device(facts: Mapping[str, Mapping[str, Any]], arms: Iterable[ArmSpec]) -> None:
     """Have the plan name the device where hosts have GPUs and this machine has none, as a login node.
 
     ``device: auto`` gave their arms transports for CPUs here, and the ranks would compute on GPUs.
@@ -90,7 +90,7 @@ def require_shared_gpus(plan: Plan, exclusive: Mapping[str, Sequence[int]]) -> N
         )
 
 
-def require_executables(arms: Iterable[LaunchedArm]) -> None:
+def require_executables(arms: Iterable[ArmSpec]) -> None:
     """Check that every launcher's command is there, and is of the right MPI.
 
     Raises:
@@ -108,7 +108,7 @@ def require_executables(arms: Iterable[LaunchedArm]) -> None:
         require_mpi(setup, path)
 
 
-def require_mpi(setup: LaunchedArm, path: str) -> None:
+def require_mpi(setup: ArmSpec, path: str) -> None:
     """Check that the program on PATH by which an arm's launcher starts MPI belongs to the MPI that the launcher is for.
 
     Raises:
@@ -127,7 +127,7 @@ def require_mpi(setup: LaunchedArm, path: str) -> None:
     )
 
 
-def require_undisturbed(arms: Iterable[LaunchedArm]) -> list[str]:
+def require_undisturbed(arms: Iterable[ArmSpec]) -> list[str]:
     """Refuse variables with which an arm would not be measured truly.
 
     Returns:

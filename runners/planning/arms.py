@@ -13,8 +13,8 @@ from measurement.errors import PlanError, UnavailableError, quoted, unknown_name
 from measurement.plans.plan import FLOOR, Arm, Plan
 from runners.hosts.placement import planned_hosts
 from runners.launchers import HERE, REGISTRY, make_launcher
+from runners.planning.arm_specs import ArmSpec, computes_on_gpu, seed_of
 from runners.planning.command_place import CommandPlace, resolve_place
-from runners.planning.launched_arms import LaunchedArm, computes_on_gpu, seed_of
 from runners.processes.local import search_path
 from runners.protocol.messages import Job
 
@@ -31,7 +31,7 @@ WITHOUT = {
 """Why a launcher that does not give one of these cannot start a backend."""
 
 
-def resolve_arms(plan: Plan) -> dict[str, LaunchedArm]:
+def resolve_arms(plan: Plan) -> dict[str, ArmSpec]:
     """Resolve every arm that will run, the control included; returns them by name.
 
     Raises:
@@ -58,14 +58,14 @@ def require_driven(plan: Plan) -> None:
         )
 
 
-def floor_beside(baseline: LaunchedArm) -> LaunchedArm:
+def floor_beside(baseline: ArmSpec) -> ArmSpec:
     """Return the arm without any library, on the ranks, under the launcher and in the environment of the baseline."""
     shared = baseline.arm.model_dump(include={"environment"})
     arm = Arm(backend="backends.single:Floor", launcher=baseline.launcher_reference, **shared)
     return resolve_arm(FLOOR, arm, baseline.plan)
 
 
-def resolve_arm(name: str, arm: Arm, plan: Plan) -> LaunchedArm:
+def resolve_arm(name: str, arm: Arm, plan: Plan) -> ArmSpec:
     """Resolve one arm, see ``resolve_arms``."""
     place, own = _own_work(name, arm, plan)
     own_batch = None if arm.local_batch_size == plan.local_batch_size else arm.local_batch_size
@@ -87,7 +87,7 @@ def resolve_arm(name: str, arm: Arm, plan: Plan) -> LaunchedArm:
     refused = backend.refused_environment(plan.environment | arm.environment)
     if refused:
         raise PlanError(f"environment of arm '{name}': {refused}")
-    return LaunchedArm(
+    return ArmSpec(
         name=name,
         arm=arm,
         plan=plan,

@@ -24,8 +24,8 @@ from measurement.errors import LaunchError, PlanError, about
 from measurement.own_packages import digest
 from measurement.plans.plan import Plan
 from measurement.registry import search_beside
+from runners.planning.arm_specs import ArmSpec
 from runners.planning.command_place import CommandPlace
-from runners.planning.launched_arms import LaunchedArm
 from runners.planning.workload import WorkloadSetup, require_model, resolve_workload
 from runners.planning.workload_check import require_data
 from runners.processes import remote
@@ -170,7 +170,7 @@ class OwnFindings:
     """By arm."""
 
 
-def require_own_work(arms: Iterable[LaunchedArm], *, host: str | None, micro_benchmark: bool = False) -> OwnFindings:
+def require_own_work(arms: Iterable[ArmSpec], *, host: str | None, micro_benchmark: bool = False) -> OwnFindings:
     """Look at each arm that has work of its own, on a host (None: here), in a process of its own under its Python.
 
     Of a ``micro_benchmark``, only a Python may be an arm's own. What is run alike is looked at once.

@@ -16,7 +16,7 @@ from workloads.optimizers import seed_generators
 
 if TYPE_CHECKING:  # ranks resolve their workload here, and need no plan
     from measurement.plans.plan import Plan
-    from runners.planning.launched_arms import LaunchedArm
+    from runners.planning.arm_specs import ArmSpec
 
 
 OTHERS = ("synthetic",)
@@ -70,7 +70,7 @@ def require_model(setup: WorkloadSetup) -> None:
         raise PlanError(f"workload '{setup.reference}' is a micro-benchmark, which checks its results in every run; check a model")
 
 
-def resolve_cases(plan: Plan, workload: WorkloadSetup, arms: dict[str, LaunchedArm]) -> list[Case]:
+def resolve_cases(plan: Plan, workload: WorkloadSetup, arms: dict[str, ArmSpec]) -> list[Case]:
     """Return the cases of a micro-benchmark; none if the workload is trained.
 
     Raises:

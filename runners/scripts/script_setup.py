@@ -19,9 +19,9 @@ from measurement.plans.plan import Arm, Plan
 from runners.launchers import known_rank_variables, without_rank_variables
 from runners.launchers.command_lines import HOROVODRUN, PYTHON, TORCHRUN, CommandLine, blocking_flag, read_command
 from runners.launchers.users_command import UsersCommand
+from runners.planning.arm_specs import ArmSpec
 from runners.planning.arms import require_driven, require_no_secrets
 from runners.planning.command_place import CommandPlace, activated, interpreter, require_program, resolve_place
-from runners.planning.launched_arms import LaunchedArm
 from runners.planning.meeting_ports import DEFAULTS, named_ports
 from runners.scripts.environments import with_image, with_packages
 from runners.scripts.frameworks import require_torch
@@ -44,7 +44,7 @@ def lists_for_agent() -> dict[str, Any]:
     return {"families": families, "recorded": [*STEERING, *DISTURBING], "left_out": PER_RANK, "secret": SECRET.pattern}
 
 
-def resolve_scripts(plan: Plan) -> dict[str, LaunchedArm]:
+def resolve_scripts(plan: Plan) -> dict[str, ArmSpec]:
     """Resolve every arm of a plan of commands, the control included; returns them by name.
 
     Raises:
@@ -54,7 +54,7 @@ def resolve_scripts(plan: Plan) -> dict[str, LaunchedArm]:
     return {name: _resolved(name, arm, plan) for name, arm in plan.compared_arms().items()}
 
 
-def _resolved(name: str, arm: Arm, plan: Plan) -> LaunchedArm:
+def _resolved(name: str, arm: Arm, plan: Plan) -> ArmSpec:
     assert arm.command is not None
     require_no_secrets(plan, arm)
     if unknown := [setting for setting in arm.impose if not imposing.is_known(setting)]:
@@ -85,7 +85,7 @@ def _resolved(name: str, arm: Arm, plan: Plan) -> LaunchedArm:
         sources, own_port = _sources(name, place, line), launcher.inherited.get(MASTER_PORT, "")
         texts = [*(path.read_text(encoding="utf-8", errors="replace") for path in sources.values()), f"{MASTER_PORT}={own_port}"]
         asked = arm.model_dump(include={"samples_per_step", "iteration_ends", "untimed", "impose"})
-        return LaunchedArm(
+        return ArmSpec(
             name=name,
             arm=arm,
             plan=plan,

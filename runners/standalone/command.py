@@ -17,8 +17,8 @@ from measurement.plans.plan_file import check_plan
 from measurement.records.results import ResultsFolder, default_folder, folder_name
 from runners.flags import Given, command, values_of
 from runners.launchers import horovodrun, mpirun, read_own_world
+from runners.planning.arm_specs import libraries_of
 from runners.planning.arms import choose_transport, require_given, require_gpu_here
-from runners.planning.launched_arms import libraries_of
 from runners.planning.standalone_flags import FLAGS, MODULES, RunOptions, plan_content, settings
 from runners.processes.readable_output import make_output_readable
 from runners.rank.resources import take_resources, threads_of

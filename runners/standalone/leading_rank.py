@@ -21,7 +21,7 @@ from runners.driver.arm_session import Exchange, Expected
 from runners.driver.diagnosis import ArmFailed
 from runners.driver.launch import Launch
 from runners.driver.progress import LaunchProgress
-from runners.planning.launched_arms import ArmSpec
+from runners.planning.arm_specs import PlannedArm
 from runners.processes.process_exit import interrupted_code
 from runners.protocol.messages import Command, FinishCommand, FinishedReply, Job, StartCommand, StartedReply
 from runners.rank.engine import Engine
@@ -138,7 +138,7 @@ def lead(session: CollectiveSession, engine: Engine, *, plan: Plan, folder: Resu
         Exception: whatever this rank raised in a command; what had been measured is in the record.
     """
     epochs = plan.training.epochs if plan.training else 0
-    arm = ArmSpec(
+    arm = PlannedArm(
         name=session.name,
         arm=plan.arms[session.name],
         plan=plan,

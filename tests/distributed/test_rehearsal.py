@@ -8,7 +8,7 @@ import pytest
 
 from measurement.plans.plan_file import check_plan
 from runners.driver import compared_arms
-from runners.driver.rehearsal import Memory, Passed
+from runners.driver.rehearsal import Passed, PassedRehearsals
 from runners.launchers.learned import Learned
 from tests.conftest import TINY, ringside_here, write_plan
 from tests.kit.comparisons import compare, compare_plan
@@ -51,17 +51,18 @@ def test_a_rehearsal_that_was_passed_is_remembered_and_what_is_measured_already_
     assert again.folder.read_manifest().looks == [1, 2]
 
 
-def test_another_plan_or_another_environment_is_rehearsed_anew():
+def test_another_plan_or_another_environment_is_rehearsed_again():
     plan = check_plan(TINY, source="test")
     conditions = {"torch": "2.15.0"}
     passed = Passed(notes=["a note"], learned={"ddp": Learned(ranks=2, first_steps_s=3.5, ports=(29500,))})
-    Memory(plan, conditions=conditions).keep(passed)
+    PassedRehearsals(plan, conditions=conditions).keep(passed)
     longer = plan.model_copy(update={"name": "longer", "measurement": plan.measurement.model_copy(update={"launches": 9})})
+    same = [(plan, conditions), (longer, conditions)]
     others = [(plan.model_copy(update={"micro_steps": 2}), conditions), (plan, {"torch": "2.16.0"})]
-    assert [Memory(*one, conditions=now).recall() for *one, now in [(plan, conditions), (longer, conditions)]] == [passed] * 2
-    assert [Memory(*one, conditions=now).recall() for *one, now in others] == [None, None]
-    Memory(plan, conditions=conditions).forget()
-    assert Memory(plan, conditions=conditions).recall() is None, "an arm failed since"
+    assert [PassedRehearsals(planned, conditions=now).recall() for planned, now in same] == [passed, passed]
+    assert [PassedRehearsals(planned, conditions=now).recall() for planned, now in others] == [None, None]
+    PassedRehearsals(plan, conditions=conditions).forget()
+    assert PassedRehearsals(plan, conditions=conditions).recall() is None, "an arm failed since"
 
 
 @pytest.mark.costly

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from measurement.agent.ringside_agent.settings import decode
 from measurement.errors import HostfileError, PlanError
 from runners.hosts.placement import Placement, with_hosts
-from runners.launchers import HERE, HostSlots, LaunchJob
+from runners.launchers import HERE, HostSlots, RankCommand
 from runners.launchers.carried_variables import carrying
 from runners.launchers.command_lines import VALUES, blocking_flag, ranks_of, read_command
 from runners.launchers.learned import Learned
 from runners.launchers.users_command import AGENT_FOLDER, finding_agent, on_hosts, seeded
-from runners.planning.launched_arms import ArmStart
+from runners.planning.arm_specs import ArmStart
 from runners.planning.meeting_ports import SPARE, named_ports
 from runners.planning.plan_reading import read_plan
 from runners.processes.supervised_arm import SupervisedRank
@@ -291,7 +291,7 @@ def test_a_command_in_an_image(program):
     started, shown = IN_IMAGES[program]
     known = image_programs()[program]
     image = dataclasses.replace(known, start=(program, *known.start), words=("-v", "/data:/data", "i:1"))
-    job = LaunchJob(world_size=2, hosts=(), module="", folder="/r/f/u", folders=("/r/f", "/u", "/u"))
+    job = RankCommand(world_size=2, hosts=(), module="", folder="/r/f/u", folders=("/r/f", "/u", "/u"))
     folders = " ".join(shown.format(one) for one in (AGENT_FOLDER, "/r/f/u", "/r/f", "/u"))
     inside = """sh -c 'cd -- "$0" && exec env "$@"' /r/f/u 'A=1 2' torchrun t.py"""
     words = image.around(("torchrun", "t.py"), environment={"A": "1 2"}, job=job)

@@ -7,7 +7,7 @@ import pytest
 from measurement.plans.plan import Measurement
 from measurement.records.record import Failure
 from runners.driver import gates
-from runners.driver.arm_session import ArmLaunch, Exchange
+from runners.driver.arm_session import ArmRun, Exchange
 from runners.driver.gates import gate_fails_for_all, run_gates
 from runners.protocol.gate_verdict import NOT_REPEATABLE
 from runners.protocol.messages import GateReply
@@ -38,7 +38,7 @@ class Session:
 def arm(name, reports, *, role="candidate", status="ok", error=None):
     error = Failure(message=error) if error else None
     record = make_record(arm=name, role=role, world_size=2, status=status, error=error)
-    return ArmLaunch(session=Session(name, reports), job=None, record=record, say=lambda text: None)
+    return ArmRun(session=Session(name, reports), job=None, record=record, say=lambda text: None)
 
 
 def opened(*arms):

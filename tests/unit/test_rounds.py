@@ -8,7 +8,7 @@ import pytest
 
 from measurement.plans.plan_file import check_plan
 from measurement.records.record import RankSteps
-from runners.driver.arm_session import ArmLaunch, Exchange
+from runners.driver.arm_session import ArmRun, Exchange
 from runners.driver.progress import LaunchProgress
 from runners.driver.rounds import SLOWEST_BLOCK, Rounds
 from tests.kit.results_factory import make_record
@@ -59,7 +59,7 @@ def run(*, cases=(), step_s=0.01, steps_s=None, wrong=None, session=Session, **m
     for name in plan.compared_arms():
         record = make_record(arm=name, role=plan.role(name), world_size=2)
         ranks = session(name, told, (steps_s or {}).get(name, step_s), (wrong or {}).get(name, {}))
-        arms.append(ArmLaunch(session=ranks, job=None, record=record, say=lambda what: None, can={"block", "steps_apart"}))
+        arms.append(ArmRun(session=ranks, job=None, record=record, say=lambda what: None, can={"block", "steps_apart"}))
     rng, progress = random.Random(f"{plan.seed}/0"), LaunchProgress(seconds_per_launch=1)
     seconds, turns = plan.measurement.seconds_per_launch, iter(range(100))
     Rounds(plan, cases=cases, rng=rng, progress=progress, seconds=seconds, keep=lambda: next(turns)).run(arms)

@@ -9,7 +9,7 @@ from measurement.conditions.same_environment import changes_since, format_change
 from measurement.errors import LaunchError
 from measurement.records.record import Manifest
 from runners.launchers import known_rank_variables, meeting_place, without_rank_variables
-from runners.launchers.base import HostSlots, LaunchJob
+from runners.launchers.base import HostSlots, RankCommand
 from runners.launchers.rank_variables import read_world
 from runners.launchers.slurm_job import expand_counts, expand_nodes, slurm_job
 from runners.launchers.srun import Srun
@@ -87,7 +87,7 @@ def test_what_a_driver_hands_on_makes_nobody_a_task():
 def test_ranks_fill_the_nodes_in_order():
     def argv(*slots, transport=None):
         hosts = tuple(HostSlots(host=f"node{number}", slots=count) for number, count in enumerate(slots, start=1))
-        (command,) = Srun().commands(LaunchJob(world_size=sum(slots), hosts=hosts, module="m", transport=transport))
+        (command,) = Srun().commands(RankCommand(world_size=sum(slots), hosts=hosts, module="m", transport=transport))
         return " ".join(command.argv)
 
     assert "--mpi=pmix --nodes 2 --ntasks 3 --nodelist node1,node1,node2 --distribution=arbitrary" in argv(2, 1, transport="mpi")

