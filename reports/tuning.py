@@ -22,7 +22,7 @@ Options = dict[str, Any]
 """Options of an arm that are not at their defaults; none: the arm as the plan has it."""
 
 
-class Asked(Stored):
+class SearchRequest(Stored):
     """What a search was asked for; one that goes on must ask for the same."""
 
     plan_digest: str
@@ -73,7 +73,7 @@ class Tuning(Stored):
     schema_version: int = SCHEMA_VERSION
     kind: Literal["tuning"] = "tuning"
     name: str
-    asked: Asked
+    asked: SearchRequest
     sampler: str
     fixed: Options
     """Options that the plan sets, which were not searched."""

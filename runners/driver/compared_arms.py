@@ -120,7 +120,7 @@ class ComparedArms:
         require_executables(workers)
         self.inspection = inspect(self.plan)
         for arm in workers:
-            require_findable(self.inspection.hidden, arm.backend, network_interface=self.plan.network_interface)
+            require_findable(self.inspection.unfindable, arm.backend, network_interface=self.plan.network_interface)
         facts = self.inspection.facts
         require_gpus_on(facts, workers)
         require_known_device(facts, workers)

@@ -375,7 +375,7 @@ class ComparisonRun:
     def _new_launch(self, number: int, endpoint: DriverEndpoint, *, limit: RoundLimit | None) -> Launch:
         """Make a launch; ``limit`` as ``Launch`` has it."""
         if endpoint.placement.spare:
-            drawn = endpoint.placement.drawn(random.Random(f"{self.plan.seed}/{number}/nodes"))
+            drawn = endpoint.placement.sample(random.Random(f"{self.plan.seed}/{number}/nodes"))
             endpoint = dataclasses.replace(endpoint, placement=drawn)
         compared = self.compared
         setups = [*compared.arms.values(), *([compared.floor] if compared.floor else [])]

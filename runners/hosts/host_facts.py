@@ -52,7 +52,7 @@ def facts(driver: str, hosts: Sequence[str]) -> dict[str, Any]:
         "driver_error": reach(driver),
         CARDS: cards(),
         EXCLUSIVE: exclusive_cards(),
-        NAMES: look(hosts),
+        NAMES: resolve_names(hosts),
     }
 
 
@@ -65,11 +65,11 @@ def reach(driver: str) -> str | None:
     return None
 
 
-View = Mapping[str, Any]
-"""What ``look`` returns, of one host."""
+HostView = Mapping[str, Any]
+"""What ``resolve_names`` returns, of one host."""
 
 
-def look(hosts: Sequence[str]) -> dict[str, Any]:
+def resolve_names(hosts: Sequence[str]) -> dict[str, Any]:
     """Return what this host makes of its own name and of the others', by which ranks are placed; values are JSON's."""
     name = socket.gethostname()
     with ThreadPoolExecutor(max_workers=64) as pool:  # a name server may take seconds for each
@@ -86,7 +86,7 @@ def look(hosts: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def hidden(views: Mapping[str, View]) -> dict[str, str]:
+def unfindable_hosts(views: Mapping[str, HostView]) -> dict[str, str]:
     """Return the hosts whose own name stands for no address at which others find them, with reason and remedy. Pure."""
     own = {host: view["own_address"] for host, view in views.items()}
     return {
@@ -98,7 +98,7 @@ def hidden(views: Mapping[str, View]) -> dict[str, str]:
     }
 
 
-def lost(views: Mapping[str, View]) -> list[str]:
+def unknown_names(views: Mapping[str, HostView]) -> list[str]:
     """Return which hosts do not know the name of another. Pure."""
     return [
         f"host '{host}' does not know the name '{other}'; add it to DNS or to /etc/hosts there"
@@ -108,7 +108,7 @@ def lost(views: Mapping[str, View]) -> list[str]:
     ]
 
 
-def twice(views: Mapping[str, View]) -> list[str]:
+def duplicate_machines(views: Mapping[str, HostView]) -> list[str]:
     """Return which names stand for one machine: launchers would count its ranks by two nodes. Pure."""
     machines: dict[str, list[str]] = {}
     for host, view in views.items():
@@ -120,7 +120,7 @@ def twice(views: Mapping[str, View]) -> list[str]:
     ]
 
 
-def doubts(views: Mapping[str, View]) -> list[str]:
+def shared_addresses(views: Mapping[str, HostView]) -> list[str]:
     """Return which addresses several hosts have: without an interface, libraries may try them. Pure."""
     owners: dict[tuple[str, str], list[str]] = {}
     for host, view in views.items():

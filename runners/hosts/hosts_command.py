@@ -14,7 +14,7 @@ from rich.table import Table
 from measurement.addresses import bracketed
 from measurement.errors import HostfileError
 from runners.hosts.batch_jobs import job_hosts, job_system
-from runners.hosts.host_facts import NAMES, doubts, hidden, lost, twice
+from runners.hosts.host_facts import NAMES, duplicate_machines, shared_addresses, unfindable_hosts, unknown_names
 from runners.hosts.hostfile import parse_hosts, place_ranks, read_hostfile
 from runners.hosts.preflight import gather_facts, places_here, route_to_others, unreached
 from runners.hosts.ssh_probe import HostStatus, probe_hosts
@@ -68,8 +68,13 @@ def _are_joined(hosts: Sequence[HostStatus], *, say: Callable[[str], None]) -> b
     facts = gather_facts([entry.host for entry in hosts], here=here, address=address)
     views = {host: own[NAMES] for host, own in facts.items()}
     closed = unreached(facts, address=address)
-    wrong = [*closed, *lost(views), *(f"{host}: {why}" for host, why in hidden(views).items()), *twice(views)]
-    for line in [*wrong, *(f"note: {line}" for line in doubts(views))]:
+    wrong = [
+        *closed,
+        *unknown_names(views),
+        *(f"{host}: {why}" for host, why in unfindable_hosts(views).items()),
+        *duplicate_machines(views),
+    ]
+    for line in [*wrong, *(f"note: {line}" for line in shared_addresses(views))]:
         say(line)
     if not closed:
         say(f"ports: all {len(hosts)} hosts reach those of this machine, at {address}")

@@ -57,7 +57,7 @@ class Placement:
         """The hosts that are reached by ssh in any launch."""
         return [entry.host for entry in (*self.hosts, *self.spare) if entry.host not in self.here]
 
-    def drawn(self, rng: random.Random) -> Placement:
+    def sample(self, rng: random.Random) -> Placement:
         """Draw the hosts of one launch. They stay in their order, and have the threads of the host with the fewest cores."""
         known = (*self.hosts, *self.spare)
         chosen = sorted(rng.sample(range(len(known)), k=len(self.hosts)))

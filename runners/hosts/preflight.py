@@ -21,7 +21,7 @@ from measurement.errors import LaunchError, PlanError
 from measurement.plans.plan import Plan
 from measurement.probes.fingerprint import cards, core_count
 from runners.hosts.batch_jobs import unused_nodes
-from runners.hosts.host_facts import CARDS, NAMES, doubts, hidden, lost, twice
+from runners.hosts.host_facts import CARDS, NAMES, duplicate_machines, shared_addresses, unfindable_hosts, unknown_names
 from runners.hosts.placement import Placement, planned_hosts, spare_hosts
 from runners.hosts.ssh_probe import HostStatus, is_here, probe_hosts, require_reachable
 from runners.launchers.base import HERE
@@ -39,7 +39,7 @@ class Preflight:
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """``runners.hosts.host_facts`` by host; empty where all ranks are here."""
     warnings: Sequence[str] = ()
-    hidden: Mapping[str, str] = field(default_factory=dict)
+    unfindable: Mapping[str, str] = field(default_factory=dict)
     """Hosts that Gloo's ranks would tell the others wrong addresses of, see ``runners.hosts.host_facts``."""
 
 
@@ -66,7 +66,7 @@ def inspect(plan: Plan) -> Preflight:
     _require(_unusable(facts, plan, address=address))
     views = {host: found.pop(NAMES) for host, found in facts.items()}
     views = views if len(views) > 1 else {}  # one host's ranks find each other
-    _require([*lost(views), *twice(views)])
+    _require([*unknown_names(views), *duplicate_machines(views)])
     errors, warnings = host_differences(facts)
     if plan.host_differences == "refuse":
         remedy = "install the same on every host (make setup), or set host_differences: report"
@@ -77,8 +77,8 @@ def inspect(plan: Plan) -> Preflight:
     return Preflight(
         placement=placement,
         facts=facts,
-        warnings=[*errors, *warnings, *([] if plan.network_interface else doubts(views))],
-        hidden=hidden(views),
+        warnings=[*errors, *warnings, *([] if plan.network_interface else shared_addresses(views))],
+        unfindable=unfindable_hosts(views),
     )
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 
-from runners.launchers.command_lines import MPIRUN, SRUN, CommandLine, Launched, set_flag
+from runners.launchers.command_lines import MPIRUN, SRUN, CommandLine, ParsedLauncher, set_flag
 
 
-def carrying(line: CommandLine, names: Iterable[str], *, is_open_mpi: bool = True) -> tuple[str, ...]:
+def with_variables(line: CommandLine, names: Iterable[str], *, is_open_mpi: bool = True) -> tuple[str, ...]:
     """Return the words of a command that hands these variables on. ``is_open_mpi``: whether its ``mpirun`` is, or MPICH's."""
     words, names = list(line.words), list(names)
     for one in reversed(line.launchers):
@@ -22,7 +22,7 @@ def carrying(line: CommandLine, names: Iterable[str], *, is_open_mpi: bool = Tru
     return tuple(words)
 
 
-def _export(words: list[str], one: Launched, names: list[str]) -> None:
+def _export(words: list[str], one: ParsedLauncher, names: list[str]) -> None:
     """An srun carries its environment unless ``--export`` says what."""
     given = one.value("export")
     if given is None or "ALL" in given.split(","):
@@ -31,7 +31,7 @@ def _export(words: list[str], one: Launched, names: list[str]) -> None:
     set_flag(words, one, "export", ",".join([*kept, *names]))
 
 
-def _list_for_hydra(words: list[str], one: Launched, names: list[str]) -> None:
+def _list_for_hydra(words: list[str], one: ParsedLauncher, names: list[str]) -> None:
     """MPICH's carries its environment unless a list says what."""
     for flag in ("genvlist", "envlist"):
         if flag in one.flags:

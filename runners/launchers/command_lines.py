@@ -83,7 +83,7 @@ LONG_ONLY_WITH_EQUALS = frozenset({"kill-on-bad-exit"})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Launched:
+class ParsedLauncher:
     """One launcher in a command."""
 
     kind: str
@@ -111,7 +111,7 @@ class CommandLine:
     """A command and the launchers in it, the outermost first."""
 
     words: tuple[str, ...]
-    launchers: tuple[Launched, ...] = ()
+    launchers: tuple[ParsedLauncher, ...] = ()
     python: int | None = None
     """Index of the Python that ranks run, where the command names one."""
 
@@ -120,7 +120,7 @@ class CommandLine:
         """The outermost launcher; ``python`` where there is none but Python, None where it is not known what is started."""
         return self.launchers[0].kind if self.launchers else None if self.python is None else PYTHON
 
-    def find(self, kind: str) -> Launched | None:
+    def find(self, kind: str) -> ParsedLauncher | None:
         """Return the launcher of a kind, if it has one."""
         return next((one for one in self.launchers if one.kind == kind), None)
 
@@ -158,7 +158,7 @@ def read_command(text: str) -> CommandLine:
 def command_of(given: Iterable[str]) -> CommandLine:
     """Find the launchers in the words of a command."""
     words = list(given)
-    launchers: list[Launched] = []
+    launchers: list[ParsedLauncher] = []
     start, python = 0, None
     while (found := _next(words, start)) is not None:
         if isinstance(found, int):
@@ -169,7 +169,7 @@ def command_of(given: Iterable[str]) -> CommandLine:
     return CommandLine(words=tuple(words), launchers=tuple(launchers), python=python)
 
 
-def _next(words: list[str], start: int) -> Launched | int | None:
+def _next(words: list[str], start: int) -> ParsedLauncher | int | None:
     """Return the launcher that comes next, or the index of a Python; None where there is neither."""
     if start >= len(words):
         return None
@@ -211,7 +211,7 @@ def blocking_flag(line: CommandLine) -> str | None:
     return next((word for word in short if set(word) & set(WITHOUT_AGENT)), None)
 
 
-def _launched(kind: str, words: list[str], at: int, *, named: int) -> Launched:
+def _launched(kind: str, words: list[str], at: int, *, named: int) -> ParsedLauncher:
     values, flags, index = VALUES[kind], {}, at
     while index < len(words) and words[index].startswith("-") and words[index] not in ("--", "-"):
         name, equals, value = words[index].lstrip("-").partition("=")
@@ -225,10 +225,10 @@ def _launched(kind: str, words: list[str], at: int, *, named: int) -> Launched:
         flags[name] = (index, value)
         index += 1 + arity
     program = index + 1 if index < len(words) and words[index] == "--" else index
-    return Launched(kind=kind, named=named, at=at, program=min(program, len(words)), flags=flags)
+    return ParsedLauncher(kind=kind, named=named, at=at, program=min(program, len(words)), flags=flags)
 
 
-def set_flag(words: list[str], one: Launched, name: str, value: str) -> None:
+def set_flag(words: list[str], one: ParsedLauncher, name: str, value: str) -> None:
     """Replace the value of a flag that a launcher has among the words of its command."""
     index = one.flags[name][0]
     flag, equals, _ = words[index].partition("=")
@@ -250,7 +250,7 @@ def ranks_of(line: CommandLine, *, hosts: int = 1) -> int | None:
     return math.prod(known) if len(known) == len(counts) else None
 
 
-def _ranks(one: Launched, *, hosts: int) -> int | None:
+def _ranks(one: ParsedLauncher, *, hosts: int) -> int | None:
     if one.kind == TORCHRUN:
         local = one.number("nproc-per-node") if "nproc-per-node" in one.flags else 1
         nodes = one.number("nnodes") if "nnodes" in one.flags else hosts
@@ -264,19 +264,19 @@ def _ranks(one: Launched, *, hosts: int) -> int | None:
     return one.number("np", "n", "c") or (each * len(listed) if each and (listed := hosts_of(one)) else _slots(one))
 
 
-def hosts_of(one: Launched) -> list[str]:
+def hosts_of(one: ParsedLauncher) -> list[str]:
     """Return the hosts that a launcher's flags list, each as it is written (``host1:2``); none where they list none."""
     names = {HOROVODRUN: ("H", "hosts"), MPIRUN: ("H", "host", "hosts")}.get(one.kind, ())
     return [entry for entry in (one.value(*names) or "").split(",") if entry]
 
 
-def hostfile_of(one: Launched) -> str | None:
+def hostfile_of(one: ParsedLauncher) -> str | None:
     """Return the hostfile that a launcher's flags name."""
     names = {HOROVODRUN: ("hostfile",), MPIRUN: ("hostfile", "machinefile", "f")}.get(one.kind, ())
     return one.value(*names)
 
 
-def _slots(one: Launched) -> int | None:
+def _slots(one: ParsedLauncher) -> int | None:
     """Return the slots of all hosts that are listed; one that gives no number has one."""
     slots = [entry.rpartition(":")[2] if ":" in entry else "1" for entry in hosts_of(one)]
     return sum(map(int, slots)) if slots and all(slot.isdecimal() for slot in slots) else None

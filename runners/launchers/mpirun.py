@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from measurement.agent.ringside_agent.place import HOROVOD, MPI, RENDEZVOUS
 from measurement.probes.installed_libraries import MPICH, OPEN_MPI
 from runners.launchers.base import HERE, HostCommand, HostSlots, Launcher, RankCommand
-from runners.launchers.carried_variables import carrying
+from runners.launchers.carried_variables import with_variables
 from runners.launchers.command_lines import command_of
 from runners.launchers.rank_variables import RankVariables
 
@@ -43,7 +43,7 @@ class Mpirun(Launcher):
             *job.python_command,
         )
         environment = dict(job.environment) | open_mpi_environment(job)
-        return (HostCommand(host=HERE, argv=carrying(command_of(argv), job.environment), environment=environment),)
+        return (HostCommand(host=HERE, argv=with_variables(command_of(argv), job.environment), environment=environment),)
 
     def mpi_program(self, transport: str | None) -> tuple[str, str] | None:
         return (self.executable, OPEN_MPI)
@@ -93,7 +93,7 @@ class MpichMpiexec(Launcher):
             *(("-envlist", "") if job.environment else ()),
             *job.python_command,
         )
-        argv = carrying(command_of(argv), job.environment, is_open_mpi=False)
+        argv = with_variables(command_of(argv), job.environment, is_open_mpi=False)
         return (HostCommand(host=HERE, argv=argv, environment=dict(job.environment) | {END_OF_LIST: ""}),)
 
     def mpi_program(self, transport: str | None) -> tuple[str, str] | None:

@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from measurement.probes.installed_libraries import OPEN_MPI, installed_mpi
 from runners.launchers.base import HERE, HostCommand, Launcher, RankCommand
-from runners.launchers.carried_variables import carrying
+from runners.launchers.carried_variables import with_variables
 from runners.launchers.command_lines import CONTAINERS, MPIRUN, TORCHRUN, CommandLine, command_of
 from runners.launchers.mpirun import ALLOW_ROOT
 
@@ -83,13 +83,16 @@ class UsersCommand(Launcher):
         """The command, on every host where it is a torchrun that several hosts start."""
         line, environment = self._filled(job), self._for_ranks(job)
         starts_everywhere = not job.is_local and len(job.hosts) > 1 and line.kind == TORCHRUN
-        lines = on_hosts(line, [entry.host for entry in job.hosts]) if starts_everywhere else [(HERE, line)]
+        lines = for_each_host(line, [entry.host for entry in job.hosts]) if starts_everywhere else [(HERE, line)]
         given = self.inherited.get(SLURM_EXPORT_ENV, "ALL")  # which an srun without --export follows
         exported = {} if "ALL" in given else {SLURM_EXPORT_ENV: ",".join([given, *environment])}
         root = dict.fromkeys(ALLOW_ROOT, "1") if job.as_root else {}
         return tuple(
             self._started(
-                host, carrying(finding_agent(one), environment, is_open_mpi=self.is_open_mpi), environment | root | exported, job
+                host,
+                with_variables(with_agent_path(one), environment, is_open_mpi=self.is_open_mpi),
+                environment | root | exported,
+                job,
             )
             for host, one in lines
         )
@@ -97,7 +100,7 @@ class UsersCommand(Launcher):
     def _filled(self, job: RankCommand) -> CommandLine:
         values = {"{arm}": job.arm, "{launch}": job.launch, "{seed}": str(job.seed)}
         line = command_of([reduce(lambda word, one: word.replace(*one), values.items(), word) for word in self.line.words])
-        return seeded(line, self.seed_flag, job.seed) if self.seed_flag else line
+        return with_seed(line, self.seed_flag, job.seed) if self.seed_flag else line
 
     def _for_ranks(self, job: RankCommand) -> dict[str, str]:
         """All variables that must reach its ranks, those by which the agent arrives too."""
@@ -109,13 +112,13 @@ class UsersCommand(Launcher):
         return environment
 
 
-def finding_agent(line: CommandLine) -> CommandLine:
+def with_agent_path(line: CommandLine) -> CommandLine:
     """Return the command with the agent's folder before a PYTHONPATH that it sets itself."""
     own = f"{PYTHONPATH}="
     return command_of([f"{own}{AGENT_FOLDER}:{word.removeprefix(own)}" if word.startswith(own) else word for word in line.words])
 
 
-def on_hosts(line: CommandLine, hosts: Sequence[str]) -> list[tuple[str, CommandLine]]:
+def for_each_host(line: CommandLine, hosts: Sequence[str]) -> list[tuple[str, CommandLine]]:
     """Return the command of each host, for a torchrun that several hosts start: each has its number, and meets at the first."""
     one = line.launchers[0]
     is_static = one.value("rdzv-backend") in (None, "static")
@@ -128,7 +131,7 @@ def on_hosts(line: CommandLine, hosts: Sequence[str]) -> list[tuple[str, Command
     return found
 
 
-def seeded(line: CommandLine, flag: str, seed: int) -> CommandLine:
+def with_seed(line: CommandLine, flag: str, seed: int) -> CommandLine:
     """Return the command whose script is given a seed by a flag: in the place of one that it has, or behind all else."""
     words = list(line.words)
     first = line.launchers[-1].program if line.launchers else 0

@@ -23,11 +23,11 @@ from runners.planning.command_place import require_program
 from runners.processes.local import search_path
 
 
-def require_findable(hidden: Mapping[str, str], backend: Backend, *, network_interface: str | None) -> None:
+def require_findable(unfindable: Mapping[str, str], backend: Backend, *, network_interface: str | None) -> None:
     """Refuse hosts whose ranks would tell each other wrong addresses over Gloo.
 
     Args:
-        hidden: hosts to the reason, see ``runners.hosts.host_facts``.
+        unfindable: hosts to the reason, see ``runners.hosts.host_facts``.
         backend: over the transport that it will use. Horovod 0.28.1 meets over Gloo under NCCL, too, and heeds no interface there.
         network_interface: where other backends' Gloo takes the address from instead.
 
@@ -35,9 +35,9 @@ def require_findable(hidden: Mapping[str, str], backend: Backend, *, network_int
         LaunchError: one line for each host.
     """
     if HOROVOD in backend.needs() or (backend.transport == "gloo" and not network_interface):
-        told = [f"host '{host}': {why}" for host, why in hidden.items()]
-        if told:
-            raise LaunchError("\n".join(told))
+        lines = [f"host '{host}': {why}" for host, why in unfindable.items()]
+        if lines:
+            raise LaunchError("\n".join(lines))
 
 
 def require_gpus_on(facts: Mapping[str, Mapping[str, Any]], arms: Iterable[ArmSpec]) -> None:

@@ -23,7 +23,7 @@ from runners.launchers.base import interface_environment
 from runners.launchers.learned import Learned
 from runners.launchers.slurm_job import shared_cores
 from runners.planning.command_place import CommandPlace
-from runners.planning.meeting_ports import meeting_settings, needed_for
+from runners.planning.meeting_ports import meeting_settings, num_ports_needed
 from runners.planning.standalone_flags import MODULES, words_for
 from runners.processes import remote
 from runners.processes.local import base_environment, search_path
@@ -174,7 +174,7 @@ class ArmSpec(PlannedArm):
         plan, placement = self.plan, start.placement
         threads = placement.threads_per_rank if plan.threads is None else plan.threads
         asked = {*self.named_ports, *(self.learned.ports if self.learned else ()), *start.taken_ports}
-        port, *free = placement.free_ports(1 + needed_for(asked))
+        port, *free = placement.free_ports(1 + num_ports_needed(asked))
         settings = Settings(
             driver=start.supervisors,
             key_file=str(start.key_file),

@@ -36,7 +36,7 @@ from workloads import Workload
 TIMEOUT_S = 300.0
 DATA_TIMEOUT_S = 600.0
 """Reading all file names of a large data set over a network takes minutes."""
-ASKED_OF_PLAN = ("workload", "workload_options", "local_batch_size", "seed")
+CHECKED_PLAN_KEYS = ("workload", "workload_options", "local_batch_size", "seed")
 VERSIONS = ("python", *PACKAGES, "cuda")
 BY_COMMAND = "or compare commands, which need no Ringside there (command: in the arm, or ringside ab 'COMMAND' 'COMMAND')"
 
@@ -55,11 +55,11 @@ class WorkloadFacts(BaseModel):
     """Its Python's, and its libraries'."""
 
 
-class Asked(BaseModel):
+class CheckRequest(BaseModel):
     """What the process is asked, in plain values."""
 
     plan: dict[str, Any]
-    """``ASKED_OF_PLAN``."""
+    """``CHECKED_PLAN_KEYS``."""
     is_model: bool = True
     """Whether it is to be trained; else only the Python is looked at."""
     worktree: str | None = None
@@ -147,8 +147,8 @@ def facts_of(plan: Plan, *, host: str | None = None, place: CommandPlace | None 
 
 def _argv(plan: Plan, place: CommandPlace | None = None, *, is_model: bool = True) -> list[str]:
     checkout = place.checkout if place else None
-    asked = Asked(
-        plan=plan.model_dump(mode="json", include=set(ASKED_OF_PLAN)),
+    asked = CheckRequest(
+        plan=plan.model_dump(mode="json", include=set(CHECKED_PLAN_KEYS)),
         is_model=is_model,
         worktree=str(checkout) if checkout else None,
         repository=str(place.repository) if checkout and place else None,
@@ -202,7 +202,7 @@ def require_own_work(arms: Iterable[ArmSpec], *, host: str | None, micro_benchma
 
 def main() -> None:
     """Look, and answer with what was found."""
-    asked = Asked.model_validate_json(sys.argv[1])
+    asked = CheckRequest.model_validate_json(sys.argv[1])
     search_beside(Path.cwd())
     try:
         facts = asked.facts()

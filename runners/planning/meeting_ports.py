@@ -23,7 +23,7 @@ def named_ports(texts: Iterable[str]) -> set[int]:
     return {int(found) for text in texts for found in NAMED.findall(text)}
 
 
-def needed_for(asked: Collection[int]) -> int:
+def num_ports_needed(asked: Collection[int]) -> int:
     """How many free ports ``meeting_settings`` takes."""
     return 2 * len(asked) + SPARE if asked else 0
 

@@ -19,7 +19,7 @@ from backends.mpi.library import load_mpi, open_store
 from measurement.addresses import holder_of, with_port
 from measurement.agent.ringside_agent.place import MPI, RENDEZVOUS, World
 from measurement.errors import LaunchError
-from runners.hosts.host_facts import hidden, look
+from runners.hosts.host_facts import resolve_names, unfindable_hosts
 from runners.launchers import meeting_place
 from runners.launchers.base import GLOO_INTERFACE
 from runners.planning.arm_checks import require_findable
@@ -125,7 +125,7 @@ def _found_by_all(store: Store, world: World, job: Job) -> Store:
         return store
     host = socket.gethostname()
     keys = [f"hidden/{rank}" for rank in range(world.world_size)]
-    store.set(keys[world.rank], json.dumps([host, hidden({host: look([])}).get(host)]))
+    store.set(keys[world.rank], json.dumps([host, unfindable_hosts({host: resolve_names([])}).get(host)]))
     store.wait(keys)
     told = dict(json.loads(store.get(key)) for key in keys)
     found = {host: why for host, why in told.items() if why and len(told) > 1}

@@ -22,7 +22,7 @@ from measurement.records.results import ResultsFolder
 from reports.conclusions.blocks import total_tables
 from reports.schema import Comparison
 from reports.statistics.intervals import launch_ratios
-from reports.tuning import Asked, Options, SearchedSetting, Trial
+from reports.tuning import Options, SearchedSetting, SearchRequest, Trial
 from runners.hosts.placement import planned_hosts
 from runners.planning.arms import resolve_arm
 from runners.planning.plan_reading import MAX_ARMS
@@ -47,7 +47,7 @@ class SearchLaunch:
 class Search:
     """Searches the settings of one arm of a plan."""
 
-    def __init__(self, plan: Plan, root: Path, asked: Asked) -> None:
+    def __init__(self, plan: Plan, root: Path, asked: SearchRequest) -> None:
         """Prepare a search; nothing is started.
 
         Raises:

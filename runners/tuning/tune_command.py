@@ -19,7 +19,7 @@ from runners.flags import Flag, Given, SessionOptions, command, session_flags, v
 if TYPE_CHECKING:
     from measurement.plans.plan import Plan
     from reports.schema import Comparison
-    from reports.tuning import Asked, Tuning
+    from reports.tuning import SearchRequest, Tuning
     from runners.tuning.search import Search
 
 EXIT_FAILED = 1
@@ -64,7 +64,7 @@ def tune_given(run: Run, given: Given) -> None:
     """Search and confirm, and end with the code that says whether fresh launches failed."""
     from measurement.conditions.same_environment import plan_digest
     from measurement.records.results import default_folder
-    from reports.tuning import Asked
+    from reports.tuning import SearchRequest
     from runners.planning.plan_reading import read_plan, require_named
     from runners.tuning.proposals import sampler_name
     from runners.tuning.search import Search
@@ -72,8 +72,8 @@ def tune_given(run: Run, given: Given) -> None:
     own = TuneOptions(**values_of(given, TuneOptions))
     chosen = read_plan(require_named(own.plan), overrides=own.settings)
     sampler = sampler_name()
-    wanted = own.model_dump(include=Asked.model_fields.keys() & TuneOptions.model_fields.keys())
-    asked = Asked(**wanted | {"plan_digest": plan_digest(chosen)})
+    wanted = own.model_dump(include=SearchRequest.model_fields.keys() & TuneOptions.model_fields.keys())
+    asked = SearchRequest(**wanted | {"plan_digest": plan_digest(chosen)})
     root = own.output or default_folder(f"{chosen.name}-tune")
     search = Search(chosen, root, asked)
     begin(root, asked)
@@ -82,7 +82,7 @@ def tune_given(run: Run, given: Given) -> None:
         raise typer.Exit(EXIT_FAILED)
 
 
-def begin(root: Path, asked: Asked) -> None:
+def begin(root: Path, asked: SearchRequest) -> None:
     """Write down what is asked, or see that a folder was begun with the same.
 
     Raises:

@@ -19,10 +19,10 @@ from measurement.agent.ringside_agent.settings import decode
 from measurement.errors import HostfileError, PlanError
 from runners.hosts.placement import Placement, with_hosts
 from runners.launchers import HERE, HostSlots, RankCommand
-from runners.launchers.carried_variables import carrying
+from runners.launchers.carried_variables import with_variables
 from runners.launchers.command_lines import VALUES, blocking_flag, ranks_of, read_command
 from runners.launchers.learned import Learned
-from runners.launchers.users_command import AGENT_FOLDER, finding_agent, on_hosts, seeded
+from runners.launchers.users_command import AGENT_FOLDER, for_each_host, with_agent_path, with_seed
 from runners.planning.arm_specs import ArmStart
 from runners.planning.meeting_ports import SPARE, named_ports
 from runners.planning.plan_reading import read_plan
@@ -183,7 +183,7 @@ def test_any_words_are_read_and_none_gets_lost(words):
         return
     assert line.words[-len(words) :] == tuple(words)
     assert all(0 < one.at <= one.program <= len(line.words) for one in line.launchers)
-    assert len(carrying(finding_agent(line), ["RINGSIDE_RUN"])) >= len(line.words)
+    assert len(with_variables(with_agent_path(line), ["RINGSIDE_RUN"])) >= len(line.words)
 
 
 @needs_horovod
@@ -229,7 +229,7 @@ CARRIED = {
 
 @pytest.mark.parametrize("command", CARRIED)
 def test_launchers_get_what_the_probe_needs_and_nothing_else(command):
-    assert shlex.join(carrying(finding_agent(read_command(command)), NAMES)) == CARRIED[command]
+    assert shlex.join(with_variables(with_agent_path(read_command(command)), NAMES)) == CARRIED[command]
 
 
 @pytest.mark.parametrize(
@@ -241,17 +241,17 @@ def test_launchers_get_what_the_probe_needs_and_nothing_else(command):
     ],
 )
 def test_mpichs_launcher_gets_lists(command, as_run):
-    assert shlex.join(carrying(read_command(command), NAMES, is_open_mpi=False)) == as_run
+    assert shlex.join(with_variables(read_command(command), NAMES, is_open_mpi=False)) == as_run
 
 
 def test_torchrun_is_started_on_every_host():
-    started = on_hosts(read_command("torchrun --nproc-per-node 2 t.py"), ["h1", "h2"])
+    started = for_each_host(read_command("torchrun --nproc-per-node 2 t.py"), ["h1", "h2"])
     assert [(host, shlex.join(line.words)) for host, line in started] == [
         (host, f"torchrun --nnodes 2 --node-rank {node} --master-addr h1 --nproc-per-node 2 t.py")
         for node, host in enumerate(("h1", "h2"))
     ]
     own = "torchrun --nnodes 2 --rdzv-backend c10d --rdzv-endpoint h1:29400 --nproc-per-node 2 t.py"
-    assert [shlex.join(line.words) for _, line in on_hosts(read_command(own), ["h1", "h2"])] == [own] * 2
+    assert [shlex.join(line.words) for _, line in for_each_host(read_command(own), ["h1", "h2"])] == [own] * 2
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_torchrun_is_started_on_every_host():
     ],
 )
 def test_a_script_gets_the_seed_of_its_launch(command, as_run):
-    assert shlex.join(seeded(read_command(command), "--seed", 7).words) == as_run
+    assert shlex.join(with_seed(read_command(command), "--seed", 7).words) == as_run
 
 
 def test_arms_are_named_by_their_images():

@@ -21,7 +21,7 @@ GOOD = view("host1", "10.0.0.1", eth0=["10.0.0.1"])
 
 @pytest.mark.parametrize("own", ["127.0.1.1", "127.0.0.1", "::1", None])
 def test_a_host_that_others_cannot_find_by_what_its_name_means_to_it(own):
-    (host, why), *others = names.hidden({"host1": GOOD, "host2": view("host2", own)}).items()
+    (host, why), *others = names.unfindable_hosts({"host1": GOOD, "host2": view("host2", own)}).items()
     assert (host, others) == ("host2", [])
     assert why.startswith(f"its own name, 'host2', stands for {own or 'none of its addresses'} there, which Gloo")
 
@@ -37,9 +37,9 @@ def test_a_host_that_others_cannot_find_by_what_its_name_means_to_it(own):
     ],
 )
 def test_who_is_refused_on_such_a_host(backend, transport, interface, is_refused):
-    def check(hidden):
+    def check(unfindable):
         chosen = make_backend(backend, transport=transport, options={})
-        require_findable(hidden, chosen, network_interface=interface)
+        require_findable(unfindable, chosen, network_interface=interface)
 
     check({})
     if is_refused:
@@ -52,12 +52,12 @@ def test_who_is_refused_on_such_a_host(backend, transport, interface, is_refused
 def test_names_that_nobody_knows():
     finds = {"host1": "10.0.0.1", "host2": "10.0.0.9", "host3": None}
     views = {"host1": view("host1", "10.0.0.1", finds=finds, eth0=["10.0.0.1"]), "host2": view("b", "10.0.0.2", eth0=["10.0.0.2"])}
-    assert names.lost(views) == ["host 'host1' does not know the name 'host3'; add it to DNS or to /etc/hosts there"]
+    assert names.unknown_names(views) == ["host 'host1' does not know the name 'host3'; add it to DNS or to /etc/hosts there"]
 
 
 def test_addresses_that_several_hosts_have_are_named():
     views = {host: view(host, "10.0.0.1", docker0=["172.17.0.1"]) for host in ("host1", "host2")}
-    (line,) = names.doubts(views)
+    (line,) = names.shared_addresses(views)
     assert line.startswith("hosts host1, host2 all have 172.17.0.1 on docker0")
 
 
@@ -66,7 +66,7 @@ def test_this_host_tells_what_gloo_would_take(monkeypatch):
     answers = ["192.0.2.1", "127.0.0.1", "127.0.1.1"]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [(0, 0, 0, "", (address, 0)) for address in answers])
     monkeypatch.setattr(socket, "gethostname", lambda: "myhost")
-    found = names.look(["myhost"])
+    found = names.resolve_names(["myhost"])
     assert found["own_address"] == "127.0.0.1"
     assert found["finds"] == {"myhost": "192.0.2.1"}
     assert "127.0.0.1" in found["interfaces"]["lo"]

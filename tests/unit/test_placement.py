@@ -93,7 +93,7 @@ def test_launches_draw_as_many_hosts_as_the_ranks_need(tmp_path):
     assert (as_text(hosts), as_text(spare)) == ("a:2,b:1", "c:2")
     known = Placement(hosts=hosts, spare=spare, cores={"a": 8, "b": 4, "c": 8}, here=frozenset({"a"}))
     assert known.everywhere == ["b", "c"]
-    drawn = [known.drawn(random.Random(launch)) for launch in range(40)]
+    drawn = [known.sample(random.Random(launch)) for launch in range(40)]
     assert {as_text(one.hosts) for one in drawn} == {"a:2,b:1", "a:2,c:1", "b:2,c:1"}
     assert {(one.threads_per_rank, one.spare) for one in drawn} == {(2, ())}, "all launches alike"
     assert spare_hosts(read_tiny(tmp_path, hosts="a:2,b:2,c:2", world_size=3), hosts) == ()

@@ -13,7 +13,7 @@ from measurement.errors import LaunchError, PlanError
 from measurement.plans.plan import Arm
 from measurement.plans.plan_file import check_plan
 from reports import write_reports
-from reports.tuning import Asked, SearchedSetting, Trial, Tuning, headline, notes, tried_sets
+from reports.tuning import SearchedSetting, SearchRequest, Trial, Tuning, headline, notes, tried_sets
 from runners.tuning.proposals import best_of, normal, one_fewer, propose
 from runners.tuning.search import Search, open_settings
 from runners.tuning.tune_command import begin, finish
@@ -25,7 +25,7 @@ from tests.kit.results_factory import Truth, write_results
 pytestmark = pytest.mark.slow  # results of whole comparisons are composed
 
 BOTH = {"ddp": {"backend": "ddp", "transport": "gloo"}, "hvd": {"backend": "horovod", "transport": "gloo"}}
-ASKED = Asked(plan_digest="x", arm="hvd", minutes=20.0, at_once=4, lossy=False)
+ASKED = SearchRequest(plan_digest="x", arm="hvd", minutes=20.0, at_once=4, lossy=False)
 """A launch of ``Machine`` takes four minutes: three explore, two repeat."""
 GOOD = {"cycle_time_ms": 10.0, "num_groups": 4}
 """What helps on ``Machine``."""
