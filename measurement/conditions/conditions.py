@@ -60,6 +60,8 @@ OWN_WORK = PYTHON | {"commit", "workload", "workload_options"}
 """Fields of a launch's record: what an arm may have of its own besides a backend."""
 
 
+BROADCAST = "backend.broadcast_buffers"
+"""With buffers, it changes what a rank evaluates with; without any, nothing (``differences``)."""
 RANK_VARIABLES = tuple(
     f"environment.{start}" for start in ("HOROVOD_", "OMPI_", "TORCHELASTIC_", "TORCH_", "NCCL_", "UCX_", "FI_", "KMP_INIT")
 )
@@ -131,11 +133,11 @@ CONDITIONS = (
     _host("driver", arms="equal", scripts=True, sessions="driver"),
     _host("cuda", sessions="driver"),
     _of_arms("backend", "own", matters="note", of_library=True),
+    _of_arms(BROADCAST, "own", matters="training", label="buffers broadcast in forward", of_library=True),
     *_rows(
         "rank",
         "speed",
         {
-            "backend.broadcast_buffers": "buffers broadcast in forward",
             "backend.bucket_cap_bytes": "bytes of a bucket",
             "backend.fusion_threshold_bytes": "bytes of a fusion buffer",
             "backend.nccl": "NCCL",

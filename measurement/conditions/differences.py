@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 from measurement.conditions.conditions import (
+    BROADCAST,
     CONDITIONS,
     OWN_WORK,
     Condition,
@@ -117,6 +118,8 @@ def arm_differences(
             severity = condition.matters if condition.of_library else "note"
             asked = {"allowed": True, "changes_work": False, "is_default": is_default, "severity": severity}
             row = row.model_copy(update=asked)
+        if field == BROADCAST and not any(rank.model.get("buffer_bytes") for record in known for rank in record.ranks):
+            row = row.model_copy(update={"severity": "speed"})
         rows.append(row)
     return rows
 

@@ -20,6 +20,9 @@ from reports.statistics.student import log_interval, t_interval
 
 WAYS = 2.0
 """A link that carries the two ways one after the other is busy so many times as long."""
+ZERO = "zero_redundancy_optimizer"
+"""DDP's option with which each rank steps a share of the parameters and broadcasts it."""
+SHARDED_STEP = f"its optimizer exchanges parameters ({ZERO}), which is counted as overhead"
 Bounds = tuple[pd.Series, pd.Series]
 """Seconds of a step by launch, at least and at most; the same where the terms tell it."""
 
@@ -38,6 +41,8 @@ class ArmTerms:
     """Bits per second of the links while they were measured; None: not known."""
     throughput: float
     """As measured, samples a second."""
+    is_step_exchanging: bool = False
+    """Whether the optimizer's step exchanges parameters (ZeRO): then steps without exchange of gradients have it, too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +90,7 @@ def _told(evidence: Evidence, arm: ArmSummary, link_rate: int | None) -> ArmTerm
         link_bits=8 * max((max(link.sent_bytes, link.received_bytes) for link in arm.links), default=0.0),
         link_rate=link_rate,
         throughput=arm.throughput_per_s.value,
+        is_step_exchanging=bool(arm.options.get(ZERO)),
     )
 
 
@@ -146,6 +152,8 @@ def _beats(ours: Bounds, theirs: Bounds, *, confidence: float) -> bool:
 
 def _without(term: Term, told: ArmTerms) -> Bounds | str:
     """The step less a term; one that is below 0 on average has nothing to give, as far as its launches can tell."""
+    if told.is_step_exchanging and term != "imbalance":
+        return SHARDED_STEP
     lost = told.terms[term] + (_given_back(told) if term != "exposed_exchange" else 0.0)
     if lost.isna().any():
         return "there is no floor to tell it from computing"
@@ -165,6 +173,8 @@ def _with_link(rate: int, told: ArmTerms) -> Bounds | str:
     The bounds hold all of backward hiding them and no more of them hidden than now. They hold both ways used at once, and one after
     the other, as Open MPI does over TCP: twice as long, or on a link of known rate as long as a step leaves time for.
     """
+    if told.is_step_exchanging:
+        return SHARDED_STEP
     if not told.link_bits:
         return "no bytes of its exchange were counted between hosts"
     step, alone = told.terms["step"], told.terms["step"] - told.terms["exposed_exchange"]

@@ -308,7 +308,7 @@ def _clause(arm: str, found: _Judged, plan: Plan, precision: str, batches: Mappi
     """What is said of one candidate, without a full stop."""
     start, parameters = found.start, found.parameters
     if start.verdict == "not compared":
-        return f"Whether {arm} trains as {plan.baseline} is not known: there are no parameters that both have whole"
+        return f"Whether {arm} trains like {plan.baseline} is not known: there are no parameters that both have whole"
     if start.verdict == "another start":
         return _another_start(arm, found, plan, again)
     unmatched = [*start.only_here, *start.missing_here]
@@ -320,7 +320,7 @@ def _clause(arm: str, found: _Judged, plan: Plan, precision: str, batches: Mappi
         return f"{arm} starts equal to {plan.baseline}{_not_compared(plan, parameters, again)}{besides}"
     rounding = "" if parameters.verdict == "equal" else f" up to {precision} rounding"
     steps = "step" if len(parameters.distances) == 1 else f"{len(parameters.distances)} steps"
-    return f"{arm} trains as {plan.baseline}: equal start, and equal{rounding} over the first {steps}{besides}"
+    return f"{arm} trains like {plan.baseline}: equal start, and equal{rounding} over the first {steps}{besides}"
 
 
 def _another_start(arm: str, found: _Judged, plan: Plan, again: _Again) -> str:

@@ -219,7 +219,7 @@ SEVERITY_WORDS: dict[Severity, str] = {
     "mistake": "check this",
     "work": "other work",
     "training": "other training",
-    "speed": "speed alone",
+    "speed": "affects speed only",
 }
 KINDS: dict[str, Kind] = {
     "equal": "same",
@@ -268,5 +268,5 @@ def _meaning(one: Difference) -> Entry:
     if one.severity == "note":
         return Entry(text="comes with the library" if one.is_default else "asked for" if one.allowed else "follows from others")
     work = ", other work" if one.changes_work and one.severity != "work" else ""
-    asked = ", a default" if one.is_default else ", allowed" if one.allowed else ""
+    asked = "; library default" if one.is_default else "; allowed" if one.allowed else ""
     return Entry(text=f"{SEVERITY_WORDS[one.severity]}{work}{asked}", kind=KINDS.get(one.severity, "plain"))

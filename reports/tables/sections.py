@@ -67,10 +67,10 @@ MS_PER_STEP = Column("ms per step", "arm.name")
 
 
 def _counted(arm: ArmSummary) -> str | None:
-    """What DDP says of its exchange, and how much of it lies beside backward."""
+    """DDP's own figures of its exchange, and how much of it is beside backward; None where it exceeds the step."""
     counters = arm.described.get("counters") or {}
     waiting, beside = counters.get(EXCHANGE_TIME), counters.get(BESIDE_BACKWARD)
-    if not waiting or beside is None:
+    if not waiting or beside is None or waiting / 1e9 > sum(phase.value for phase in arm.step_phases_s.values()):
         return None
     return f"{milliseconds(waiting / 1e9)}, of it {milliseconds(beside / 1e9)} beside backward"
 

@@ -14,7 +14,7 @@ TERM_NAMES: dict[Term, str] = {
     "compute": "computing",
     "data_wait": "data wait",
     "library_overhead": "library overhead",
-    "imbalance": "straggler wait",
+    "imbalance": "waiting for the slowest rank",
     "exposed_exchange": "exposed exchange",
 }
 
@@ -143,14 +143,14 @@ def _clause(limit: Bottleneck, where: str, shares: Sequence[StepShares], hosts: 
     waiting, exposed, overhead, lost = (percents([getattr(own, field) or 0.0 for own in shares]) for field in fields)
     what = "The network" if hosts > 1 else "Exchange between ranks of one host"
     said: dict[Bottleneck, str] = {
-        "input": f"The input is the limit{where}: {waiting} of the step is waiting for data; more loader workers (loader_workers) "
-        "or a faster data set will help, the network will not",
-        "exchange": f"{what} is the limit{where}: {exposed} of the step is exposed exchange, {waiting} waiting for data",
-        "library": f"The library is the limit{where}: {overhead} of the step is its overhead besides exchange",
-        "imbalance": f"Stragglers are the limit{where}: {lost} of the step is waiting for the slowest rank",
+        "input": f"Data loading is the bottleneck{where}: {waiting} of the step is waiting for data; "
+        "more loader workers (loader_workers) or a faster data set will help, the network will not",
+        "exchange": f"{what} is the bottleneck{where}: {exposed} of the step is exposed exchange, {waiting} waiting for data",
+        "library": f"The library is the bottleneck{where}: {overhead} of the step is its overhead besides exchange",
+        "imbalance": f"Stragglers are the bottleneck{where}: {lost} of the step is waiting for the slowest rank",
         "computing": f"Computing takes most of the step{where}: {waiting} is waiting for data, {exposed} exposed exchange",
-        "not the input": f"The input is not the limit{where}: {waiting} of the step is waiting for data (exposed exchange was not "
-        "measured)",
+        "not the input": f"Data loading is not the bottleneck{where}: {waiting} of the step is waiting for data "
+        "(exposed exchange was not measured)",
     }
     return said[limit]
 

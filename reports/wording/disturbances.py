@@ -108,7 +108,10 @@ def floor_lines(records: Sequence[LaunchRecord]) -> list[str]:
         return []
     message = failed[0].error.message if failed[0].error else failed[0].status
     launches = count(len(failed), "launch", "launches")
-    return [f"The no-op backend (the floor) failed in {launches}, where overhead cannot be told from computing: {message}"]
+    return [
+        f"The no-op backend (the floor: the same loop without any exchange or library) failed in {launches}, "
+        f"where overhead is part of computing: {message}"
+    ]
 
 
 def oversubscription_warning(ranks: Sequence[RankReport]) -> str | None:

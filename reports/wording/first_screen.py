@@ -21,7 +21,7 @@ from reports.wording.comparison_sentences import (
     first_line,
     in_order,
 )
-from reports.wording.disturbances import load_lines, load_sentence
+from reports.wording.disturbances import load_lines, load_sentence, stall_lines
 from reports.wording.formatting import (
     apart,
     bounds_text,
@@ -31,8 +31,8 @@ from reports.wording.formatting import (
     milliseconds,
     percent_apart,
     plain,
+    range_apart,
     share,
-    signed,
 )
 from reports.wording.headlines import BAD, PHASE_WORDS
 from reports.wording.reasons import brief_reason, next_step, verdict_word
@@ -76,8 +76,8 @@ class Candidate:
 
     @property
     def percents(self) -> str:
-        """Both bounds, such as ``-7.9% to -6.3%``; empty without them."""
-        return "" if self.low is None or self.high is None else f"{signed(self.low)} to {signed(self.high)}"
+        """Both bounds in the unit of ``percent``, such as ``-7.9% to -6.3%``; empty without them."""
+        return "" if self.ratio is None or self.low is None or self.high is None else range_apart(self.ratio, self.low, self.high)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,13 +278,13 @@ def _control(place: Comparison) -> Mark:
 
 def _quiet(arms: Sequence[ArmSummary], results: Sequence[RatioSummary]) -> Mark:
     """Over the blocks of all arms; unsteady where nobody disturbs them, and yet a ratio moves with the machine's speed."""
-    load = _load(arms)
+    load, moved = _load(arms), by_speed_lines(results)
     if load is None:
-        return Mark(name=QUIET, word="not known", ok=False, explanation="Nothing is known of what else ran on the machine")
-    moved = by_speed_lines(results)
-    said = [load_sentence(load) or f"Others disturbed {load.disturbed_share:.0%} of the blocks", *load_lines(arms), *moved]
-    word = f"{load.disturbed_share:.0%} disturbed" if not is_quiet(load) else "unsteady" if moved else "quiet"
-    return Mark(name=QUIET, word=word, ok=word == "quiet", explanation=". ".join(said))
+        word, lines = "not known", ["Nothing is known of what else ran on the machine"]
+    else:
+        word = f"{load.disturbed_share:.0%} disturbed" if not is_quiet(load) else "unsteady" if moved else "quiet"
+        lines = [load_sentence(load) or f"Others disturbed {load.disturbed_share:.0%} of the blocks", *load_lines(arms), *moved]
+    return Mark(name=QUIET, word=word, ok=word == "quiet", explanation=". ".join([*lines, *stall_lines(arms)]))
 
 
 def _load(arms: Sequence[ArmSummary]) -> LoadFigures | None:
@@ -311,7 +311,7 @@ def _same_work(place: Comparison) -> Mark:
     own = [batches.sentence] if batches else []
     shown = [one for one in differences if not (one.is_note or one.withholds or one is batches)]
     unasked = [one.field for one in shown if one.changes_work or not one.allowed]
-    differ = f"{count(len(unasked), 'setting')} differ{'s' if len(unasked) == 1 else ''}"
+    differ = count(len(unasked), "unrequested difference")
     unequal = equality.unequal if equality else []
     unknown = [arm for arm in unequal if equality and equality.start[arm].verdict == "not compared"]
     found = [
@@ -321,7 +321,7 @@ def _same_work(place: Comparison) -> Mark:
         ("not known", unknown, "Nothing of them could be compared"),
         ("not checked", unchecked, "Gradients were not checked of"),
         (f"other work: local batch {sizes}", own, "Gradients were checked in one batch, and each arm was timed in its own"),
-        (differ, unasked, "Different, though no plan or library asks for it"),
+        (differ, unasked, "Different, though neither the plan nor a library asks for it"),
     ]
     word = next((word for word, names, _ in found if names), "same")
     said = [f"{lead}: {', '.join(dict.fromkeys(names))}" for _, names, lead in found if names]
@@ -380,6 +380,9 @@ def _next_step(shown: Comparison) -> str | None:
         return found or ("Give the loaders more workers: the input limits every arm" if starved else None)
     if any(_control(place).word == "too wide" for place in shown.places.values()):
         return f"Measure longer before you use {shown.fastest[0]}: the control's interval is too wide to confirm it"
+    fields = {row.field for row in shown.differences if None not in row.values.values()}
+    if shown.equality and not shown.explanations and {"library", "transport"} <= fields:
+        return "Run both with the same transport to separate library from transport"
     batch = ", and set its learning rate for its batch," if shown.batches else ""
     return f"Use {shown.fastest[0]}{batch} for this model on {'this machine' if len(shown.hosts) < 2 else 'these hosts'}"
 

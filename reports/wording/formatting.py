@@ -60,9 +60,12 @@ def plain(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def signed(value: float) -> str:
-    """A bound of a ratio as a signed percentage: ``-5.2%``, ``+38%``, ``+384%``."""
-    return f"{value - 1:+.{0 if abs(value - 1) >= 0.0995 else 1}%}"
+def range_apart(value: float, low: float, high: float) -> str:
+    """The bounds of a ratio in the unit that ``percent_apart`` has for the ratio: ``-7.9% to +38%``, ``1.20 to 4.00 times``."""
+    if _is_percent(value):
+        return " to ".join(f"{bound - 1:+.{0 if abs(bound - 1) >= 0.0995 else 1}%}" for bound in (low, high))
+    ends = (low, high) if value > 1 else (1 / high, 1 / low)
+    return f"{ratio(ends[0])} to {ratio(ends[1])} times"
 
 
 def percent(share: float) -> str:

@@ -50,7 +50,7 @@ def _by_time(training: TrainingSummary) -> list[ArmTraining]:
 
 def _is_first(first: ArmTraining, others: Sequence[ArmTraining], *, baseline: str) -> bool:
     """Whether the interval of an arm's time over the baseline's ends below all others'; the baseline's own is 1."""
-    bounds = [(1.0, 1.0) if arm.name == baseline else arm.time_ratio and arm.time_ratio.bounds for arm in (first, *others)]
+    bounds = [(1.0, 1.0) if arm.name == baseline else arm.time_ratio.bounds if arm.time_ratio else None for arm in (first, *others)]
     own, *theirs = bounds
     return own is not None and all(one is not None and own[1] < one[0] for one in theirs)
 

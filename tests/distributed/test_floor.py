@@ -30,7 +30,7 @@ def test_a_floor_that_fails_is_told_and_harms_nobody(tmp_path):
     assert ran.statuses[FLOOR] == "failed"
     found = ran.report
     assert all(arm["step_terms_s"]["library_overhead"] is None for arm in found["arms"])
-    (told,) = [line for line in found["warnings"] if line.startswith("The no-op backend (the floor)")]
+    (told,) = [line for line in found["warnings"] if line.startswith("The no-op backend (the floor:")]
     assert "failed in 1 launch" in told
     assert "planted" in told
 

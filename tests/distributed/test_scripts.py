@@ -93,7 +93,7 @@ def test_horovod_and_ddp_are_compared_as_they_are_typed(compared):
         "trial: starting hvd",
         "trial: starting ddp",
         "What the scripts do differently",
-        "ddp trains as hvd",
+        "ddp trains like hvd",
         "launch 1 of 1: ",
     )
     assert sorted(order, key=said.index) == list(order)

@@ -64,7 +64,7 @@ def beside(old, new):
 def test_the_same_training_is_found_the_same_however_it_is_written(taken, ways, fields):
     differences, equality = beside(*map(taken, ways))
     assert differences.keys() == fields
-    assert equality.sentence.startswith("new trains as old: equal start, and equal")
+    assert equality.sentence.startswith("new trains like old: equal start, and equal")
     assert equality.batches["new"] == "new reads the same batches as old"
 
 

@@ -44,12 +44,12 @@ def test_the_larger_share_is_the_limit_from_the_threshold_on(own, limit):
         ({}, None),
         (
             {"a": shares(0.62, 0.02), "b": shares(0.65)},
-            "The input is the limit: 62 to 65% of the step is waiting for data; more loader workers (loader_workers) or a faster "
-            "data set will help, the network will not",
+            "Data loading is the bottleneck: 62 to 65% of the step is waiting for data; more loader workers (loader_workers) or a "
+            "faster data set will help, the network will not",
         ),
         (
             {"a": shares(0.01, 0.31), "b": shares(0.02, 0.05)},
-            "The network is the limit in a: 31% of the step is exposed exchange, 1% waiting for data. "
+            "The network is the bottleneck in a: 31% of the step is exposed exchange, 1% waiting for data. "
             "Computing takes most of the step in b: 2% is waiting for data, 5% exposed exchange",
         ),
         (
@@ -58,7 +58,7 @@ def test_the_larger_share_is_the_limit_from_the_threshold_on(own, limit):
         ),
         (
             {"a": shares(0.1)},
-            "The input is not the limit: 10% of the step is waiting for data (exposed exchange was not measured)",
+            "Data loading is not the bottleneck: 10% of the step is waiting for data (exposed exchange was not measured)",
         ),
     ],
 )

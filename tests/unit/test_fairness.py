@@ -81,3 +81,13 @@ def test_defaults_of_libraries_that_move_the_answer_are_no_notes():
     assert [(row.is_note, row.is_default) for row in rows.values()] == [(False, True), (True, True)]
     ours.options = {"bucket_cap_mb": 1}
     assert not arm_differences([ours, theirs])[0].is_default
+
+
+@pytest.mark.parametrize(("buffer_bytes", "severity"), [(64, "training"), (0, "speed")])
+def test_broadcast_buffers_change_a_training_where_there_are_buffers(buffer_bytes, severity):
+    """They were a matter of speed in workloads, and of training in scripts."""
+    arms = [
+        arm(name, role=role, model={"buffer_bytes": buffer_bytes}, backend=backend)
+        for name, role, backend in [("a", "baseline", {"broadcast_buffers": True}), ("b", "candidate", {})]
+    ]
+    assert [row.severity for row in arm_differences(arms)] == [severity]

@@ -7,11 +7,13 @@ import re
 
 import pytest
 
+from measurement.conditions.differences import Difference
 from reports import conclude
 from reports.formats.html import HtmlReport, interval_axis
-from reports.formats.texts import sections
-from reports.schema import Explanation, MachineFigures
-from reports.wording.first_screen import MAX_CAUSE, first_screen
+from reports.formats.texts import caption, sections
+from reports.parts_schema import Equality
+from reports.schema import Explanation, MachineFigures, StallFigures
+from reports.wording.first_screen import MAX_CAUSE, Candidate, first_screen
 from reports.wording.headlines import MAX_WORDS, lies_between
 from tests.kit.changed import changed
 from tests.kit.results_factory import Truth, write_results
@@ -141,3 +143,47 @@ def test_what_a_host_did_not_do_or_is_not_known_has_no_figures(shown):
 def test_what_was_compared_says_on_which_kind_of_device(shown, device, kind):
     found, _ = shown["decided"]
     assert f"host ({kind})" in first_screen(changed(found, device=device)).compared
+
+
+def test_stalls_of_the_baseline_are_in_the_mark_of_the_machine(shown):
+    """They were at the end of the page alone."""
+    found, _ = shown["decided"]
+    stalls = StallFigures(count=12, seconds=3.0, share=0.05, typical_s=0.25, longest_s=0.5)
+    stalled = changed(found, arms=[changed(arm, stalls=stalls) if arm.role == "baseline" else arm for arm in found.arms])
+    assert f"{found.baseline} stalled: 12 steps, 5.0% of its time" in first_screen(stalled).marks[1].explanation
+
+
+def test_an_arm_without_terms_is_named_beside_them(shown):
+    """fsdp2 was missing from the table without a word."""
+    found, _ = shown["decided"]
+    assert "Not in the table" not in caption("terms", found) and "the same loop without any exchange" in caption("terms", found)
+    arms = [changed(arm, step_terms_s=None) if arm.name == "horovod-mpi" else arm for arm in found.arms]
+    assert "Not in the table: horovod-mpi, which took no steps without exchange" in caption("terms", changed(found, arms=arms))
+
+
+@pytest.mark.parametrize(
+    ("ratio", "low", "high", "text"),
+    [
+        (0.93, 0.921, 1.38, "-7.9% to +38%"),
+        (2.09, 0.2, 21.71, "0.200 to 21.710 times"),
+        (0.05, 0.04, 0.08, "12.500 to 25.000 times"),
+    ],
+)
+def test_a_line_has_one_unit(ratio, low, high, text):
+    """A ratio of 2.09 times had an interval from -80% to +2071%."""
+    assert Candidate(arm="a", verdict="undecided", ratio=ratio, low=low, high=high).percents == text
+
+
+def test_library_and_transport_that_differ_together_are_not_told_apart(shown):
+    """The script got the credit alone."""
+    found, _ = shown["decided"]
+    equality = Equality(loss_margin=0.02, sentence="equal")
+    rows = [
+        Difference(field=field, values={"a": one, "b": other}, sentence=field, severity="speed")
+        for field, one, other in [("library", "ddp", "horovod"), ("transport", "nccl", "mpi")]
+    ]
+    screen = first_screen(changed(found, equality=equality, differences=rows))
+    assert screen.next_step == "Run both with the same transport to separate library from transport"
+    assert screen.marks[2].word == "2 unrequested differences"
+    alone = first_screen(changed(found, equality=equality, differences=rows[:1]))
+    assert alone.next_step.startswith("Use ") and alone.marks[2].word == "1 unrequested difference"

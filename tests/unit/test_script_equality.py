@@ -23,7 +23,7 @@ def test_the_same_script_twice_is_equal():
     found = judged(SOUND, SOUND)
     assert (found.start["new"].verdict, found.gradients["new"].verdict, found.parameters["new"].verdict) == ("equal",) * 3
     assert (found.first_difference_step, found.unequal) == (None, [])
-    assert found.sentence == "new trains as old: equal start, and equal over the first 5 steps"
+    assert found.sentence == "new trains like old: equal start, and equal over the first 5 steps"
     assert found.batches == {"old-control": "old-control reads the same batches as old", "new": "new reads the same batches as old"}
     assert set(found.parameters) == {"old-control", "new"}
 
@@ -33,7 +33,7 @@ def test_rounding_is_no_difference(seed):
     found = judged(SOUND, Script(rounding=1e-6, noise_seed=seed, configuration=HOROVOD))
     assert (found.gradients["new"].verdict, found.parameters["new"].verdict) == ("equal up to rounding",) * 2
     assert found.unequal == []
-    assert found.sentence == "new trains as old: equal start, and equal up to float32 rounding over the first 5 steps"
+    assert found.sentence == "new trains like old: equal start, and equal up to float32 rounding over the first 5 steps"
 
 
 def test_another_start_is_told_and_nothing_else_is_claimed():
@@ -141,7 +141,7 @@ def under_other_names(rename):
 def test_tensors_are_matched_under_other_names_and_it_is_said_how(rename, how):
     records = under_other_names(rename)
     found = judge_equality(script_plan(), records)
-    assert found.sentence == f"new trains as old: equal start, and equal over the first 5 steps, {how}"
+    assert found.sentence == f"new trains like old: equal start, and equal over the first 5 steps, {how}"
     assert (found.gradients["new"].verdict, found.unequal) == ("equal", [])
     assert "gradients.scale" not in {one.field for one in script_differences(records)}
 

@@ -6,6 +6,7 @@ import pytest
 
 from measurement.records.script_report import LineUse
 from reports import conclude, make_report, write_reports
+from reports.formats.texts import sections
 from reports.wording.causes import short_cause
 from reports.wording.first_screen import first_lines
 from tests.kit.changed import changed
@@ -158,3 +159,13 @@ def test_files_that_scripts_write_elsewhere_and_trackers_that_are_offline_are_na
     (said,) = (line for line in warnings if line.startswith("Written outside the folder of the command: /x/0.pt, /x/1.pt"))
     assert "/x/17.pt (new); /log.txt (old). Each arm, the control and each launch starts its script again" in said
     assert "Told to stay offline: wandb; --trackers on leaves them as they are" in warnings
+
+
+def test_counters_of_ddp_that_exceed_the_step_are_left_out(comparison):
+    def titles(exchange_ns):
+        counters = {"avg_backward_comm_time": exchange_ns, "avg_backward_compute_comm_overlap_time": 1e6}
+        arms = [changed(arm, described={"counters": counters}) for arm in comparison.arms]
+        return [column.title for column in sections(changed(comparison, arms=arms))["phases"].table.columns]
+
+    assert "exchange by DDP's counters" in titles(5e6)
+    assert "exchange by DDP's counters" not in titles(5e9)
