@@ -1,6 +1,6 @@
-"""Checks arms before anything starts, once hosts are known: their GPUs, launchers and MPI, and what is left in the shell.
+"""Checks arms once hosts are known, before anything starts: their GPUs, launchers, MPI, and variables of the shell.
 
-Of the shell's variables those count that change what ranks do (``conditions.disturbing_variables``).
+Only variables that change what ranks do count (``conditions.disturbing_variables``).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from runners.processes.local import search_path
 
 
 def require_findable(unfindable: Mapping[str, str], backend: Backend, *, network_interface: str | None) -> None:
-    """Refuse hosts whose ranks would tell each other wrong addresses over Gloo.
+    """Refuse hosts whose ranks would give each other wrong addresses over Gloo.
 
     Args:
         unfindable: hosts to the reason, see ``runners.hosts.host_facts``.
-        backend: over the transport that it will use. Horovod 0.28.1 meets over Gloo under NCCL, too, and heeds no interface there.
+        backend: over the transport that it will use. Horovod 0.28.1 meets over Gloo under NCCL, too, and ignores interfaces there.
         network_interface: where other backends' Gloo takes the address from instead.
 
     Raises:
@@ -46,43 +46,43 @@ def require_gpus_on(facts: Mapping[str, Mapping[str, Any]], arms: Iterable[ArmSp
     Raises:
         PlanError: with the hosts.
     """
-    without = [host for host, found in facts.items() if not found.get(CARDS)]
+    without_gpus = [host for host, host_facts in facts.items() if not host_facts.get(CARDS)]
     for setup in arms:
-        if without and setup.backend.transport in ON_GPUS_ONLY:
+        if without_gpus and setup.backend.transport in ON_GPUS_ONLY:
             raise PlanError(
                 f"arm '{setup.name}': transport '{setup.backend.transport}' needs a GPU on every host, and NVIDIA's driver shows "
-                f"none on {shortened(without)}; use 'gloo', or other hosts"
+                f"none on {shortened(without_gpus)}; use 'gloo', or other hosts"
             )
 
 
 def require_known_device(facts: Mapping[str, Mapping[str, Any]], arms: Iterable[ArmSpec]) -> None:
-    """Have the plan name the device where hosts have GPUs and this machine has none, as a login node.
+    """Refuse ``device: auto`` where hosts have GPUs and this machine has none, as a login node.
 
-    ``device: auto`` gave their arms transports for CPUs here, and the ranks would compute on GPUs.
+    Arms would get transports for CPUs here, and their ranks would compute on GPUs.
     ``facts``: ``runners.hosts.host_facts`` by host.
 
     Raises:
         PlanError: with an arm that names no transport, and with the hosts.
     """
-    having = [host for host, found in facts.items() if found.get(CARDS)]
+    with_gpus = [host for host, host_facts in facts.items() if host_facts.get(CARDS)]
     for setup in arms:
         is_open = setup.arm.transport is None and any(name in ON_GPUS_ONLY for name in setup.backend.transports)
-        if having and is_open and setup.plan.device == "auto" and not computes_on_gpu("auto"):
+        if with_gpus and is_open and setup.plan.device == "auto" and not computes_on_gpu("auto"):
             raise PlanError(
                 f"arm '{setup.name}' names no transport, and got '{setup.transport}', since this machine shows no GPU; "
-                f"there are some on {shortened(having)}: say device: cuda, or device: cpu"
+                f"there are some on {shortened(with_gpus)}: say device: cuda, or device: cpu"
             )
 
 
 def require_shared_gpus(plan: Plan, exclusive: Mapping[str, Sequence[int]]) -> None:
-    """Refuse GPUs that let in one process at a time, where every arm keeps one there. ``exclusive``: their numbers, by host.
+    """Refuse GPUs that admit one process at a time, since every arm keeps one there. ``exclusive``: their numbers, by host.
 
     Raises:
-        PlanError: with the first of them.
+        PlanError: with the first such GPU.
     """
-    found = [(host, numbers[0]) for host, numbers in exclusive.items() if numbers]
-    if found and plan.measurement.mode != "sequential" and plan.device != "cpu":
-        host, number = found[0]
+    exclusive_gpus = [(host, numbers[0]) for host, numbers in exclusive.items() if numbers]
+    if exclusive_gpus and plan.measurement.mode != "sequential" and plan.device != "cpu":
+        host, number = exclusive_gpus[0]
         where = "" if host == HERE else f" of host '{host}'"
         raise PlanError(
             f"GPU {number}{where} is in an exclusive compute mode, and every arm has a process on it; have an administrator set "
@@ -91,10 +91,10 @@ def require_shared_gpus(plan: Plan, exclusive: Mapping[str, Sequence[int]]) -> N
 
 
 def require_executables(arms: Iterable[ArmSpec]) -> None:
-    """Check that every launcher's command is there, and is of the right MPI.
+    """Check that every launcher's command exists and belongs to the right MPI.
 
     Raises:
-        PlanError: one is missing, or is another MPI's.
+        PlanError: one is missing, or belongs to another MPI.
     """
     here, remedy = Path.cwd(), "run 'make setup', or see 'ringside doctor' for the remedy"
     for setup in arms:
@@ -109,38 +109,40 @@ def require_executables(arms: Iterable[ArmSpec]) -> None:
 
 
 def require_mpi(setup: ArmSpec, path: str) -> None:
-    """Check that the program on PATH by which an arm's launcher starts MPI belongs to the MPI that the launcher is for.
+    """Check that the MPI program on PATH belongs to the MPI that an arm's launcher is for.
 
     Raises:
-        PlanError: it is another MPI's.
+        PlanError: it belongs to another MPI.
     """
     program, wanted = setup.launcher.mpi_program(setup.transport) or ("", "")
-    found = installed_mpi(program, path) if program else None
-    if found is None or found.name == wanted:
+    installed = installed_mpi(program, path) if program else None
+    if installed is None or installed.name == wanted:
         return
-    others = [name for name in REGISTRY.table if (make_launcher(name).mpi_program(setup.transport) or ("", ""))[1] == found.name]
+    others = [
+        name for name in REGISTRY.table if (make_launcher(name).mpi_program(setup.transport) or ("", ""))[1] == installed.name
+    ]
     remedy = f"use launcher '{others[0]}', or " if others else ""
     raise UnavailableError(
-        f"arm '{setup.name}': launcher '{setup.launcher_reference}' needs {wanted}, and '{program}' here is {found}'s; "
+        f"arm '{setup.name}': launcher '{setup.launcher_reference}' needs {wanted}, and '{program}' here is {installed}'s; "
         f"{remedy}put the '{program}' of {wanted} first on PATH",
-        lack=f"'{program}' is {found.name}'s",
+        lack=f"'{program}' is {installed.name}'s",
     )
 
 
 def require_undisturbed(arms: Iterable[ArmSpec]) -> list[str]:
-    """Refuse variables with which an arm would not be measured truly.
+    """Refuse variables that would distort an arm's measurement.
 
     Returns:
-        What readers should know of the others that the shell has, a sentence each.
+        Notes on other variables of the shell, a sentence each.
 
     Raises:
-        PlanError: the first of them.
+        PlanError: with the first such variable.
     """
-    found: dict[str, list[Disturbance]] = {}
+    disturbances: dict[str, list[Disturbance]] = {}
     for setup in arms:
         refused = setup.backend.refused_environment(setup.rank_environment)
         if refused:
             raise PlanError(f"arm '{setup.name}': {refused} (in the environment of 'ringside' or in the plan's)")
         chosen = setup.plan.environment | setup.environment
-        found[setup.name] = [one for one in setup.disturbances if one.name not in chosen]
-    return told(found)
+        disturbances[setup.name] = [disturbance for disturbance in setup.disturbances if disturbance.name not in chosen]
+    return told(disturbances)

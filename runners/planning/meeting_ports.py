@@ -1,4 +1,4 @@
-"""Ports that each start of a command has for itself: in the place of those that its text names, or that it asked for."""
+"""Ports of its own for each start of a command, in place of those that its text names or that it asked for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from runners.hosts.placement import Placement
 
 DEFAULTS = (29400, 29500)
-"""At which torchrun's ranks meet where nothing else is said."""
+"""Where torchrun's ranks meet by default."""
 SPARE = 16
 """Ports for stores that no text names."""
 NAMED = re.compile(
@@ -20,7 +20,7 @@ NAMED = re.compile(
 
 def named_ports(texts: Iterable[str]) -> set[int]:
     """The ports that a command, its scripts and its variables name for ranks to meet at. Pure."""
-    return {int(found) for text in texts for found in NAMED.findall(text)}
+    return {int(port) for text in texts for port in NAMED.findall(text)}
 
 
 def num_ports_needed(asked: Collection[int]) -> int:
@@ -29,7 +29,7 @@ def num_ports_needed(asked: Collection[int]) -> int:
 
 
 def meeting_settings(asked: Collection[int], free: Iterable[int], placement: Placement) -> dict[str, Any]:
-    """The agent's settings by which the processes of a start meet: a port of its own for each that they may ask for. Pure."""
+    """The agent's settings by which the processes of a start meet: a free port for each port they may ask for. Pure."""
     chosen = [port for port in free if port not in asked]
     ports = dict(zip(sorted(asked), chosen, strict=False))
     if placement.is_local:

@@ -1,6 +1,6 @@
 """Reads the plan that a user names: a file, or one of Ringside's own by its name, such as ``local``.
 
-Lists make arms: ``options: {fusion_threshold_mb: [8, 64]}`` in a plan's file stands for an arm with each value.
+Lists make arms: ``options: {fusion_threshold_mb: [8, 64]}`` in a plan's file gives one arm for each value.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PLANS = Path(__file__).resolve().parents[2] / "plans"
 DEFAULT = "local"
 TEMPLATE = Path(__file__).with_name("template.yaml")
 MAX_ARMS = 16
-"""All arms of a plan whose options make arms: each has processes of its own, and takes its time of every launch."""
+"""Limit for plans whose option lists make arms: each arm has its own processes, and takes time in every launch."""
 
 
 def plan_names() -> list[str]:
@@ -42,25 +42,25 @@ def require_named(plan: Path | None) -> Path:
     return plan
 
 
-def find_plan(given: Path) -> Path:
-    """Return the file of a plan: the one named; where there is none, Ringside's own of that name (``local``, ``local.yaml``).
+def find_plan(plan: Path) -> Path:
+    """Return the file of a plan: the file named, else Ringside's own plan of that name (``local``, ``local.yaml``).
 
     Raises:
-        PlanError: there is neither.
+        PlanError: neither exists.
     """
-    if given.suffix == ".py":
+    if plan.suffix == ".py":
         raise PlanError(
-            f"'{given}' is a script and no plan; {TWO_SCRIPTS}; to compare back ends on a workload in it, write a plan that names "
-            f"it (ringside init): 'workload: {given}:CLASS'"
+            f"'{plan}' is a script and no plan; {TWO_SCRIPTS}; to compare back ends on a workload in it, write a plan that names "
+            f"it (ringside init): 'workload: {plan}:CLASS'"
         )
-    own = PLANS / f"{given.stem if given.suffix in ('.yaml', '.yml') else given.name}.yaml"
-    if given.is_file() or (given.exists() and not own.is_file()):
-        return given
-    if given.parent in (Path(), Path("plans")) and own.is_file():
-        return own
-    close = closest(given.stem, plan_names())
+    shipped = PLANS / f"{plan.stem if plan.suffix in ('.yaml', '.yml') else plan.name}.yaml"
+    if plan.is_file() or (plan.exists() and not shipped.is_file()):
+        return plan
+    if plan.parent in (Path(), Path("plans")) and shipped.is_file():
+        return shipped
+    close = closest(plan.stem, plan_names())
     hint = f"did you mean '{close}'? (known: {', '.join(plan_names())})" if close else "or the name of a plan, such as local"
-    raise PlanError(f"plan '{given}' does not exist; give a YAML file such as plans/local.yaml; {hint}")
+    raise PlanError(f"plan '{plan}' does not exist; give a YAML file such as plans/local.yaml; {hint}")
 
 
 def is_plan(reference: str) -> bool:
@@ -73,19 +73,19 @@ def is_plan(reference: str) -> bool:
     return reference.endswith((".yaml", ".yml"))
 
 
-def read_plan(given: Path, *, overrides: Iterable[str] = ()) -> Plan:
+def read_plan(plan: Path, *, overrides: Iterable[str] = ()) -> Plan:
     """Read and check a plan. Hosts may be given by a hostfile and world sizes by slots, in the plan and at each point.
 
     Raises:
-        PlanError, HostfileError: what it says is not accepted.
+        PlanError, HostfileError: the plan or its hosts are not accepted.
     """
-    path = find_plan(given)
-    folder = path.parent if path is given else PLANS.parent  # Ringside's own plans name files from there
-    content = with_option_arms(placed_beside(read_content(path, overrides=overrides), folder), source=str(given))
+    path = find_plan(plan)
+    folder = path.parent if path is plan else PLANS.parent  # Ringside's own plans name files from there
+    content = with_option_arms(placed_beside(read_content(path, overrides=overrides), folder), source=str(plan))
     points = content.get("points")
     if isinstance(points, dict):
         content["points"] = {name: _placed(name, point) for name, point in points.items()}
-    return check_plan(with_hosts(content), source=str(given), elsewhere=lambda: _workload_options(content))
+    return check_plan(with_hosts(content), source=str(plan), elsewhere=lambda: _workload_options(content))
 
 
 def _workload_options(content: Mapping[str, Any]) -> dict[str, str]:
@@ -117,7 +117,7 @@ def write_template(path: Path) -> None:
 
 
 def with_option_arms(content: Mapping[str, Any], *, source: str) -> dict[str, Any]:
-    """A plan's plain values with an arm for each value of an option that is a list; of several lists, for each combination.
+    """Return a plan's plain values with one arm for each value of an option list; of several lists, for each combination.
 
     The arm ``hvd`` becomes ``hvd-cycle_time_ms-1``, ``hvd-cycle_time_ms-5``. An option that is itself a list stays as it is.
 
@@ -128,34 +128,29 @@ def with_option_arms(content: Mapping[str, Any], *, source: str) -> dict[str, An
     arms = content.get("arms")
     if not isinstance(arms, Mapping):
         return dict(content)
-    made = {name: _made_of(str(name), arm, source) for name, arm in arms.items()}
-    if all(one is None for one in made.values()):
+    made = {name: _arms_by_option(str(name), arm, source) for name, arm in arms.items()}
+    if not any(made.values()):
         return dict(content)
-    found = _joined([several or {name: arms[name]} for name, several in made.items()], source)
+    joined: dict[Any, Any] = {}
+    for name, several in made.items():
+        for new, arm in (several or {name: arms[name]}).items():
+            if new in joined:
+                raise PlanError(f"plan '{source}': two arms would be called '{new}'; rename one")
+            joined[new] = arm
+    if len(joined) > max(MAX_ARMS, len(made)):
+        raise PlanError(
+            f"plan '{source}': its lists make {len(joined)} arms of {len(made)}, and {MAX_ARMS} are the most; try fewer values "
+            "at once, or make plans of them"
+        )
     for key in ("baseline", "question"):
         several = made.get(content.get(key)) if isinstance(content.get(key), str) else None
         if several:
             raise PlanError(f"plan '{source}': {key} '{content[key]}' is made into several arms; name one: {', '.join(several)}")
-    return {**content, "arms": found}
+    return {**content, "arms": joined}
 
 
-def _joined(made: Sequence[Mapping[Any, Any]], source: str) -> dict[Any, Any]:
-    """The arms that others stand for, in their order."""
-    found: dict[Any, Any] = {}
-    for new, arm in (item for several in made for item in several.items()):
-        if new in found:
-            raise PlanError(f"plan '{source}': two arms would be called '{new}'; rename one")
-        found[new] = arm
-    if len(found) > max(MAX_ARMS, len(made)):
-        raise PlanError(
-            f"plan '{source}': its lists make {len(found)} arms of {len(made)}, and {MAX_ARMS} are the most; try fewer values "
-            "at once, or make plans of them"
-        )
-    return found
-
-
-def _made_of(name: str, arm: Any, source: str) -> dict[str, Any] | None:
-    """The arms that one stands for, by name; None: itself alone."""
+def _arms_by_option(name: str, arm: Any, source: str) -> dict[str, Any] | None:
+    """An arm for each value of its option lists, by name; None if it has no list."""
     options = arm.get("options") if isinstance(arm, Mapping) else None
     if not isinstance(options, Mapping):
         return None
@@ -191,7 +186,7 @@ def _text(value: Any) -> str:
 
 
 def _list_options(backend: Any) -> Set[str]:
-    """The options of a back end that are lists themselves; none where there is no such back end, which is told elsewhere."""
+    """The options of a backend that are lists themselves; none for an unknown backend, which is refused elsewhere."""
     with suppress(PlanError):
         return {name for name, field in backend_class(backend).Options.model_fields.items() if _takes_lists(field.annotation)}
     return set()

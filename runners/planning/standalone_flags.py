@@ -1,4 +1,4 @@
-"""The flags of a standalone run in one table: the plan that they ask for, and the flags that ask for a plan's arm.
+"""The flags of a standalone run in one table; turns them into a plan, and a plan's arm into flags.
 
 A new flag is one line here.
 """
@@ -23,7 +23,7 @@ from runners.flags import Flag, Given, values_of
 
 
 class RunOptions(Section):
-    """What a standalone run is asked besides its plan."""
+    """Options of a standalone run besides its plan."""
 
     backend: str | None = None
     """Use another backend: single, dp, naive, fsdp2, replicate, or your own by module:Class or path/to/file.py:Class."""
@@ -64,17 +64,17 @@ SETTABLE = (
     *("seed", "threads", "affinity", "freed_memory", "device", "micro_steps", "precision", "max_gradient_norm"),
     *("speed.*", "training.*", "measurement.local_every"),
 )
-"""Keys of a plan that ``--set`` may name: the launcher and the other flags say the others, or a standalone run has none."""
+"""Keys of a plan that ``--set`` may name. The others come from the launcher or other flags, or do not apply."""
 MODULES = {"ddp": "runners.ddp", "horovod": "runners.hvd"}
-"""What ranks run, by their backend; the first for all others. By hand these take ``--backend``."""
+"""The module that ranks run, by backend; the first serves all others, which take ``--backend``."""
 MASKED = "***"
 FIXED = {"mode": "separate", "launches": 1, "control": False}
-"""Keys of a plan's ``measurement`` that standalone runs have no choice in."""
+"""Keys of a plan's ``measurement`` that are the same in every standalone run."""
 
 
-def settings(given: Sequence[str] | None, flag: str) -> dict[str, Any]:
+def settings(texts: Sequence[str] | None, flag: str) -> dict[str, Any]:
     """Return ``key=value`` pairs, with values read as YAML."""
-    pairs = [text.partition("=") for text in given or []]
+    pairs = [text.partition("=") for text in texts or []]
     for key, equals, value in pairs:
         if not key or not equals:
             raise PlanError(f"{flag} {key + equals + value!r} is not of the form key=value")
@@ -82,7 +82,7 @@ def settings(given: Sequence[str] | None, flag: str) -> dict[str, Any]:
 
 
 def plan_content(given: Given) -> dict[str, Any]:
-    """Return what the flags say of a plan.
+    """Return the plan content that the flags ask for.
 
     Raises:
         PlanError: a value that is not accepted, or flags that do not go together.
@@ -90,7 +90,7 @@ def plan_content(given: Given) -> dict[str, Any]:
     asked = [str(setting) for setting in given.get(SETTINGS, ())]
     for setting in asked:
         key = setting.partition("=")[0].strip()
-        if not any(fnmatch(key, known) for known in SETTABLE):
+        if not any(fnmatch(key, pattern) for pattern in SETTABLE):
             raise PlanError(f"--set {quoted(key)} is not for a standalone run; it sets {', '.join(SETTABLE)}")
     content = {
         **values_of(given, Plan),
@@ -108,13 +108,13 @@ def plan_content(given: Given) -> dict[str, Any]:
 
 
 def words_for(plan: Plan, arm: Arm) -> list[str]:
-    """Return the flags by which people start a rank of an arm. What is the default is left out, what looks secret is masked.
+    """Return the flags that start a rank of an arm. Defaults are left out, and what looks secret is masked.
 
     ``plan``: as the arm runs it (``runners.planning.arms.plan_of_arm``).
     """
     options = RunOptions(
         backend=None if arm.backend in MODULES else arm.backend,
-        settings=tuple(f"{key}={_as_yaml(value)}" for key, value in _set_apart(plan)),
+        settings=tuple(f"{key}={_as_yaml(value)}" for key, value in _settable_values(plan)),
     )
     sections = (plan, plan.measurement, plan.training, arm, options)
     values: dict[type[BaseModel], BaseModel] = {type(section): section for section in sections if section is not None}
@@ -123,20 +123,20 @@ def words_for(plan: Plan, arm: Arm) -> list[str]:
         value = getattr(values[flag.model], flag.field)
         if value in (None, flag.default, flag.model.model_fields[flag.field].get_default(call_default_factory=True)):
             continue
-        pairs = [f"{key}={_shown(key, one)}" for key, one in value.items()] if isinstance(value, Mapping) else None
-        words += [word for one in pairs or (value if isinstance(value, tuple) else [value]) for word in (flag.name, str(one))]
+        pairs = [f"{key}={_shown(key, item)}" for key, item in value.items()] if isinstance(value, Mapping) else None
+        words += [word for item in pairs or (value if isinstance(value, tuple) else [value]) for word in (flag.name, str(item))]
     return words
 
 
-def _set_apart(plan: Plan) -> Iterator[tuple[str, Any]]:
-    """Keys of a plan that ``--set`` may name, with their values where these are not the defaults."""
+def _settable_values(plan: Plan) -> Iterator[tuple[str, Any]]:
+    """Keys of a plan that ``--set`` may name, with the values that are not defaults."""
     for pattern in SETTABLE:
         section, _, field = pattern.rpartition(".")
-        own = getattr(plan, section) if section else plan
-        if own is None or (plan.training and section == "measurement"):
+        owner = getattr(plan, section) if section else plan
+        if owner is None or (plan.training and section == "measurement"):
             continue
-        for name in [field] if field != "*" else type(own).model_fields.keys() - {"epochs"}:
-            value, default = getattr(own, name), type(own).model_fields[name].get_default(call_default_factory=True)
+        for name in [field] if field != "*" else type(owner).model_fields.keys() - {"epochs"}:
+            value, default = getattr(owner, name), type(owner).model_fields[name].get_default(call_default_factory=True)
             if value != default:
                 yield ".".join(filter(None, (section, name))), value
 

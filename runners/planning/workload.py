@@ -19,8 +19,8 @@ if TYPE_CHECKING:  # ranks resolve their workload here, and need no plan
     from runners.planning.arm_specs import ArmSpec
 
 
-OTHERS = ("synthetic",)
-"""Workloads of ours whose model is not."""
+USERS_MODELS = ("synthetic",)
+"""Our workloads that train a model of the user's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,15 +33,15 @@ class WorkloadSetup:
 
     @property
     def is_users_model(self) -> bool:
-        """Whether it is trained and not one of ours, which our tests check."""
-        return issubclass(self.workload, Workload) and (self.reference in OTHERS or self.reference not in REGISTRY.table)
+        """Whether it trains a model that our tests do not check."""
+        return issubclass(self.workload, Workload) and (self.reference in USERS_MODELS or self.reference not in REGISTRY.table)
 
     def gate_comes_first(self, training: TrainingSettings | None) -> bool:
         """Whether the parity gate is taken before what is measured, see ``runners.driver.gates``."""
         return training is not None or issubclass(self.workload, MicroBenchmark)
 
     def build(self, *, local_batch_size: int, seed: int) -> Workload:
-        """Make the workload. What its constructor draws follows from the seed."""
+        """Make the workload. Random numbers in its constructor follow from the seed."""
         assert issubclass(self.workload, Workload)
         seed_generators(seed)
         return self.workload(local_batch_size=local_batch_size, seed=seed, options=self.options)
@@ -53,14 +53,14 @@ class WorkloadSetup:
         return self.workload(local_batch_size=local_batch_size, seed=seed, options=self.options)
 
 
-def resolve_workload(reference: str, given: dict[str, object]) -> WorkloadSetup:
+def resolve_workload(reference: str, values: dict[str, object]) -> WorkloadSetup:
     """Resolve a workload and check its options.
 
     Raises:
         PlanError: unknown workload or option.
     """
     workload, implied = workload_class(reference)
-    options = checked(workload.Options, implied | given, source=f"workload_options of '{reference}'")
+    options = checked(workload.Options, implied | values, source=f"workload_options of '{reference}'")
     return WorkloadSetup(reference=reference, workload=workload, options=options)
 
 

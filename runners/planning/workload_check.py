@@ -1,7 +1,7 @@
-"""Tries a user's workload out in a rank, before any library has started: every method that a run will call, once.
+"""Tries a user's workload in a rank before any library starts: calls every method that a run will call, once.
 
-What cannot work is one message, with the line of the user's code and the remedy. What takes several ranks, or two runs of a step,
-is found by the gate: a loss that is not repeatable, and ranks that take the same samples.
+What cannot work gives one message, with the line of the user's code and the remedy. The gate finds what needs several ranks or two
+runs of a step: a loss that is not repeatable, and ranks that take the same samples.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ if TYPE_CHECKING:  # ranks try their workload out here, and need no plan
 MAX_STEPS = 20_000
 MAX_SECONDS = 1.0
 SHORT_SCHEDULE = 1000
-"""A schedule that ends within so many cannot be measured, unless fewer are known to be taken."""
+"""A schedule that ends within so many steps cannot be measured, unless the run is known to take fewer."""
 
 
 @contextmanager
 def trying(what: str, method: object) -> Iterator[None]:
-    """A context of the user's code: what it raises becomes a ``PlanError`` with its line."""
+    """A context for the user's code: what it raises becomes a ``PlanError`` with its line."""
     try:
         yield
     except PlanError:
@@ -56,13 +56,13 @@ def trying(what: str, method: object) -> Iterator[None]:
 
 
 def wrong(message: str, method: object) -> PlanError:
-    """What cannot work, and where the user's method is written."""
+    """Return an error that names where the user's method is written."""
     place = place_of_definition(method)
     return PlanError(f"{message}{f' ({place})' if place else ''}")
 
 
 def build_here(setup: WorkloadSetup, *, local_batch_size: int, seed: int) -> Workload:
-    """Make a workload in this process, which has no ranks; raises a ``PlanError`` where its constructor raises anything."""
+    """Make a workload in this process, which is no rank; raises a ``PlanError`` if its constructor raises anything."""
     with trying("constructor", setup.workload):
         return setup.build(local_batch_size=local_batch_size, seed=seed)
 
@@ -88,10 +88,10 @@ def require_epochs(plan: Plan, setup: WorkloadSetup) -> None:
 
 
 def check_workload(setup: WorkloadSetup, job: Job, *, rank: int, device: torch.device, backend: Backend) -> list[str]:
-    """Try a workload out on this process alone; nothing of it stays but what the workload itself keeps. Not collective.
+    """Try a workload in this process alone; nothing stays but what the workload itself keeps. Not collective.
 
     Returns:
-        What works and should be known, a sentence each.
+        Notes on what works but should be known, a sentence each.
 
     Raises:
         PlanError: it cannot work, or the backend cannot train it.
@@ -120,7 +120,7 @@ class _Trial:
 
     def __init__(self, setup: WorkloadSetup, job: Job, *, rank: int, device: torch.device) -> None:
         self.notes: list[str] = []
-        """What works, and should be known."""
+        """What works, but should be known."""
         self._setup, self._job, self._device = setup, job, device
         self._place: dict[str, Any] = {"rank": rank, "world_size": job.world_size, "device": device}
 
@@ -175,13 +175,13 @@ class _Trial:
         method = self._workload.build_optimizer
         with trying("build_optimizer", method):
             built: Any = method(self.model)
-        given = list(built) if isinstance(built, Sequence) else [built]
-        closed = [type(one).__name__ for one in given if isinstance(one, Optimizer) and _needs_closure(one)]
+        optimizers = list(built) if isinstance(built, Sequence) else [built]
+        closed = [type(member).__name__ for member in optimizers if isinstance(member, Optimizer) and _needs_closure(member)]
         if closed:
             message = f"build_optimizer() gave {closed[0]}, whose step() needs a closure, which is not supported"
             raise wrong(f"{message}; take another, such as Adam", method)
-        if not given or not all(isinstance(one, Optimizer) for one in given):
-            seen = " and ".join(type(one).__name__ for one in given) or "nothing"
+        if not optimizers or not all(isinstance(member, Optimizer) for member in optimizers):
+            seen = " and ".join(type(member).__name__ for member in optimizers) or "nothing"
             raise wrong(f"build_optimizer() gave {seen}; return a torch.optim.Optimizer, or a list of them", method)
         with trying("build_optimizer", method):
             optimizer = as_one(built)
@@ -189,18 +189,18 @@ class _Trial:
         if stepped - set(map(id, self.model.parameters())):
             message = "build_optimizer() steps parameters that are not the model's; use those of the model it is given"
             raise wrong(message, method)
-        left = [name for name, one in self.model.named_parameters() if one.requires_grad and id(one) not in stepped]
-        if left:
-            self.notes.append(f"no optimizer steps {shortened(left)}; their gradients are computed and exchanged all the same")
+        unstepped = [name for name, member in self.model.named_parameters() if member.requires_grad and id(member) not in stepped]
+        if unstepped:
+            self.notes.append(f"no optimizer steps {shortened(unstepped)}; their gradients are computed and exchanged all the same")
         return optimizer
 
     def _step(self, batch: Any) -> None:
         workload, wrapped = self._workload, WrappedModel(self.model)
         with trying("compute_loss", workload.compute_loss), wrapped.watched():
             loss = workload.compute_loss(wrapped, batch)
-        said = _fault_of_loss(loss, wrapped)
-        if said:
-            raise wrong(said, workload.compute_loss)
+        fault = _fault_of_loss(loss, wrapped)
+        if fault:
+            raise wrong(fault, workload.compute_loss)
         with trying("backward() of the loss", workload.compute_loss):
             loss.backward()
         trained = [(name, parameter.grad) for name, parameter in self.model.named_parameters() if parameter.requires_grad]
@@ -230,8 +230,8 @@ class _Trial:
         """
         needed = self._steps()
         members = members_of(self.optimizer)
-        before = [hook for one in members for hook in one._optimizer_step_pre_hooks.values()]
-        hooks = [*before, *(hook for one in members for hook in one._optimizer_step_post_hooks.values())]
+        before = [hook for member in members for hook in member._optimizer_step_pre_hooks.values()]
+        hooks = [*before, *(hook for member in members for hook in member._optimizer_step_post_hooks.values())]
         if not hooks and type(self._workload).after_step is Workload.after_step:
             return
         ends = time.monotonic() + MAX_SECONDS
@@ -246,26 +246,26 @@ class _Trial:
                     self._workload.after_step(step, model=self.model, optimizer=self.optimizer)
                 except Exception as error:
                     message = f"the schedule ends after {step - 1} steps: after_step, or a hook of the optimizer, then raises "
-                    message += f"{message_of(error)}; let it go on for as many steps as a run takes, such as with a larger "
-                    told = str(at_line(f"{message}total_steps", place_of(error)))
+                    remedy = "let it go on for as many steps as a run takes, such as with a larger total_steps"
+                    message = str(at_line(f"{message}{message_of(error)}; {remedy}", place_of(error)))
                     if needed or step <= SHORT_SCHEDULE:
-                        raise PlanError(told) from error
-                    self.notes.append(told)
+                        raise PlanError(message) from error
+                    self.notes.append(message)
                     return
 
     def _steps(self) -> int | None:
-        """How many steps a training takes; None: blocks go on for as long as they are given."""
+        """Steps that a training takes; None for blocks, whose number is not known here."""
         epochs, batches = self._job.tries, self._workload.batches_per_epoch(world_size=self._job.world_size)
         return epochs * batches // self._job.micro_steps if epochs and batches else None
 
 
 def _fault_of_loss(loss: Any, model: WrappedModel) -> str | None:
-    """What ``compute_loss`` must not return, or do; None: nothing is wrong."""
+    """What is wrong with the result or the actions of ``compute_loss``; None if nothing is."""
     if any(parameter.grad is not None for parameter in model.parameters()):
         return "compute_loss() ran backward() by itself; add the losses up and return them as one"
     if not isinstance(loss, Tensor):
         several = isinstance(loss, tuple | list)
-        inside = f" of {', '.join(type(one).__name__ for one in loss)}" if several else ""
+        inside = f" of {', '.join(type(part).__name__ for part in loss)}" if several else ""
         gans = "; losses that are stepped one after the other, as in GANs, are not supported" if several else ""
         return f"compute_loss() gave a {type(loss).__name__}{inside}; return the loss alone, a tensor with one number{gans}"
     if loss.numel() != 1 or loss.dim():

@@ -1,4 +1,4 @@
-"""Checks a git revision out into a worktree of its own, so that an arm may be another commit than the files that lie there."""
+"""Checks a git revision out into a separate worktree, so that an arm may run another commit than the working files."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ NO_HOOKS = ("-c", "core.hooksPath=/dev/null")
 
 
 def repository_of(path: Path) -> Path:
-    """Return the top folder of the git repository that a file or folder lies in, links resolved.
+    """Return the top folder of the git repository of a file or folder, links resolved.
 
     Raises:
-        PlanError: it lies in none, or there is no git.
+        PlanError: it is in no repository, or there is no git.
     """
     folder = path if path.is_dir() else path.parent
     done = _git(folder, "rev-parse", "--show-toplevel")
     if done.returncode:
         raise PlanError(
-            f"commit: '{path}' is not in a git repository that can be read ({_said(done)}); leave commit out, or name a file of one"
+            f"commit: '{path}' is not in a git repository that can be read ({_error(done)}); leave commit out, "
+            "or name a file of one"
         )
     return Path(done.stdout.rstrip("\n")).resolve()
 
@@ -52,14 +53,14 @@ def commit_of(repository: Path, revision: str) -> str:
 
 
 def commits_between(repository: Path, good: str, bad: str) -> list[str]:
-    """Return the commits behind one up to another, along first parents, the earliest first; none where it is no ancestor."""
+    """Return the commits after ``good`` up to ``bad``, along first parents, earliest first; none if ``good`` is no ancestor."""
     if _git(repository, "merge-base", "--is-ancestor", good, bad).returncode:
         return []
     return _git(repository, "rev-list", "--first-parent", "--reverse", f"{good}..{bad}").stdout.split()
 
 
 def described(repository: Path, commit: str) -> str:
-    """Return who changed what in a commit, as git says it."""
+    """Return author, message and changed files of a commit, as git prints them."""
     return _git(repository, "log", "-1", "--stat", commit).stdout
 
 
@@ -69,7 +70,7 @@ def has_in_commit(repository: Path, commit: str, path: Path) -> bool:
 
 
 def has_changes(repository: Path) -> bool:
-    """Whether files that git knows are not as they were committed: a worktree is without those changes."""
+    """Whether tracked files have uncommitted changes, which a worktree would lack."""
     return bool(_git(repository, "status", "--porcelain", "--untracked-files=no").stdout.strip())
 
 
@@ -77,8 +78,8 @@ def has_changes(repository: Path) -> bool:
 def worktree(repository: Path, revision: str) -> Iterator[Path]:
     """A context in which a revision is checked out, into a folder that is removed afterwards.
 
-    What git does not have is not there: data, build outputs, changes that were not committed, submodules. The folder is in the
-    cache of the user's home, which hosts share; in a temporary one where that cannot be written.
+    It lacks what git does not have: data, build outputs, uncommitted changes, submodules. The folder is in the cache of the user's
+    home, which hosts share, or in a temporary folder if that cannot be written.
 
     Raises:
         PlanError: there is no such revision, or it cannot be checked out.
@@ -87,10 +88,10 @@ def worktree(repository: Path, revision: str) -> Iterator[Path]:
     parent = _new_folder()
     folder = parent / repository.name
     try:
-        _git(repository, "worktree", "prune")  # what a session left that was killed
+        _git(repository, "worktree", "prune")  # removes what a killed session left
         done = _git(repository, *NO_HOOKS, "worktree", "add", "--quiet", "--detach", str(folder), commit)
         if done.returncode:
-            raise PlanError(f"commit {quoted(revision)} of '{repository}' cannot be checked out: {_said(done)}")
+            raise PlanError(f"commit {quoted(revision)} of '{repository}' cannot be checked out: {_error(done)}")
         yield folder
     finally:
         _git(repository, "worktree", "remove", "--force", "--force", str(folder))
@@ -107,7 +108,7 @@ def kept_worktree(repository: Path, commit: str) -> Path:
 
 
 def _new_folder() -> Path:
-    """Make a folder, and remove those of processes on this host that were killed."""
+    """Make a folder, and remove those that killed processes of this host left."""
     root = cache_root().parent / "worktrees"
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -119,7 +120,7 @@ def _new_folder() -> Path:
 
 
 def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}  # those of a hook that runs us
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}  # a hook sets some
     try:
         return subprocess.run(
             ["git", "-C", str(folder), *arguments],
@@ -134,6 +135,6 @@ def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         raise PlanError("commit needs the program 'git', which is not on PATH; install it, or leave commit out") from error
 
 
-def _said(done: subprocess.CompletedProcess[str]) -> str:
+def _error(done: subprocess.CompletedProcess[str]) -> str:
     lines = done.stderr.strip().splitlines()
     return cut(lines[-1]) if lines else f"git ended with code {done.returncode}"

@@ -1,4 +1,4 @@
-"""A model as libraries wrap it: without the attributes of the model inside, and with a forward pass that nothing may go around."""
+"""A model as libraries wrap it: it hides the inner model's attributes, and every call must go through its forward pass."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 REMEDY = "call model(...) alone, whose forward() may take a switch for what to do: DDP exchanges only what passes its forward"
-ALIKE = ("device", "dtype")
+SHARED_ATTRIBUTES = ("device", "dtype")
 """Attributes that libraries' wrappers have, too."""
 
 
@@ -19,7 +19,7 @@ class BypassedError(AttributeError):
 
 
 class WrappedModel(nn.Module):
-    """As ``DistributedDataParallel`` stands before a model; refuses what it does not offer, or would not notice."""
+    """Stands in for ``DistributedDataParallel``; refuses what that does not offer, or would not notice."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class WrappedModel(nn.Module):
         if name in self.__dict__["_modules"]:
             return self.__dict__["_modules"][name]
         inner = self.__dict__["_modules"]["module"]
-        if name in ALIKE and hasattr(inner, name):
+        if name in SHARED_ATTRIBUTES and hasattr(inner, name):
             return getattr(inner, name)
         message = f"compute_loss() uses model.{name}, which the wrapped model of DDP does not have; {REMEDY}"
         raise BypassedError(f"{message}; what computes no loss is at getattr(model, 'module', model).{name}")
@@ -48,9 +48,9 @@ class WrappedModel(nn.Module):
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """A context in which no trained part of the model may be called but from within ``forward``."""
-        trained = {name: one for name, one in self.module.named_modules() if _is_trained(one)}
-        handles = [one.register_forward_pre_hook(self._watcher(name)) for name, one in trained.items()]
+        """A context in which trained parts of the model may be called from within ``forward`` only."""
+        trained = {name: part for name, part in self.module.named_modules() if _is_trained(part)}
+        handles = [part.register_forward_pre_hook(self._watcher(name)) for name, part in trained.items()]
         try:
             yield
         finally:
@@ -68,5 +68,5 @@ class WrappedModel(nn.Module):
 
 
 def _is_trained(module: nn.Module) -> bool:
-    """Whether calls of it matter and can be seen, which those of a script's parts cannot."""
+    """Whether calls of it matter and can be seen. Calls of parts of a ``ScriptModule`` cannot."""
     return not isinstance(module, torch.jit.ScriptModule) and any(parameter.requires_grad for parameter in module.parameters())
