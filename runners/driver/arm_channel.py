@@ -17,16 +17,16 @@ from runners.protocol.messages import REPLIES, Command, EndedReply, ErrorReply, 
 POLL = timedelta(milliseconds=500)
 Expected = TypeVar("Expected", bound=Message)
 UNLIKE_S = 5.0
-"""So long after a rank has replied, others whose epochs have other numbers of steps are not waited for."""
+"""How long after a rank's reply others are waited for whose epochs have other numbers of steps."""
 ENDING_S = 10.0
-"""So long after one rank has come to its end the others are waited for."""
+"""How long after the end of one rank the others are waited for."""
 
 
 class ArmEnded(Exception):  # noqa: N818 - what scripts do
     """The arm came to its own end before it had carried out a command."""
 
     def __init__(self, steps: int | None) -> None:
-        """``steps``: that it took in all, where a rank said so."""
+        """``steps``: that it took in all; None: no rank reported them."""
         super().__init__(steps)
         self.steps = steps
 
@@ -52,7 +52,7 @@ class ArmChannel:
         self._arm, self._launch = diagnosis.arm, diagnosis.launch
 
     def give(self, job: Job) -> None:
-        """Put the arm's job where its ranks look for it."""
+        """Send the arm's job to its ranks."""
         self._messages.set(self._arm, self._launch, job_key(self._arm, self._launch), job.model_dump_json())
 
     def send(self, command: Command) -> None:
@@ -75,7 +75,7 @@ class ArmChannel:
         return answers
 
     def _replies(self, *, timeout_s: float, of_s: float) -> list[Reply]:
-        """Wait for all ranks; a block whose replies were lost on the way is taken from what the ranks kept of it."""
+        """Wait for all ranks. Where replies to a block were lost on the way, take the copies that the ranks kept."""
         deadline = time.monotonic() + timeout_s
         number = self.number - 1
         world_size, missing = None, dict[str, int]()
@@ -100,22 +100,23 @@ class ArmChannel:
         return [heard[rank] for rank in sorted(heard)]
 
     def _take(self, missing: dict[str, int], heard: dict[int, Reply], timeout: timedelta) -> bool:
-        """Wait for some of the missing replies, and move them among those heard; returns whether any came.
+        """Wait for missing replies and move them to ``heard``; returns whether any came.
 
-        Each is read as it comes: a gate's are a megabyte each, and would fill the memory.
+        Each is parsed as it comes: the gate's have a megabyte each and would fill the memory.
         """
         try:
-            found = self._messages.take(self._arm, self._launch, missing, timeout)
+            arrived = self._messages.take(self._arm, self._launch, missing, timeout)
         except LaunchError as error:
             raise self._diagnosis.failed(str(error)) from error
-        for place, text in found.items():
+        for place, text in arrived.items():
             heard[missing.pop(place)], self._heard_s = REPLIES.validate_json(text), time.monotonic()
-        return bool(found)
+        return bool(arrived)
 
     def _raise_if_dead(self, missing: dict[str, int], heard: dict[int, Reply]) -> None:
-        """An error that a rank reports says more than its exit code, so give it time to arrive.
+        """Raise if a rank or launcher has failed.
 
-        A rank that ends by itself takes its launcher with it, sooner or later: neither is a death.
+        An error that a rank reports says more than its exit code, so it gets time to arrive. A rank that ends by itself ends its
+        launcher, too: neither is a failure.
         """
         raise_if(self._diagnosis.for_others())
         raise_if(self._diagnosis.for_lost_agent())
@@ -148,12 +149,11 @@ class ArmChannel:
         raise ArmEnded(steps)
 
     def _take_all(self, missing: dict[str, int], heard: dict[int, Reply]) -> None:
-        """Take all replies that are there."""
         while missing and self._take(missing, heard, timedelta()):
             pass
 
 
 def raise_if(failure: ArmFailed | None) -> None:
-    """Raise the failure, where there is one."""
+    """Raise the failure, if there is one."""
     if failure is not None:
         raise failure

@@ -19,12 +19,10 @@ from runners.processes.run_processes import end_run, remove_open_mpi_files
 LOG_LINES = 40
 LINE_CHARACTERS = 2000
 LAST_WORDS = 8
-STACK_FRAME = re.compile(r"\[0x[0-9a-f]+\]\s*$")
-"""A line of a native stack trace, which says nothing to most readers and comes last."""
-TORCHRUN_NOISE = re.compile(r"torch/distributed/run\.py:\d+\]")
-"""What torchrun says of OMP_NUM_THREADS at every start."""
+NOISE = re.compile(r"^\W*$|\[0x[0-9a-f]+\]\s*$|torch/distributed/run\.py:\d+\]")
+"""Lines of a log that name no cause: without a word, a native stack's, and torchrun's remark on OMP_NUM_THREADS."""
 MAX_LOG_BYTES = 64 << 10
-"""At most so much of a log's end is read: a rank that floods it must not flood the record, too."""
+"""How much of a log's end is read at most: a rank that floods its log must not flood the record."""
 SPOOL_TIMEOUT_S = 15.0
 LAUNCHER_LOG = "launcher.log"
 
@@ -75,7 +73,7 @@ class ArmProcesses:
             time.sleep(0.02)
 
     def exit_summary(self) -> str:
-        """Say which launchers ended with which exit code, or that they still run."""
+        """Which launchers ended with which exit code, or that they still run, in words."""
         several = len(self.commands) > 1
         codes = [
             f"{process.poll()}{f' on {command.host}' if several else ''}"
@@ -85,7 +83,7 @@ class ArmProcesses:
         return f"the launcher ended with code {', '.join(codes)}" if codes else "the launcher still runs"
 
     def end(self, *, kill_ranks: Callable[[], None]) -> None:
-        """End whatever still runs, on every host that answers, first by ``kill_ranks``, the quickest way. Twice is harmless."""
+        """End whatever still runs, on every host that answers; first by ``kill_ranks``, the quickest way. Can be called again."""
         if self._is_over:
             return
         if not self.exit_codes:
@@ -119,8 +117,8 @@ class ArmProcesses:
     def last_words(self, ranks: Iterable[int]) -> list[str]:
         """Return the last lines that ranks have logged, those of the launchers where they have none. See ``log_tails``."""
         tails = self._tails(ranks).values()
-        said = ([line for line in tail.splitlines() if _says_something(line)] for tail in tails)
-        return [cut(line) for line in next(filter(None, said), [])[-LAST_WORDS:]]
+        lines = ([line for line in tail.splitlines() if not NOISE.search(line)] for tail in tails)
+        return [cut(line) for line in next(filter(None, lines), [])[-LAST_WORDS:]]
 
     def _tails(self, ranks: Iterable[int]) -> dict[str, str]:
         tails = {name: _tail(self._folder / name) for name in [*map(remote_results.log_name, ranks), LAUNCHER_LOG]}
@@ -131,7 +129,7 @@ class ArmProcesses:
         return self._fetched
 
     def _fetch(self, *, end: bool) -> dict[str, bytes]:
-        """The files of all hosts that answer, all asked at once."""
+        """The files of all hosts that answer. They are asked at the same time."""
         hosts = [host for host in self._placement.remote if host not in self.unreachable]
         archives = remote.on_each(hosts, lambda host: self._fetch_from(host, end=end))
         if len(self._placement.here) > 1 or end:
@@ -149,15 +147,11 @@ class ArmProcesses:
     def _keep_logs(self, files: Mapping[str, bytes]) -> None:
         for name, content in files.items():
             if re.fullmatch(r"rank-\d+\.log", name):
-                write_whole(self._folder / name, content)  # in the place of a link, not through it
-
-
-def _says_something(line: str) -> bool:
-    return re.search(r"\w", line) is not None and not STACK_FRAME.search(line) and not TORCHRUN_NOISE.search(line)
+                write_whole(self._folder / name, content)  # replaces a link and does not follow it
 
 
 def _tail(path: Path) -> str:
-    """The last lines of a log that may have any size, and lines of any length."""
+    """The last lines of a log, which may have any size and lines of any length."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - MAX_LOG_BYTES))

@@ -40,7 +40,7 @@ from runners.protocol.messages import (
     StartedReply,
 )
 
-OWN = (PADDING, AGENT, RUN_ID)
+RINGSIDE_VARIABLES = (PADDING, AGENT, RUN_ID)
 """Variables that are Ringside's own, and differ from start to start."""
 EXIT_TIMEOUT_S = 30.0
 NOTES_TIMEOUT_S = 20.0
@@ -62,7 +62,7 @@ class Exchange(Generic[Expected]):
 
 
 class Session(Protocol):
-    """What a launch asks of an arm's ranks, wherever they are: those of a driver, or the ranks that one of them leads."""
+    """What a launch needs of an arm's ranks, whether a driver started them or rank 0 leads them."""
 
     name: str
     started_s: float
@@ -85,7 +85,7 @@ class Session(Protocol):
         """The shell line that the arm stands for with a seed, for the record; empty where it is not known."""
 
     def log_of(self, rank: int) -> Path:
-        """Where a rank's log lies, or what is left of it."""
+        """The path of a rank's log, or of what is kept of it."""
 
     def start(self, job: Job) -> None:
         """Start the ranks; returns at once."""
@@ -107,7 +107,7 @@ class Session(Protocol):
 
 
 class ArmSession:
-    """Starts the ranks of an arm and talks to them; ``end`` leaves nothing behind. A script that ends is restarted."""
+    """Starts the ranks of an arm and exchanges messages with them. A script that ends is restarted; ``end`` ends everything."""
 
     _channel: ArmChannel
 
@@ -142,7 +142,7 @@ class ArmSession:
         self._begin()
 
     def _begin(self) -> None:
-        """Make the commands of the next start, and what watches over what they start."""
+        """Prepare the next start: its commands, processes, diagnosis and channel."""
         setup, endpoint, number = self._setup, self._endpoint, self.starts + self._moves
         run_id = f"{endpoint.run_id}-{self._launch}-{setup.name}-{number}"
         placement = setup.placement(endpoint.placement)
@@ -177,8 +177,8 @@ class ArmSession:
             has_reported=self.starts > 0,
         )
         self._channel = ArmChannel(self._supervisors, self._diagnosis, number=self._channel.number if number else 0)
-        own = Settings(driver="", key_file=str(endpoint.key_file), arm=setup.name, launch=self._launch, start=number)
-        self._meeting, self._store_files = Meeting(own), set[str]()
+        settings = Settings(driver="", key_file=str(endpoint.key_file), arm=setup.name, launch=self._launch, start=number)
+        self._meeting, self._store_files = Meeting(settings), set[str]()
         self._remote = placement.remote if setup.may_end else []
         self._frozen = False
         self.starts += 1
@@ -196,9 +196,9 @@ class ArmSession:
         )
 
     def log_of(self, rank: int) -> Path:
-        """Where a rank's log lies once it was fetched from its host; the launcher's where it wrote none of its own."""
-        own = self._folder / log_name(rank)
-        return own if own.is_file() else self._processes.launchers_log
+        """The path of a rank's log once it was fetched from its host; of the launcher's log where the rank wrote none."""
+        log = self._folder / log_name(rank)
+        return log if log.is_file() else self._processes.launchers_log
 
     @property
     def exit_codes(self) -> list[int | None]:
@@ -207,7 +207,7 @@ class ArmSession:
 
     @contextmanager
     def _failing_alone(self) -> Iterator[None]:
-        """A context in which a ``LaunchError`` is this arm's failure and no other's."""
+        """A context that makes a ``LaunchError`` this arm's failure, so that the other arms go on."""
         try:
             yield
         except LaunchError as error:
@@ -243,23 +243,23 @@ class ArmSession:
             ) from ended
         self._store_files = {file for reply in replies if reply.script for file in reply.script.store_files}
         deadline = time.monotonic() + SUPERVISOR_TIMEOUT_S
-        while len(known := self._supervisors.of(self.name, self._launch)) < len(replies):
+        while len(supervised := self._supervisors.of(self.name, self._launch)) < len(replies):
             if time.monotonic() > deadline:
-                missing = [rank for rank in range(len(replies)) if rank not in known]
+                missing = [rank for rank in range(len(replies)) if rank not in supervised]
                 raise self._diagnosis.failed(f"the supervisors of ranks {missing} have not reported", ranks=missing)
             time.sleep(0.01)
         self._diagnosis.has_reported = True
-        self._diagnosis.epoch_steps = [one.script.configuration.get("epoch.steps") for one in replies if one.script]
+        self._diagnosis.epoch_steps = [reply.script.configuration.get("epoch.steps") for reply in replies if reply.script]
         self.freeze()
         return replies
 
     def _finds_ports_taken(self) -> bool:
-        """Whether somebody else serves at a port that this arm asked for. Then it is restarted, with another for that."""
+        """Whether another process has a port that this arm asked for. Then the arm is restarted with another port."""
         taken = self._ports_taken() - self._taken
         if not taken:
             return False
         self.end()
-        self._processes.launchers_log.unlink(missing_ok=True)  # it would tell of the port once more
+        self._processes.launchers_log.unlink(missing_ok=True)  # it would report the same port again
         self._taken |= taken
         self._moves, self.starts = self._moves + 1, self.starts - 1
         self._supervisors.restart(self.name, self._launch, self.starts + self._moves)
@@ -268,18 +268,18 @@ class ArmSession:
         return True
 
     def _ports_taken(self) -> set[int]:
-        """The ports of this start that somebody else has, on any of its hosts."""
-        read, found = ["sh", "-c", 'cat "$1"; true', "sh", self._meeting.notes], list[bytes]()
-        with contextlib.suppress(LaunchError):  # a host that has gone is told of anyway
-            found = remote.run_on(self._remote, read, timeout_s=NOTES_TIMEOUT_S)
+        """The ports of this start that other processes have, on any of its hosts."""
+        argv, notes = ["sh", "-c", 'cat "$1"; true', "sh", self._meeting.notes], list[bytes]()
+        with contextlib.suppress(LaunchError):  # a lost host is reported anyway
+            notes = remote.run_on(self._remote, argv, timeout_s=NOTES_TIMEOUT_S)
         with contextlib.suppress(OSError):
-            found.append(Path(self._meeting.notes).read_bytes())
-        return {int(port) for port in read_notes(b"\n".join(found).decode(errors="replace"))[TAKEN] if port.isdigit()}
+            notes.append(Path(self._meeting.notes).read_bytes())
+        return {int(port) for port in read_notes(b"\n".join(notes).decode(errors="replace"))[TAKEN] if port.isdigit()}
 
     def exchange(self, command: Command, expected: type[Expected], *, timeout_s: float) -> Exchange[Expected]:
         """Thaw the ranks, give them a command, wait for all replies and freeze them again; see ``ArmChannel.receive``.
 
-        An arm that ends by itself is restarted, once, and given the command again, unless all its steps are too few.
+        An arm that ends by itself is restarted once and given the command again, unless it has too few steps in all.
         """
         needed = command.warmup_steps + command.steps if isinstance(command, BlockCommand) else 0
         try:
@@ -296,16 +296,16 @@ class ArmSession:
             raise self._too_short(again, needed) from again
 
     def _too_short(self, ended: ArmEnded, needed: int) -> ArmFailed:
-        """What is said of a script that ends before a block of so many steps is over."""
+        """The failure of a script that ends before a block of ``needed`` steps is over."""
         return self._diagnosis.failed(
-            f"the script ends {ended.when}; a block needs {needed} behind those that are compared: give it more epochs, or set "
+            f"the script ends {ended.when}; a block needs {needed} after those that are compared: give it more epochs, or set "
             "measurement.block_steps"
         )
 
     def _restart(self, ended: ArmEnded) -> None:
-        """End what is left of the arm, and bring a new start of it to where the first one was."""
+        """End what is left of the arm, start it again and wait until it is ready."""
         if self.starts == 1:
-            self._say(f"{self.name} ends {ended.when}; it is restarted, as often as needed")
+            self._say(f"{self.name} ends {ended.when}; restarting it as needed")
         self._processes.wait(timeout_s=EXIT_TIMEOUT_S)
         self.end()
         self._supervisors.restart(self.name, self._launch, self.starts)
@@ -381,12 +381,12 @@ class ArmSession:
         return self._setup.command(self._endpoint.placement, seed)
 
     def commands_as_run(self) -> list[dict[str, Any]]:
-        """Host, argv and environment of each command, for the record, without what is Ringside's own."""
+        """Host, argv and environment of each command, for the record, without Ringside's own variables."""
         return [
             {
                 "host": command.host,
                 "argv": list(command.argv),
-                "environment": {name: value for name, value in command.environment.items() if name not in OWN},
+                "environment": {name: value for name, value in command.environment.items() if name not in RINGSIDE_VARIABLES},
             }
             for command in self.commands
         ]
@@ -406,11 +406,11 @@ class ArmRun:
     ready: list[RankReport] = field(default_factory=list)
     """What its ranks reported when they had started, before the first step: all arms compare at this moment, see ``conditions``."""
     gate: ParityReport | None = None
-    """What its rank 0 found in the parity gate; None: not taken, or a micro-benchmark."""
+    """Rank 0's report of the parity gate; None: not taken, or a micro-benchmark."""
     lines: Sequence[list[LineUse]] = ()
-    """Those of a script's loop by rank, as its trial has timed them; empty: as this launch does."""
+    """Times of the lines of a script's loop by rank, from its trial; empty: this launch takes them."""
     can: frozenset[Can] = frozenset()
-    """What all its ranks can, as they said once they had started."""
+    """What all its ranks support, as they reported when they had started."""
 
     @property
     def conditions(self) -> LaunchRecord:

@@ -1,4 +1,4 @@
-"""The arms of a comparison: every name resolved, and all that is checked of them before anything is measured."""
+"""The arms of a comparison: their names resolved, and the checks before anything is measured."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from runners.scripts.script_setup import resolve_scripts
 
 
 class ComparedArms:
-    """The arms of a plan: those that train its workload, or scripts. Where it is made, nothing has started."""
+    """The arms of a plan, which train its workload or are scripts. Making it starts nothing."""
 
     inspection: Preflight
     """What was found on the hosts; known after ``check``."""
@@ -43,20 +43,20 @@ class ComparedArms:
     floor: ArmSpec | None = None
 
     def __init__(self, plan: Plan, *, say: Callable[[str], None]) -> None:
-        """Resolve the names in the plan; raises a ``PlanError`` or ``HostfileError`` where one is not known."""
+        """Resolve the names in the plan; raises a ``PlanError`` or ``HostfileError`` for an unknown one."""
         self.plan, self._say = plan, say
         self.cases: list[Case] = []
-        self.own = OwnFindings()
-        """What was found of arms that have work of their own."""
+        self.own_work = OwnFindings()
+        """Results of the check of arms with their own workload or commit."""
         self._is_own_work_found = False
-        self._left: list[str] = []
+        self._shell_warnings: list[str] = []
         """Warnings of variables in the shell."""
         arms = self.arms = resolve_scripts(plan) if plan.are_scripts else resolve_arms(plan)
-        """All that are compared, by name, the control included."""
+        """All compared arms by name, including the control."""
         if plan.are_scripts:
             return
-        alike = next((arm for arm in arms.values() if not arm.arm.has_own_work), arms[plan.baseline])
-        self.workload = resolve_workload(alike.place.workload_here(alike.plan.workload), alike.plan.workload_options)
+        usual = next((arm for arm in arms.values() if not arm.arm.has_own_work), arms[plan.baseline])
+        self.workload = resolve_workload(usual.place.workload_here(usual.plan.workload), usual.plan.workload_options)
         self.cases = resolve_cases(plan, self.workload, arms)
         self.floor = floor_beside(arms[plan.baseline]) if plan.has_floor and not self.cases else None
         require_epochs(plan, self.workload)
@@ -70,24 +70,24 @@ class ComparedArms:
 
     @property
     def without_control(self) -> list[ArmSpec]:
-        """All but the control, whose command is the baseline's."""
+        """All arms except the control, whose command is the baseline's."""
         return [setup for name, setup in self.arms.items() if self.plan.role(name) != "control"]
 
-    def fit(self, found: Mapping[str, int]) -> None:
-        """Give arms the local batches that were found for them; no other arm waits for theirs."""
-        arms = {name: self.plan.arms[name].model_copy(update={"local_batch_size": size}) for name, size in found.items()}
+    def fit(self, batches: Mapping[str, int]) -> None:
+        """Give arms the local batch sizes that the search has found."""
+        arms = {name: self.plan.arms[name].model_copy(update={"local_batch_size": size}) for name, size in batches.items()}
         self.plan = self.plan.model_copy(update={"arms": self.plan.arms | arms})
         for name in (name for name, arm in self.plan.compared_arms().items() if arm.fit):
             arm = resolve_arm(name, self.plan.compared_arms()[name], self.plan)
             self.arms[name] = dataclasses.replace(arm, recorded={**self.arms[name].recorded, **arm.recorded})
 
     def learn(self, learned: dict[str, Learned]) -> None:
-        """Take in what trials of commands have shown, by the arm's name: their later starts are given it."""
+        """Keep the results of trials by arm name, for later starts."""
         baseline = learned.get(self.plan.baseline)
-        known = learned | ({self.plan.control_name: baseline} if baseline and self.plan.measurement.control else {})
-        for name, found in known.items():
-            plan = self.plan.model_copy(update={"world_size": found.ranks})
-            self.arms[name] = dataclasses.replace(self.arms[name], learned=found, plan=plan)
+        trials = learned | ({self.plan.control_name: baseline} if baseline and self.plan.measurement.control else {})
+        for name, trial in trials.items():
+            plan = self.plan.model_copy(update={"world_size": trial.ranks})
+            self.arms[name] = dataclasses.replace(self.arms[name], learned=trial, plan=plan)
 
     @property
     def has_ranks_here(self) -> bool:
@@ -104,19 +104,19 @@ class ComparedArms:
     def _gpus(self) -> dict[str, int]:
         """How many GPUs each host has."""
         facts = self.inspection.facts
-        return {host: len(found.get(CARDS, [])) for host, found in facts.items()} or {HERE: len(gpu_names())}
+        return {host: len(host_facts.get(CARDS, [])) for host, host_facts in facts.items()} or {HERE: len(gpu_names())}
 
     def check(self) -> list[str]:
-        """Look at the hosts, and whether each arm can start on them.
+        """Check the hosts, and that each arm can start on them.
 
         Returns:
-            What readers of the report should know.
+            Notes for readers of the report.
 
         Raises:
             PlanError, LaunchError: what cannot work, and what can.
         """
         workers = list(self.arms.values()) if self.workload is not None else []
-        self._left = require_undisturbed(workers)
+        self._shell_warnings = require_undisturbed(workers)
         require_executables(workers)
         self.inspection = inspect(self.plan)
         for arm in workers:
@@ -126,7 +126,7 @@ class ComparedArms:
         require_known_device(facts, workers)
         if workers:
             here = {HERE: exclusive_cards()} if not facts and computes_on_gpu(self.plan.device) else {}
-            require_shared_gpus(self.plan, here | {host: found.get(EXCLUSIVE, []) for host, found in facts.items()})
+            require_shared_gpus(self.plan, here | {host: host_facts.get(EXCLUSIVE, []) for host, host_facts in facts.items()})
         self._find_own_work()
         return [
             f"{name} runs {setup.arm.commit}, without the changes that are not committed"
@@ -135,30 +135,31 @@ class ComparedArms:
         ]
 
     def _find_own_work(self) -> None:
-        """Try out the arms that have work of their own, once; raises a ``PlanError`` where one cannot run."""
+        """Try each arm with its own workload or commit once; raises a ``PlanError`` where one cannot run."""
         if not self.plan.has_own_work or self._is_own_work_found:
             return
-        self._say("checking the work of arms that have their own")
+        self._say("checking arms that have their own workload or commit")
         host = None if self.has_ranks_here else self.inspection.placement.hosts[0].host
-        self.own = require_own_work(self.arms.values(), host=host, micro_benchmark=bool(self.cases))
-        units = self.own.sample_units
-        for name, unit in units.items():
+        self.own_work = require_own_work(self.arms.values(), host=host, micro_benchmark=bool(self.cases))
+        for name, unit in self.own_work.sample_units.items():
             arm = self.arms[name]
             self.arms[name] = dataclasses.replace(arm, recorded={**arm.recorded, "sample_unit": unit})
         self._is_own_work_found = True
 
     def sources(self) -> dict[str, Path]:
-        """The user's files that are measured, by name."""
+        """The user's source files that are measured, by name."""
         arms = self.arms.values()
-        own = [arm.sources for arm in arms if self.plan.role(arm.name) != "control"]
+        named_files = [arm.sources for arm in arms if self.plan.role(arm.name) != "control"]
         classes = [*(type(arm.backend) for arm in arms), *(type(arm.launcher) for arm in arms)]
         classes = [self.workload.workload, *classes] if self.workload else classes
-        return sources_of_all(dict.fromkeys(classes)) | {name: path for files in own for name, path in files.items()}
+        return sources_of_all(dict.fromkeys(classes)) | {name: path for files in named_files for name, path in files.items()}
 
     def revisions(self) -> dict[str, str]:
-        """What is known of arms that have work or a commit of their own: revisions, versions, digests of their files."""
-        own = [(f"{name}/{field}", one.recorded.get(field)) for name, one in self.arms.items() for field in ("commit", "image")]
-        return {field: value for field, value in own if value} | self.own.sources
+        """Revisions, versions and digests of files of arms that have their own workload, commit or image."""
+        recorded = [
+            (f"{name}/{field}", arm.recorded.get(field)) for name, arm in self.arms.items() for field in ("commit", "image")
+        ]
+        return {field: value for field, value in recorded if value} | self.own_work.sources
 
     def require_data(self) -> None:
         """Read a workload's data once on every host that ranks run on. Scripts load their own data.
@@ -175,11 +176,11 @@ class ComparedArms:
         require_data_on(self.inspection.placement.everywhere, self.plan, self.workload)
 
     def warnings(self) -> list[str]:
-        """What may disturb the measuring: variables in the shell, hosts, ranks that share cores or GPUs. After ``check``."""
-        return [*self._left, *self.inspection.warnings, *(self._crowded() if self.workload is not None else [])]
+        """What may disturb the measurement: shell variables, hosts, ranks that share cores or GPUs. After ``check``."""
+        return [*self._shell_warnings, *self.inspection.warnings, *(self._crowded() if self.workload is not None else [])]
 
     def _crowded(self) -> list[str]:
-        """Say on which hosts ranks share cores, or GPUs where they compute on these."""
+        """Warnings of hosts on which ranks share cores, or GPUs if they compute on GPUs."""
         placement, gpus = self.inspection.placement, self._gpus
         if self.are_on_gpus:
             warnings = {entry.host: shared_gpus_warning(entry.slots, gpus.get(entry.host, 0)) for entry in placement.hosts}

@@ -1,4 +1,4 @@
-"""The folder of a comparison: whose it is, in which environments it was measured, how long that took, when verdicts were seen."""
+"""The folder of a comparison: its plan, the environments it was measured in, how long that took, when verdicts were seen."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from measurement.errors import RecordError
 from measurement.files import LOCK_FILE
 from measurement.plans.plan import Plan
 from measurement.probes.fingerprint import git_state
-from measurement.records.record import LengthChoice, Manifest, OtherEnvironment
+from measurement.records.record import Manifest, OtherEnvironment
 from measurement.records.results import ResultsFolder, write_result
 
 
-def new_manifest(folder: ResultsFolder, plan: Plan, **found: Any) -> Manifest:
-    """The manifest of a folder in which nothing was measured yet; ``found``: fields that only the caller knows."""
+def new_manifest(folder: ResultsFolder, plan: Plan, **fields: Any) -> Manifest:
+    """The manifest of a folder in which nothing was measured yet; ``fields``: those that only the caller knows."""
     return Manifest(
         comparison_id=folder.root.name,
         plan_digest=plan_digest(plan),
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         ringside_version=version("ringside"),
         driver=fingerprint() | git_state(Path(__file__).parent),
-        **found,
+        **fields,
     )
 
 
@@ -42,23 +42,23 @@ class ComparisonHistory:
 
     def __init__(self, folder: ResultsFolder, now: Manifest, *, sources: Mapping[str, Path]) -> None:
         """``now``: the manifest that this session would begin with; ``sources``: the user's files, by their names in the folder."""
-        known = folder.read_manifest() if folder.manifest_path.is_file() else None
-        changes = changes_since(known, folder.records(), now)
-        before = find_environment(known.elsewhere, now) if known else None
-        self.manifest = known or now
+        stored = folder.read_manifest() if folder.manifest_path.is_file() else None
+        changes = changes_since(stored, folder.records(), now)
+        before = find_environment(stored.elsewhere, now) if stored else None
+        self.manifest = stored or now
         self.environment = environment_of(now)
         self.changes = [] if before else format_changes(changes)
-        """What is not as it was when the folder's launches were measured, unless a user went on in this environment before."""
+        """What has changed since the folder's launches were measured, unless a user went on in this environment before."""
         self.starting_s = self.training_s = 0.0
         """Seconds of this session that launches took to start, and to measure."""
-        self._folder, self._sources, self._is_new = folder, sources, known is None
+        self._folder, self._sources, self._is_new = folder, sources, stored is None
         self._elsewhere = (
             (before or OtherEnvironment(differences=format_changes(changes), environment=self.environment)) if changes else None
         )
         self.begin_clock()
 
     def begin_clock(self) -> None:
-        """Count the seconds of this session from now on: what came before is no part of the budget."""
+        """Count the seconds of this session from now on: what came before is not part of the budget."""
         self._began = time.monotonic()
 
     @property
@@ -71,10 +71,6 @@ class ComparisonHistory:
         """Seconds of all sessions so far."""
         return self.manifest.seconds.get("total", 0.0) + self.elapsed_s
 
-    def note_choice(self, choice: LengthChoice) -> None:
-        """Keep how long a launch was chosen to be; the manifest is written before the launch begins."""
-        self.manifest.choices = [one for one in self.manifest.choices if one.launch != choice.launch] + [choice]
-
     def begin(self, *, notes: Sequence[str]) -> None:
         """Begin to measure; ``notes``: of a new comparison."""
         if self._is_new:
@@ -82,7 +78,7 @@ class ComparisonHistory:
         self.manifest.notes = list(notes) if self._is_new else self.manifest.notes
 
     def note_launch(self, number: int) -> None:
-        """Write down in which environment a launch is measured, before it is."""
+        """Record the environment of a launch before it is measured."""
         for other in self.manifest.elsewhere:
             other.launches = [launch for launch in other.launches if launch != number]
         if self._elsewhere:
@@ -93,7 +89,7 @@ class ComparisonHistory:
         self.write()
 
     def note_look(self, done: int, *, planned: int) -> None:
-        """Write down that the verdicts of ``done`` launches are seen now. Before those planned are done, none are shown."""
+        """Record that the verdicts of ``done`` launches are seen now. None are shown before the planned launches are done."""
         if done >= planned and done not in self.manifest.looks:
             self.manifest.looks = [*self.manifest.looks, done]
         self.write()
@@ -112,7 +108,7 @@ class ComparisonHistory:
 
 
 def require_same_plan(folder: ResultsFolder, plan: Plan) -> None:
-    """Refuse a folder that is not this plan's, with a ``RecordError``. One that is not there yet is anybody's."""
+    """Refuse a folder that has another plan's results or other files, with a ``RecordError``."""
     if folder.plan_path.is_file():
         other = folder.read_plan()
         if plan_digest(other) != plan_digest(plan):
@@ -127,11 +123,11 @@ def require_same_plan(folder: ResultsFolder, plan: Plan) -> None:
 
 
 def refuse_another_environment(folder: ResultsFolder, changes: Sequence[str]) -> None:
-    """Refuse to mix launches of two environments, which nobody asked for."""
+    """Refuse to mix launches of two environments, with a ``RecordError``."""
     if changes:
         raise RecordError(
             f"'{folder.root}' was measured in another environment ({'; '.join(changes)}), and launches of both would be mixed; "
-            "give another folder with -o, bring back what was there (copies of sources lie in the folder), or go on all the same "
+            "give another folder with -o, restore that environment (the folder has copies of the sources), or go on all the same "
             "with --resume-elsewhere: the report will say so"
         )
 

@@ -25,12 +25,12 @@ from runners.scripts.launchers_log import own_lines, scripts_exception
 from runners.scripts.other_pythons import lacking_module
 
 SETTLE_S = 1.0
-"""How long the driver waits, after a rank or launcher has ended, for the others to say what they saw."""
+"""How long the driver waits for the others' reports after a rank or launcher has ended."""
 TRACE_S = 0.3
 LOOK_S = 5.0
-"""How often a script's processes are looked at, until its ranks come."""
+"""Seconds between two looks at a script's processes while its ranks have not connected."""
 LOOKS = 3
-"""So many that show the same are no chance."""
+"""How many looks must show the same, so that it is not by chance."""
 CRASH = "Fatal Python error"
 MAX_LOG_CHARACTERS = 1 << 20
 
@@ -47,7 +47,7 @@ class ArmFailed(Exception):  # noqa: N818 - an outcome that the driver records, 
 
 @dataclass(eq=False)
 class Diagnosis:
-    """Names the cause of a failure, for one arm in one launch."""
+    """Names the cause of a failure of one arm in one launch."""
 
     arm: str
     launch: int
@@ -57,9 +57,9 @@ class Diagnosis:
     placement: Placement
     run_id: str
     variables: Sequence[Disturbance] = ()
-    """What of the ranks' environment may be why they died."""
+    """Variables of the ranks' environment that may be the cause."""
     may_end: bool = False
-    """Whether its ranks may come to their own end: those of a script. Its agent may not arrive, and its launcher chooses hosts."""
+    """Whether its ranks may end by themselves: a script's. Its agent may not start, and its launcher chooses hosts."""
     sandbox: Sandbox | None = None
     """In which its script works."""
     has_reported: bool = False
@@ -73,10 +73,10 @@ class Diagnosis:
 
     @property
     def world_size(self) -> int | None:
-        """How many ranks there are. Those of a script say so themselves, and the first to connect counts; None: none has."""
+        """How many ranks there are. A script's ranks report it, and the first to connect counts; None: none has connected."""
         if not self.may_end:
             return self.placement.world_size
-        return next((one.world_size for one in self.supervisors.of(self.arm, self.launch).values()), None)
+        return next((rank.world_size for rank in self.supervisors.of(self.arm, self.launch).values()), None)
 
     def looks_dead(self) -> bool:
         """Whether any rank or launcher has ended. Does not wait."""
@@ -87,15 +87,15 @@ class Diagnosis:
         return self.may_end and self.has_reported and set(self.processes.codes) == {0}
 
     def for_others(self) -> ArmFailed | None:
-        """Name a script's ranks that do not agree on how many they are: some would be waited for in vain, or left out."""
+        """Name a script's ranks that disagree on the world size."""
         if not self.may_end:
             return None
-        connected = [one for one in self.supervisors.of(self.arm, self.launch).values() if not one.is_gone]
+        connected = [rank for rank in self.supervisors.of(self.arm, self.launch).values() if not rank.is_gone]
         why = why_others(connected, self.supervisors.refused(self.arm, self.launch))
         return self.failed(why) if why else None
 
     def for_lost_agent(self) -> ArmFailed | None:
-        """Name what keeps a script's ranks from ever reporting, once its processes have shown it for a while. Does not wait."""
+        """Name what keeps a script's ranks from reporting, once several looks at its processes show it. Does not wait."""
         if not self.may_end or self.has_reported or self.supervisors.of(self.arm, self.launch):
             return None
         if time.monotonic() < self._next_look_s:
@@ -108,11 +108,11 @@ class Diagnosis:
         return self.failed(self._never) if self._never and self._lost_looks == LOOKS else None
 
     def for_unlike_epochs(self, silent: Sequence[int]) -> ArmFailed | None:
-        """Name ranks that do not come to the step at which the others wait, since their epochs have other numbers of steps."""
-        known = [steps for steps in self.epoch_steps if steps is not None]
-        if len(set(known)) < 2:
+        """Name ranks that do not reach the step at which the others wait, since their epochs have other numbers of steps."""
+        steps_per_epoch = {steps for steps in self.epoch_steps if steps is not None}
+        if len(steps_per_epoch) < 2:
             return None
-        counts = " and ".join(map(str, sorted(set(known), reverse=True)))
+        counts = " and ".join(map(str, sorted(steps_per_epoch, reverse=True)))
         return self.failed(
             f"ranks take {counts} steps an epoch, so {self._who(silent)} cannot reach the step at which the others wait; give all "
             "as many (DistributedSampler, drop_last=True), or epochs that last longer than a launch",
@@ -122,17 +122,16 @@ class Diagnosis:
     def for_exit(self, heard: Mapping[int, Reply]) -> ArmFailed | None:
         """Name the cause after a rank or launcher has ended and the other ranks had time to report.
 
-        Ranks that died without a report are the cause of errors that tell of a lost peer, whichever was seen first: a busy host may
-        learn of the death after the peer has. Any other error that came before the first death is a cause of its own, for which the
-        launcher ends the other ranks before they can report; so is bad input, such as a damaged file. Nothing that a rank saw comes
-        before the loss of a host.
+        Ranks that died without a report cause errors about a lost peer, whichever was seen first: a busy host may learn of the
+        death after the peer has. Any other error before the first death is a cause itself: for it the launcher ends the other
+        ranks before they can report. So is bad input, such as a damaged file. The loss of a host comes before all others.
         """
         gone = self.supervisors.gone(self.arm, self.launch)
         silent = {rank: self._at(rank, at_s) for rank, at_s in gone.items() if rank not in heard}
         errors = {rank: reply for rank, reply in heard.items() if isinstance(reply, ErrorReply)}
         if silent and not any(reply.cause == "bad input" for reply in errors.values()):
-            own = [self._at(rank, reply.at_s) for rank, reply in errors.items() if not mentions_lost_peer(reply.message)]
-            if min(own, default=math.inf) >= min(silent.values()) or self._lost(silent):
+            causes_s = [self._at(rank, reply.at_s) for rank, reply in errors.items() if not mentions_lost_peer(reply.message)]
+            if min(causes_s, default=math.inf) >= min(silent.values()) or self._lost(silent):
                 return self._died(silent)
         raised = self.for_errors(errors)
         if raised is None and self.processes.has_ended():
@@ -140,7 +139,7 @@ class Diagnosis:
         return raised
 
     def for_lost_launcher(self) -> ArmFailed | None:
-        """Name a launcher that has ended before its ranks, which may go on without it for a while; None where a rank went, too."""
+        """Name a launcher that has ended before its ranks, which may go on for a while; None if a rank has ended, too."""
         if not self.processes.has_ended():
             return None
         time.sleep(SETTLE_S)
@@ -149,18 +148,18 @@ class Diagnosis:
         return self.failed(f"{self.processes.exit_summary()}, before its ranks", excerpt=self.processes.last_words([]))
 
     def _at(self, rank: int, at_s: float) -> float:
-        """A time of a rank's host by the clock that all are compared by."""
+        """A time of a rank's host by the driver's clock."""
         return at_s if self.placement.is_local else self.supervisors.driver_time(self.arm, self.launch, rank, at_s)
 
     def _lost(self, silent: Mapping[int, float]) -> bool:
-        """Whether a rank went without its supervisor, or a host does not answer when it is asked for its logs."""
+        """Whether a supervisor was lost with its rank, or a host does not answer a request for its logs."""
         if self.placement.is_local:
             return False
         self.processes.log_tails(list(silent))
         return math.inf in silent.values() or bool(self.processes.unreachable)
 
     def for_errors(self, errors: Mapping[int, ErrorReply]) -> ArmFailed | None:
-        """Name the cause among ranks that reported an error: bad input, else the first error that tells of no lost peer."""
+        """Name the cause among reported errors: bad input, else the first error that is not about a lost peer."""
         errors = {rank: reply for rank, reply in errors.items() if reply.cause == "bad input"} or errors
         errors = {rank: reply for rank, reply in errors.items() if not mentions_lost_peer(reply.message)} or errors
         if not errors:
@@ -169,9 +168,9 @@ class Diagnosis:
         return self.failed(f"{self._who([first])}: {errors[first].message}", ranks=[first], excerpt=errors[first].excerpt)
 
     def for_timeout(self, silent: Sequence[int], *, timeout_s: float) -> ArmFailed:
-        """Name ranks that live but do not answer; where none of a script has ever reported, say why that may be.
+        """Name ranks that run but do not answer; if no rank of a script has ever reported, say what may be the reason.
 
-        Stack traces of ranks that do not answer go to their logs first.
+        Ranks that do not answer first write stack traces to their logs.
         """
         if self.may_end and self.world_size is None and not self.has_reported:
             raised = scripts_exception(self._launchers_log())
@@ -187,25 +186,25 @@ class Diagnosis:
         if self.may_end and not self.has_reported:
             why = "; " + SLOW_START
         elif self.may_end and len(silent) < (self.world_size or 0):
-            why = "; do its ranks take unlike numbers of steps?"
+            why = "; do its ranks take different numbers of steps?"
         failed = self.failed(f"no answer from {self._who(silent)} within {timeout_s:g} s{why}", ranks=silent)
         failed.status = "timeout"
         return failed
 
     def failed(self, message: str, *, ranks: Sequence[int] = (), excerpt: Sequence[str] = ()) -> ArmFailed:
-        """Make a failure of this message, with the hosts and logs of these ranks, and hosts that no longer answer."""
+        """A failure with this message, the hosts and logs of these ranks, and hosts that no longer answer."""
         tails = self.processes.log_tails(ranks)
         message = "; ".join([message, *self.processes.unreachable.values()])
         return self._outcome(message, ranks=ranks, tails=tails, excerpt=excerpt)
 
     def _died(self, silent: Mapping[int, float]) -> ArmFailed:
-        """Name the rank that ended first: the launcher may have ended the others. If a host is gone, that is the cause."""
+        """Name the rank that ended first, since the launcher may have ended the others. A lost host is always the cause."""
         tails = self.processes.log_tails(list(silent))
         gone = self.processes.unreachable
         lost = [rank for rank in range(self.world_size or 0) if gone and not gone.keys().isdisjoint(self._hosts([rank]))]
         first = sorted(rank for rank, at_s in silent.items() if at_s == min(silent.values()))
         later = [rank for rank in silent if rank not in first]
-        what = f"{self._who(lost)} lost with the host" if lost else f"{self._who(first)} died without a word"
+        what = f"{self._who(lost)} lost with the host" if lost else f"{self._who(first)} died without reporting an error"
         place = None if lost else next(filter(None, map(_place_of_crash, tails.values())), None)
         what += f", at {place}" if place else ""
         if later and not lost:
@@ -216,12 +215,12 @@ class Diagnosis:
         return self._outcome(message, ranks=lost or first, tails=tails, excerpt=excerpt)
 
     def _unreported(self) -> ArmFailed:
-        """Name the end of launchers whose ranks have told nothing: for a script, by its own exception or last words."""
+        """The failure of launchers whose ranks reported nothing; for a script, by its exception or the end of its log."""
         log = self._launchers_log() if self.may_end else ""
         raised = scripts_exception(log)
-        said = cut(raised.message) if raised else "the ranks did not report"
+        reason = cut(raised.message) if raised else "the ranks did not report"
         words = (raised.excerpt if raised else own_lines(log)) or self.processes.last_words([])
-        message = "; ".join([said, self.processes.exit_summary(), *self._suspects()])
+        message = "; ".join([reason, self.processes.exit_summary(), *self._suspects()])
         return self.failed(message, excerpt=[cut(line) for line in words[-LAST_WORDS:]])
 
     def _launchers_log(self) -> str:
@@ -239,7 +238,7 @@ class Diagnosis:
                     or "it ended without a step that the agent saw; does it train, by torch.optim, and is its Python the right one?"
                 )
             return [hint] if hint else []
-        return [f"their environment has {one.setting}, which {one.variable.does}" for one in self.variables]
+        return [f"their environment has {disturbance.setting}, which {disturbance.variable.does}" for disturbance in self.variables]
 
     def _outcome(self, message: str, *, ranks: Sequence[int], tails: Mapping[str, str], excerpt: Sequence[str] = ()) -> ArmFailed:
         users = self.sandbox.as_users if self.sandbox else str
@@ -248,7 +247,9 @@ class Diagnosis:
 
     def _hosts(self, ranks: Sequence[int]) -> list[str]:
         if self.placement.is_local or self.may_end:
-            return sorted({one.host for rank, one in self.supervisors.of(self.arm, self.launch).items() if rank in ranks})
+            return sorted(
+                {supervised.host for rank, supervised in self.supervisors.of(self.arm, self.launch).items() if rank in ranks}
+            )
         return sorted({self.placement.host_of(rank) for rank in ranks})
 
     def _who(self, ranks: Sequence[int]) -> str:
@@ -258,5 +259,5 @@ class Diagnosis:
 
 
 def _place_of_crash(log: str) -> Place | None:
-    """The user's line in what ``faulthandler`` says of a process that a signal ended: innermost first."""
+    """The user's line in the dump of ``faulthandler`` for a process that a signal ended, which is innermost first."""
     return place_in("\n".join(reversed(log.splitlines()))) if CRASH in log else None

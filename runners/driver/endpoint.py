@@ -21,10 +21,10 @@ class DriverEndpoint:
     """Where the ranks of all arms find the driver."""
 
     store_address: str
-    """Where the libraries' process groups meet, a ``TCPStore``. Empty: the arms are scripts, whose ranks meet by themselves."""
+    """The ``TCPStore`` of the libraries' process groups. Empty: the arms are scripts, which need none."""
     supervisors: SupervisorServer
     key_file: Path
-    """Where the comparison's key lies, on every host."""
+    """The path of the comparison's key on every host."""
     run_id: str
     """With which the run id of each start begins, before a hyphen."""
     placement: Placement
@@ -52,7 +52,7 @@ def open_endpoint(placement: Placement, *, has_store: bool) -> Iterator[DriverEn
 
 @contextmanager
 def _serve_store(address: str) -> Iterator[str]:
-    """Serve a ``TCPStore``, at the address that the context gives."""
+    """Serve a ``TCPStore``; yields its address."""
     from torch.distributed import TCPStore
 
     listening = listen(address)

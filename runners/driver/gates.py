@@ -1,8 +1,8 @@
 """What an arm must pass for its timing to count: the same conditions as the other arms, correct gradients, the same work.
 
-The parity gate builds models of its own. What they leave in the process's memory makes the ranks' page faults fewer than those of a
-user's training (docs/decisions/0010), so blocks are timed first, and the gate is taken when they are over. Before an arm trains to
-the end, or a micro-benchmark's cases, it comes first: hours may be lost there, and which cases an arm offers must be known.
+The parity gate builds its own models. The memory that they leave to the process spares later steps page faults, which a user's
+training has (docs/decisions/0010). So blocks are timed before the gate. A training to the end comes after it, since hours may be
+lost there. So do a micro-benchmark's cases, since the gate says which of them an arm offers.
 """
 
 from __future__ import annotations
@@ -22,17 +22,19 @@ from runners.protocol.gate_verdict import NOT_REPEATABLE, compare_state, drift_b
 from runners.protocol.messages import DriftReport, GateCommand, GateReply, ParityReport
 
 GATE_RUNS = 3
-"""How many blocks' time the gate may take: its runs of a step each have a workload of their own, which loads its data again."""
+"""How many blocks' time the gate may take: each of its runs makes a workload, which loads its data again."""
 
 
-def run_gates(arms: Sequence[ArmRun], *, known: Sequence[ArmRun], measurement: Measurement, after_blocks: bool, say: Say) -> None:
-    """Let each arm take the parity gate, then compare what all ``known`` arms did in it; what fails does not count."""
+def run_gates(
+    arms: Sequence[ArmRun], *, compared: Sequence[ArmRun], measurement: Measurement, after_blocks: bool, say: Say
+) -> None:
+    """Let each arm take the parity gate, then compare the work of all ``compared`` arms. Arms that fail do not count."""
     for arm in arms:
         if arm.is_running:
             say(f"checking {arm.session.name}")
         arm.run_unless_failed(partial(_pass_gate, measurement=measurement, after_blocks=after_blocks))
         _return_memory()
-    for first, arm in _with_reference(known):
+    for first, arm in _with_reference(compared):
         if first.record.world_size == arm.record.world_size:
             try:
                 with _judging():
@@ -42,8 +44,8 @@ def run_gates(arms: Sequence[ArmRun], *, known: Sequence[ArmRun], measurement: M
 
 
 def _return_memory() -> None:
-    """Have the C library return what is free to the system: what a thousand ranks report takes hundreds of megabytes."""
-    with contextlib.suppress(AttributeError, OSError):  # it is glibc's
+    """Have the C library return free memory to the system: the reports of a thousand ranks take hundreds of megabytes."""
+    with contextlib.suppress(AttributeError, OSError):  # only glibc has it
         ctypes.CDLL(None).malloc_trim(0)
 
 
@@ -57,26 +59,26 @@ def gate_fails_for_all(records: Sequence[LaunchRecord]) -> bool:
 
 @contextmanager
 def _judging() -> Iterator[None]:
-    """A context in which a judge that fails on what an arm reports is this arm's failure and no other's."""
+    """A context that makes an exception while an arm is judged this arm's failure, so that the other arms go on."""
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        message = f"what its ranks found in the gate could not be judged ({type(error).__name__}: {error}); please report this"
+        message = f"its ranks' reports of the gate could not be judged ({type(error).__name__}: {error}); please report this"
         raise ArmFailed(message) from error
 
 
 def require_together(reports: Sequence[DriftReport | None]) -> None:
-    """Raise ``ArmFailed`` where an arm's ranks have drifted apart in the steps that were measured; reports by rank."""
-    apart = drift_between(reports)
-    if apart:
-        raise ArmFailed(apart, status="wrong")
+    """Raise ``ArmFailed`` if an arm's ranks have drifted apart in the measured steps; reports by rank."""
+    drift = drift_between(reports)
+    if drift:
+        raise ArmFailed(drift, status="wrong")
 
 
 def compare_conditions(arms: Sequence[ArmRun]) -> None:
-    """Fail each arm whose versions, cores, threads or seeds are other than the first one's, unless the plan asked for that."""
+    """Fail each arm whose versions, cores, threads or seeds differ from the first one's, unless the plan allows it."""
     for first, arm in _with_reference(arms):
-        rows, own = arm_differences([first.conditions, arm.conditions]), own_work([first.record, arm.record])
-        refused = [row.sentence for row in rows if not (row.allowed or (row.changes_work and own))]
+        rows, has_own_work = arm_differences([first.conditions, arm.conditions]), own_work([first.record, arm.record])
+        refused = [row.sentence for row in rows if not (row.allowed or (row.changes_work and has_own_work))]
         if refused:
             arm.fail(ArmFailed(f"not comparable with {first.record.arm}: {'; '.join(refused)}"))
 
@@ -94,44 +96,46 @@ def _pass_gate(arm: ArmRun, *, measurement: Measurement, after_blocks: bool) -> 
 
 
 def _with_reference(arms: Sequence[ArmRun]) -> list[tuple[ArmRun, ArmRun]]:
-    """Every arm that is ok, after the one it is compared with: the baseline if possible.
+    """Every arm that is ok, each after its reference: the baseline if possible.
 
-    An arm with another number of ranks is compared with the first of as many ranks as itself, since these must agree in more.
+    An arm with another number of ranks has the first arm of as many ranks as reference, since these must agree in more.
     """
-    standing = sorted((arm for arm in arms if arm.record.status == "ok"), key=lambda arm: arm.record.role != "baseline")
+    passing = sorted((arm for arm in arms if arm.record.status == "ok"), key=lambda arm: arm.record.role != "baseline")
     firsts: dict[int, ArmRun] = {}
     pairs = []
-    for arm in standing:
+    for arm in passing:
         first = firsts.setdefault(arm.record.world_size, arm)
-        pairs.append((standing[0] if first is arm else first, arm))
+        pairs.append((passing[0] if first is arm else first, arm))
     return [(first, arm) for first, arm in pairs if first is not arm]
 
 
 def _compare_work(first: ArmRun, arm: ArmRun) -> None:
-    """Fail an arm that took other samples or came to something else in the gate than one of as many ranks.
+    """Fail an arm whose samples or state in the gate differ from those of an arm of as many ranks.
 
-    Of an arm with work of its own that is noted, and no failure.
+    If an arm has its own workload, differences are noted and are no failure.
     """
-    known, found, name = first.record.parity, arm.record.parity, first.record.arm
-    if known is None or found is None:
+    expected, parity, name = first.record.parity, arm.record.parity, first.record.arm
+    if expected is None or parity is None:
         return
     has_own_work = bool(own_work([first.record, arm.record]))
     if has_own_work and first.gate and arm.gate and _shapes(first.gate) != _shapes(arm.gate):
         arm.record.unlike_work["model.tensors"] = f"its parameters and buffers have other names or sizes than {name}'s"
         return
     failures: dict[str, list[str]] = {}
-    if found.samples_digest != known.samples_digest:
-        failures["samples"] = [f"consumed other samples than {name} (digest {found.samples_digest} against {known.samples_digest})"]
+    if parity.samples_digest != expected.samples_digest:
+        failures["samples"] = [
+            f"consumed other samples than {name} (digest {parity.samples_digest} against {expected.samples_digest})"
+        ]
     elif first.gate and arm.gate:
         state = compare_state(first.gate, arm.gate, first_arm=name)
         failures["state"] = state.failures
-        found.compared_with, found.state_distance = name, state.distance
-        found.notes += [note for note in state.notes if note not in found.notes]
-    lines = [line for some in failures.values() for line in some]
+        parity.compared_with, parity.state_distance = name, state.distance
+        parity.notes += [note for note in state.notes if note not in parity.notes]
+    lines = [line for group in failures.values() for line in group]
     if has_own_work:
-        arm.record.unlike_work |= {field: "; ".join(some) for field, some in failures.items() if some}
+        arm.record.unlike_work |= {field: "; ".join(group) for field, group in failures.items() if group}
     elif lines:
-        found.passed, found.failures = False, lines
+        parity.passed, parity.failures = False, lines
         raise ArmFailed("; ".join(lines), status="wrong")
 
 

@@ -1,6 +1,6 @@
-"""One launch of a comparison: all arms up at once, blocks (or epochs) handed out in random order, waiting arms stopped.
+"""One launch of a comparison: all arms run at the same time and have their blocks (or epochs) in random order.
 
-A launch yields one record, one table of raw steps and one folder of TensorBoard events per arm, whatever happened to it.
+Arms that wait are stopped. Each arm gets a record, a table of raw steps and a folder of TensorBoard events, whatever happens.
 """
 
 from __future__ import annotations
@@ -32,48 +32,48 @@ from runners.protocol.messages import StartedReply
 from runners.scripts.initial_state import SharedInitialState
 
 KEEP_EVERY_S = 30.0
-"""At most so much of what was measured is lost with the driver, and what a round or an epoch takes."""
+"""At most these seconds of measurements, and a round or an epoch, are lost with the driver."""
 MAX_PADDING = 4096
-"""Bytes below which the padding's length lies: a page, beyond which the stack's place in it comes again."""
+"""The padding has fewer bytes than this: a page, after which the stack's position in it repeats."""
 ITERATIONS = "iterations"
 
 
 @dataclass(kw_only=True, eq=False)
 class Launch:
-    """Runs one launch: start, gates, rounds, end. Where it is made, nothing is started."""
+    """Runs one launch: start, gates, rounds, end. Making it starts nothing."""
 
     plan: Plan
     setups: Sequence[PlannedArm]
     """The arms to start."""
     workload: WorkloadSetup | None = None
-    """What they train. None: arms are scripts, which have neither gate nor floor."""
+    """What all arms train. None: arms are scripts, which have neither gate nor floor."""
     state: SharedInitialState | None = None
-    """With which all scripts start; None: each with its own."""
-    tell: Callable[[Sequence[LaunchRecord]], None] | None = None
-    """Shows what scripts that are up write, and once all are known what they do differently."""
+    """The parameters with which all scripts start; None: each has its own."""
+    show_scripts: Callable[[Sequence[LaunchRecord]], None] | None = None
+    """Shows which files running scripts write and, once all have started, their differences."""
     cases: Sequence[Case] = ()
     """A micro-benchmark's."""
     number: int
     folder: ResultsFolder
     open_session: Callable[..., Session]
-    """Makes what an arm's ranks are asked through, of its terms and of what ``ArmSession`` is given besides."""
+    """Makes an arm's session; called with the arm and the keyword arguments of ``ArmSession``."""
     progress: LaunchProgress
     events_folder: Callable[[str], Path] | None = None
-    """Where an arm's TensorBoard events go, by its name. None: none are written."""
+    """Returns the folder of an arm's TensorBoard events, by its name. None: none are written."""
     show_epoch: Callable[[LaunchRecord, EpochRecord], None] | None = None
-    """Told of each epoch that an arm has trained."""
+    """Called with each epoch that an arm has trained."""
     refused: Mapping[str, LaunchRecord] = field(default_factory=dict)
-    """By name, the rehearsal's records of arms that failed there: rows of the report, which are not started."""
+    """By name, the rehearsal's records of arms that failed in it: they are rows of the report and are not started."""
     limit: RoundLimit | None = None
     """When there are enough rounds. None: as the plan's lengths say."""
     tries: int | None = None
     """See ``Job.tries``."""
     act: Callable[[ArmRun], None] | None = None
-    """What is done with each arm in the place of rounds and gate, such as a trace."""
+    """What is done with each arm instead of rounds and gate, such as a trace."""
     notes: list[str] = field(default_factory=list, init=False)
-    """What they found then that should be known."""
+    """The ranks' notes from their trial of the workload."""
     starting_s: float = field(default=0.0, init=False)
-    """Seconds up to the rounds that were not spent on measuring."""
+    """Seconds before the rounds that were not spent on measuring."""
 
     def __post_init__(self) -> None:
         self.measure = self.plan.measurement
@@ -98,7 +98,7 @@ class Launch:
 
     @property
     def measuring_s(self) -> float:
-        """Seconds that ranks took for what was asked of them in rounds."""
+        """Seconds that ranks took for the commands of rounds."""
         return self._rounds.measuring_s
 
     def _new_rounds(self, *, seconds: float) -> Rounds | TrainingRounds:
@@ -110,7 +110,7 @@ class Launch:
         return Rounds(plan, cases=names, rng=rng, progress=progress, seconds=seconds, keep=self._keep, is_enough=is_enough)
 
     def _is_enough(self, rounds: int, seconds: float) -> bool:
-        """Whether the budget gives this launch no more rounds; arms that run one at a time have as many as the first of them."""
+        """Whether the budget has no more rounds for this launch. Arms that run one at a time have as many as the first."""
         assert self.limit is not None
         if self._wanted_rounds is not None and not self._is_interleaved:
             return rounds >= self._wanted_rounds
@@ -129,7 +129,7 @@ class Launch:
             launch=self.number,
             folder=folder,
             say=self.progress.say,
-            state=self.state.told(is_baseline=setup.name == self.plan.baseline) if self.state else None,
+            state=self.state.agent_settings(is_baseline=setup.name == self.plan.baseline) if self.state else None,
             padding_bytes=self._padding_bytes,
         )
         job = job_of(setup.plan, setup.name, setup.arm, transport=setup.transport, launch=self.number, global_plan=self.plan)
@@ -151,21 +151,21 @@ class Launch:
         return ArmRun(session=session, job=job, record=record, say=self.progress.say, lines=lines)
 
     def run(self) -> None:
-        """Run the launch. Every arm's record is written and nothing is left running, also when it is interrupted."""
+        """Run the launch. Every arm's record is written and nothing is left running, also after an interruption."""
         is_whole = False
         try:
             order = self._order()
             if self._is_interleaved and order:
-                self._run(order, known=self.arms)
+                self._run(order, compared=self.arms)
             else:
                 for number, arm in enumerate(order, start=1):
-                    self._run([arm], known=order[:number])
+                    self._run([arm], compared=order[:number])
             is_whole = True
         finally:
             self._end_all(is_whole=is_whole)
 
     def _order(self) -> list[ArmRun]:
-        """The arms as they are started, none where too few have passed the trial; the one that saves the first state first."""
+        """The arms in the order of their start: the one that saves the initial state first. None if too few passed the trial."""
         if self.act is not None:
             return self.arms
         if self.refused and not is_comparable(self.plan, self.refused):
@@ -175,7 +175,7 @@ class Launch:
         return sorted(order, key=lambda arm: arm.session.name != saves)
 
     def _end_all(self, *, is_whole: bool) -> None:
-        """End every arm, then write every record, whatever goes wrong with one of them."""
+        """End every arm, then write every record, even if one of them fails."""
         with self._timed("end"):
             for arm in self.arms:
                 try:
@@ -198,7 +198,7 @@ class Launch:
             raise errors[0]
 
     def _keep(self) -> None:
-        """Write what was measured so far, if that was not done for a while: a driver that is killed leaves it."""
+        """Write what was measured so far every ``KEEP_EVERY_S``, so that a killed driver leaves it."""
         if time.monotonic() - self._kept_at_s < KEEP_EVERY_S:
             return
         for arm in self.arms:
@@ -206,13 +206,13 @@ class Launch:
                 self.folder.write_launch(arm.record.model_copy(update={"complete": False}))
         self._kept_at_s = time.monotonic()
 
-    def _run(self, arms: Sequence[ArmRun], *, known: Sequence[ArmRun]) -> None:
-        """Start these arms together, measure them and end them; ``known``: those they are compared with, themselves too."""
+    def _run(self, arms: Sequence[ArmRun], *, compared: Sequence[ArmRun]) -> None:
+        """Start these arms together, measure them and end them; ``compared``: all arms to compare so far, including these."""
         self.progress.say(self._starting(arms))
         with self._timed("start"):
             self._start(arms)
-            self._compare(known)
-        for stage in self._stages(arms, known):
+            self._compare(compared)
+        for stage in self._stages(arms, compared):
             stage()
         with self._timed("end"):
             for arm in arms:  # all at the same time: it takes seconds and is not measured
@@ -222,7 +222,7 @@ class Launch:
 
     @contextmanager
     def _timed(self, stage: str) -> Iterator[None]:
-        """A context whose seconds count as this stage's."""
+        """A context whose duration is added to this stage's."""
         began = time.monotonic()
         try:
             yield
@@ -230,7 +230,7 @@ class Launch:
             self._stages_s[stage] = self._stages_s.get(stage, 0.0) + time.monotonic() - began
 
     def _start(self, arms: Sequence[ArmRun]) -> None:
-        """Start these arms together, and wait until they are ready; first a baseline that saves the others' first state."""
+        """Start these arms together and wait until they are ready. A baseline that saves the initial state starts first."""
         first = [arm for arm in arms if self.state and self.state.is_missing and arm.session.name == self.plan.baseline]
         self._start_together(first)
         for arm in first:
@@ -239,7 +239,7 @@ class Launch:
         if self.state and self.state.is_missing:
             for arm in others:
                 if arm.is_running:
-                    arm.fail(ArmFailed(f"{self.plan.baseline}, whose parameters it was to start with, has not saved them"))
+                    arm.fail(ArmFailed(f"{self.plan.baseline} has not saved the parameters with which it was to start"))
         self._start_together(others)
 
     def _start_together(self, arms: Sequence[ArmRun]) -> None:
@@ -249,37 +249,37 @@ class Launch:
             arm.run_unless_failed(lambda arm: self._note_ready(arm, arm.session.await_ready()))
 
     def _share_state(self, arm: ArmRun) -> None:
-        """Bring the first state to all hosts; where that cannot be, the baseline fails."""
+        """Copy the initial state to all hosts; if that fails, the baseline fails."""
+        assert self.state
         try:
-            if self.state:
-                self.state.share(arm.record.ranks)
+            self.state.share(arm.record.ranks)
         except LaunchError as error:
             raise ArmFailed(str(error)) from error
 
-    def _compare(self, known: Sequence[ArmRun]) -> None:
-        """Hold the arms against each other before anything is timed."""
-        compare_conditions([arm for arm in known if "gate" in arm.can])
-        if not any(arm.record.scripts for arm in known):
+    def _compare(self, compared: Sequence[ArmRun]) -> None:
+        """Compare the arms with each other before anything is timed."""
+        compare_conditions([arm for arm in compared if "gate" in arm.can])
+        if not any(arm.record.scripts for arm in compared):
             return
-        running = [arm for arm in known if arm.is_running]
-        if any(script.samples_from is None for arm in known for script in arm.record.scripts):
+        running = [arm for arm in compared if arm.is_running]
+        if any(script.samples_from is None for arm in compared for script in arm.record.scripts):
             for arm in running:
                 arm.record.sample_unit, arm.session.counts_iterations = ITERATIONS, True
-        if self.tell is not None:
-            self.tell([arm.record for arm in known])
+        if self.show_scripts is not None:
+            self.show_scripts([arm.record for arm in compared])
         for arm in running:
-            found = agreement(arm.record.scripts)
-            if found is not None and found.is_wrong:
-                arm.fail(ArmFailed(found.sentence(arm.record.arm) or "", status="wrong"))
+            ranks_agree = agreement(arm.record.scripts)
+            if ranks_agree is not None and ranks_agree.is_wrong:
+                arm.fail(ArmFailed(ranks_agree.sentence(arm.record.arm) or "", status="wrong"))
 
-    def _stages(self, arms: Sequence[ArmRun], known: Sequence[ArmRun]) -> list[Callable[[], None]]:
-        """What is done with arms that are ready, in its order; nothing with scripts that have nothing to be compared with."""
+    def _stages(self, arms: Sequence[ArmRun], compared: Sequence[ArmRun]) -> list[Callable[[], None]]:
+        """The next stages of arms that are ready, in order; none for scripts that have no other arm to compare with."""
         if self.act is not None:
             return [partial(arm.run_unless_failed, self.act) for arm in arms]
         if not any("gate" in arm.can for arm in arms):
             failed = [arm.record.arm for arm in self.arms if arm.record.status != "ok"]
             return [partial(self._run_rounds, arms)] if is_comparable(self.plan, failed) else []
-        stages: list[Callable[[], None]] = [partial(self._run_rounds, arms), partial(self._run_gates, arms, known)]
+        stages: list[Callable[[], None]] = [partial(self._run_rounds, arms), partial(self._run_gates, arms, compared)]
         return stages[::-1] if self._gate_comes_first else stages
 
     def _starting(self, arms: Sequence[ArmRun]) -> str:
@@ -295,11 +295,11 @@ class Launch:
         with self._timed("blocks"):
             self._rounds.run(arms)
 
-    def _run_gates(self, arms: Sequence[ArmRun], known: Sequence[ArmRun]) -> None:
-        compared, held = ([arm for arm in some if "gate" in arm.can] for some in (arms, known))
+    def _run_gates(self, arms: Sequence[ArmRun], compared: Sequence[ArmRun]) -> None:
+        gated, compared_gated = ([arm for arm in group if "gate" in arm.can] for group in (arms, compared))
         after_blocks, say = not self._gate_comes_first, self.progress.say
         with self._timed("gate"):
-            run_gates(compared, known=held, measurement=self.measure, after_blocks=after_blocks, say=say)
+            run_gates(gated, compared=compared_gated, measurement=self.measure, after_blocks=after_blocks, say=say)
 
     def _note_ready(self, arm: ArmRun, replies: Sequence[StartedReply]) -> None:
         arm.record.ranks = arm.ready = [reply.report for reply in replies]
@@ -332,7 +332,7 @@ class Launch:
                     log.rounds(arm.record.blocks)
             if arm.session.name in self._events:
                 self._events.pop(arm.session.name).close()
-        except OSError as error:  # the records are what counts
+        except OSError as error:  # the records are written all the same
             self.progress.say(f"TensorBoard's events of {arm.session.name} cannot be written: {error.strerror or error}")
 
     def _note_epoch(self, arm: ArmRun, epoch: EpochRecord, block: BlockRecord) -> None:
@@ -343,7 +343,7 @@ class Launch:
         self._keep()
 
     def _event_logs(self, arm: ArmRun) -> list[TensorboardLog]:
-        """The log of an arm, opened at its first use; none where no events are written."""
+        """The log of an arm, opened at its first use; none if no events are written."""
         name = arm.session.name
         if self.events_folder is not None and name not in self._events:
             self._events[name] = TensorboardLog(self.events_folder(name), sample_unit=arm.record.sample_unit)
@@ -351,7 +351,7 @@ class Launch:
 
 
 def is_comparable(plan: Plan, failed: Collection[str]) -> bool:
-    """Whether the baseline has not failed, nor a candidate or, without one, the control, if there is anything to compare."""
+    """Whether the baseline and another arm have not failed: a candidate or, without candidates, the control."""
     others = [name for name in plan.compared_arms() if name != plan.baseline]
     candidates = [name for name in others if name in plan.arms] or others
     return plan.baseline not in failed and (plan.is_alone or any(name not in failed for name in candidates))

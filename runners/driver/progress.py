@@ -14,10 +14,10 @@ LINE_EVERY_S = 15.0
 
 
 class LaunchProgress:
-    """Counts launches, and says how much time is left: of the budget, or by what a launch may take, which the first ones show.
+    """Counts launches and shows the time left: that of the budget, or an estimate by the length of earlier launches.
 
-    Within a launch the time left only falls. In a study there is one for each point; the time left includes the
-    ``later_launches`` of later points, but no later budget.
+    Within a launch the time left only falls. A study has one for each point; the time left includes the ``later_launches`` of
+    later points, but no later budget.
     """
 
     def __init__(
@@ -31,9 +31,9 @@ class LaunchProgress:
         self._started_at = self._last_line = time.monotonic()
         self._launch_s: float | None = None
         self._ends_at: float | None = None
-        """When all is expected to be done, by the monotonic clock; None: that is not known yet."""
+        """The expected end by the monotonic clock; None: not known yet."""
         self._budget_s: float | None = None
-        """From when it was known until all is to be done; None: launches are counted."""
+        """Seconds from when the budget was known to its end; None: launches are counted."""
         self._training_at: float | None = None
         columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TextColumn("{task.fields[left]}"))
         self._bar = Progress(*columns, console=self._console, transient=True, disable=not self._console.is_terminal)
@@ -48,25 +48,25 @@ class LaunchProgress:
         self._bar.stop()
 
     def expect(self, launches: int, *, before: int = 0) -> None:
-        """Expect so many launches more; ``before``: those that an earlier session measured."""
+        """Expect more launches; ``before``: how many an earlier session measured."""
         self._launches += launches
         self._before += before
 
     def expect_in_all(self, launches: int) -> None:
-        """Expect so many launches in all, those of earlier sessions included."""
+        """Expect this number of launches in all, including those of earlier sessions."""
         self._launches = launches - self._before
 
     def expect_end(self, left_s: float) -> None:
-        """Expect that all is done after so many seconds: what is left of a budget."""
+        """Expect the end in ``left_s`` seconds, which are left of a budget."""
         self._ends_at = time.monotonic() + left_s
         self._budget_s = self._budget_s or left_s
 
     def expect_start(self, seconds: float) -> None:
-        """Expect that the first launch takes so many seconds to start, as trials of its arms did."""
+        """Expect that the first launch takes ``seconds`` to start, as trials of its arms did."""
         self._launch_s = self._launch_s or seconds + self._seconds
 
     def start(self, *, uncounted: str | None = None) -> None:
-        """Begin a launch; ``uncounted``: what one is called that does not count, such as the rehearsal."""
+        """Begin a launch; ``uncounted``: the name of one that does not count, such as the rehearsal."""
         self._started_at, self._training_at = time.monotonic(), None
         counted = f"launch {self._before + self._done + 1} of {self._before + self._launches}"
         self._title = f"{self._point}{uncounted or counted}"
@@ -94,13 +94,13 @@ class LaunchProgress:
         self._console.print(what)
 
     def tick(self, measured_s: float, *, share: float | None = None) -> None:
-        """Set how many seconds of blocks this launch has done; ``share``: of all, where not seconds decide that."""
+        """Set how many seconds of blocks this launch has measured; ``share``: the share of its rounds, if these are counted."""
         part = min(1.0, measured_s / self._seconds if share is None else share)
         whole_s = self._seconds if share is None else measured_s / part
         self._show(part, f"{part:.0%} measured", launch_s=self._spent_s() - measured_s + whole_s)
 
     def epochs(self, done: int, of: int) -> None:
-        """Set how many epochs this launch has done, all arms together, from 0 on; later ones are expected to take as long."""
+        """Set how many epochs all arms of this launch have trained; later ones are expected to take as long."""
         spent_s = self._spent_s()
         if self._training_at is None or not done:
             self._training_at = spent_s
@@ -109,13 +109,13 @@ class LaunchProgress:
         self._show(done / of, f"{done} of {of} epochs", launch_s=spent_s + to_come_s)
 
     def _expect(self, launch_s: float) -> None:
-        """Set when all is expected to be done, where this launch takes ``launch_s`` in all; never later than it was."""
+        """Estimate the end, if this launch takes ``launch_s`` in all; never later than estimated before."""
         to_come = self._launches + self._later - self._done - 1
         ends_at = self._started_at + launch_s + to_come * (self._launch_s or launch_s)
         self._ends_at = ends_at if self._ends_at is None else min(ends_at, self._ends_at)
 
     def _show(self, part: float, what: str, *, launch_s: float) -> None:
-        """Show how far this launch has come, which is expected to take ``launch_s`` in all."""
+        """Show the progress of this launch, which is expected to take ``launch_s`` in all."""
         if self._budget_s is None:
             self._expect(launch_s)
             completed = (self._done + part) / max(self._launches, 1)

@@ -1,13 +1,13 @@
-"""Launches of which nothing is timed: first the rehearsal, trials of commands and the search for a batch; afterwards the trace.
+"""Launches without timing: the rehearsal, trials of commands and the search for a batch before the others, the trace after them.
 
 The rehearsal starts every arm on its real hosts, runs a few samples, takes the gate and ends. What a library refuses then costs
-seconds, not a launch. A rehearsal that every arm passed is remembered by a digest of the plan, the versions, the machines and the
-user's sources, so it is not held again.
+seconds, not a launch. A passed rehearsal is stored under a digest of the plan, the versions, the machines and the user's sources,
+so that it is not repeated.
 
-The trial starts each command once, alone, up to the steps that are compared. What it shows is remembered as well.
+The trial starts each command once, alone, up to the steps that are compared. Its results are stored, too.
 
-The search for a batch (``fit: memory``) starts an arm alone, again and again, and has it take some steps. A rank that runs out of
-memory ends its arm and nothing else, and the next try begins in fresh processes.
+The search for a batch (``fit: memory``) starts an arm alone for each size and has it take some steps. A rank that runs out of
+memory ends its arm only, and the next try starts new processes.
 
 The trace has every arm take a few steps under torch's profiler and Horovod's timeline, one arm after another.
 """
@@ -51,34 +51,34 @@ from runners.traces.nccl_log import VARIABLES, of_all_ranks
 from runners.traces.trace_file import on_one_clock, viewers_file
 
 SHORT = {"minutes": None, "rounds": 1, "block_steps": 1, "warmup_steps": 1, "launches": 1, "control": False, "floor": False}
-"""Changes of ``measurement``: one block with exchange, one without where the plan has such blocks, then the gate."""
+"""Changes of ``measurement``: one block with exchange, one without if the plan has such blocks, then the gate."""
 NOT_REHEARSED = {
     *("name", "measurement", "reports", "question", "baseline", "points", "scaling", "training", "left_out"),
     *("peak_tflops", "trace"),
 }
-"""Fields of a plan that change nothing of what a rehearsal shows."""
+"""Fields of a plan that do not change what a rehearsal shows."""
 TRACED_STEPS = 6
 GPU_IS_FULL = "CUDA out of memory"
 """How torch begins its OutOfMemoryError."""
 FOUND_LATER = "the largest batch that fits in memory, found before timing"
 FIT_BLOCKS, FIT_STEPS = 4, 3
-"""A try's. An optimizer has all its state from its first step on, and allocators keep what earlier blocks had."""
+"""Those of a try. An optimizer has all its state after its first step, and allocators keep the memory of earlier blocks."""
 RESOLUTION = 16
-"""The search ends where the largest that fits is known to so small a part of itself."""
+"""The search ends when the interval is at most 1 / RESOLUTION of the largest size that fits."""
 MARGIN = 0.05
-"""Left below what fits: libraries take memory at times of their own."""
+"""Share of the largest size that is left free: libraries allocate memory at other times, too."""
 MAX_DOUBLINGS = 7
 OUT_OF_MEMORY = re.compile(
     r"out of memory|not enough memory|(can't|cannot|could not) allocate memory|alloc_failed|bad_alloc|memoryerror"
     r"|could not create a (primitive|memory object)|sigkill|signal 9|code:? (-9|137)\b|oom.kill|: ?killed$",
     re.IGNORECASE | re.MULTILINE,
 )
-"""torch on GPUs, on CPUs and in cuBLAS; C, C++ and Python; oneDNN; and what launchers say of ranks that the kernel has killed."""
+"""torch on GPUs, on CPUs and in cuBLAS; C, C++ and Python; oneDNN; and launchers' messages about ranks that the kernel killed."""
 RANK = re.compile(r"^ranks? [0-9, ]+: ")
-"""Stands before a message; which rank it was may be chance."""
+"""Begins a message. Which rank reported it first may be chance."""
 WHO = re.compile(RANK.pattern + "(PlanError: )?")
 ON_THE_CPU = {"on-the-cpu": Arm(backend="ddp", transport="gloo")}
-"""Tries a workload where no arm of the plan can start."""
+"""Tries a workload if no arm of the plan can start."""
 
 
 def rehearse(
@@ -91,20 +91,20 @@ def rehearse(
     on_gpus: bool = False,
     epochs: int = 0,
 ) -> Launch:
-    """Rehearse every arm of a plan, together or one at a time as it measures them; nothing is left running.
+    """Rehearse every arm of a plan, together or one at a time as the plan measures them; nothing is left running.
 
-    Returns the launch; the logs of arms that failed or were wrong lie in ``folder``. ``on_gpus``: see ``short_of``.
-    ``epochs``: of the training that the workload is tried for.
+    Returns the launch; ``folder`` has the logs of arms that failed or were wrong. ``on_gpus``: see ``short_of``.
+    ``epochs``: of the training for which the workload is tried.
     """
     small = short_of(plan, on_gpus=on_gpus)
-    own: dict[str, Any] = {"placement": placement, "folder": folder, "progress": progress, "workload": workload}
-    return _hold("rehearsal", small, list(resolve_arms(small).values()), **own, tries=epochs)
+    fields: dict[str, Any] = {"placement": placement, "folder": folder, "progress": progress, "workload": workload}
+    return _run_uncounted("rehearsal", small, list(resolve_arms(small).values()), **fields, tries=epochs)
 
 
 def short_of(plan: Plan, *, on_gpus: bool) -> Plan:
-    """The plan of a rehearsal: one short round. On CPUs of few samples, without control and floor.
+    """The plan of a rehearsal: one short round. On CPUs it has few samples and neither control nor floor.
 
-    On GPUs it has all that the plan has, since the memory of a card must hold every arm at once, those that wait included.
+    On GPUs it has all arms and samples, since the memory of a card must hold every arm at once, including those that wait.
     """
     kept = {"control", "floor"} if on_gpus else set()
     short = {name: value for name, value in SHORT.items() if name not in kept}
@@ -126,29 +126,29 @@ def try_commands(
 ) -> Launch:
     """Start each command once, alone, up to its compared steps, and end it; nothing is left running.
 
-    Returns the launch; the logs lie in ``folder`` where one failed. ``state``: see ``Launch``.
+    Returns the launch; ``folder`` has the logs if one failed. ``state``: see ``Launch``.
     """
     alone = plan.model_copy(update={"measurement": plan.measurement.model_copy(update={"mode": "sequential", "control": False})})
-    own: dict[str, Any] = {"placement": placement, "folder": folder, "progress": progress, "state": state}
+    fields: dict[str, Any] = {"placement": placement, "folder": folder, "progress": progress, "state": state}
 
-    def tell(arm: ArmRun) -> None:
+    def report(arm: ArmRun) -> None:
         ranks, seconds = arm.record.world_size, arm.record.start_s or 0.0
         progress.say(
             f"{arm.record.arm} has {ranks} rank{'s' if ranks > 1 else ''}, and took its first steps within {seconds:.0f} s"
         )
 
-    return _hold("trial", alone, commands, **own, act=tell)
+    return _run_uncounted("trial", alone, commands, **fields, act=report)
 
 
-def _hold(
-    name: str, plan: Plan, arms: Sequence[ArmSpec], *, placement: Placement, folder: Path, progress: LaunchProgress, **own: Any
+def _run_uncounted(
+    name: str, plan: Plan, arms: Sequence[ArmSpec], *, placement: Placement, folder: Path, progress: LaunchProgress, **fields: Any
 ) -> Launch:
-    """Hold a launch that does not count; ``own``: the other fields of it. The folder stays where an arm failed."""
+    """Run a launch that does not count; ``fields``: its other fields. The folder is removed unless an arm failed."""
     progress.start(uncounted=name)
     shutil.rmtree(folder, ignore_errors=True)
     with open_endpoint(placement, has_store=not plan.are_scripts) as endpoint:
-        own |= {"folder": ResultsFolder(folder), "open_session": partial(ArmSession, endpoint=endpoint, is_trial=True)}
-        launch = Launch(plan=plan, setups=arms, number=0, progress=progress, **own)
+        fields |= {"folder": ResultsFolder(folder), "open_session": partial(ArmSession, endpoint=endpoint, is_trial=True)}
+        launch = Launch(plan=plan, setups=arms, number=0, progress=progress, **fields)
         launch.run()
     if not launch.failed:
         shutil.rmtree(folder, ignore_errors=True)
@@ -164,11 +164,11 @@ def trace_arms(
     progress: LaunchProgress,
     refused: Mapping[str, LaunchRecord],
 ) -> None:
-    """Trace every arm of a plan but those ``refused``; what came of it is in ``folder``. Nothing is left running."""
-    alone = {"mode": "sequential"}  # writing its timeline takes Horovod a core, on which other arms may be starting
+    """Trace every arm of a plan except those ``refused``; ``folder`` has the traces. Nothing is left running."""
+    alone = {"mode": "sequential"}  # Horovod needs a core to write its timeline, on which other arms may be starting
     short = plan.measurement.model_copy(update={**SHORT, **alone, "local_every": 0})
-    telling = {"environment": plan.environment | {"HOROVOD_TIMELINE": "DYNAMIC"} | VARIABLES}
-    small = plan.model_copy(update={"measurement": short, "training": None, **telling})
+    environment = plan.environment | {"HOROVOD_TIMELINE": "DYNAMIC"} | VARIABLES
+    small = plan.model_copy(update={"measurement": short, "training": None, "environment": environment})
     shutil.rmtree(folder, ignore_errors=True)
     progress.start(uncounted="trace")
     traces: dict[str, ArmTrace] = {}
@@ -186,8 +186,10 @@ def trace_arms(
 
     with open_endpoint(placement, has_store=True) as endpoint:
         arms = list(resolve_arms(small).values())
-        own: dict[str, Any] = {"folder": ResultsFolder(folder), "open_session": partial(ArmSession, endpoint=endpoint)}
-        launch = Launch(plan=small, setups=arms, workload=workload, number=0, **own, progress=progress, refused=refused, act=trace)
+        fields: dict[str, Any] = {"folder": ResultsFolder(folder), "open_session": partial(ArmSession, endpoint=endpoint)}
+        launch = Launch(
+            plan=small, setups=arms, workload=workload, number=0, **fields, progress=progress, refused=refused, act=trace
+        )
         launch.run()
     failed = {arm.record.arm: arm.record for arm in launch.arms if arm.record.arm not in traces}
     ordered = [traces[arm.name] for arm in arms if arm.name in traces]
@@ -198,22 +200,22 @@ def trace_arms(
 
 
 class Bar(LaunchProgress):
-    """On a terminal alone: what came of each arm is told in the end."""
+    """Shows the stages on a terminal only, since the outcome of each arm is printed at the end."""
 
     def say(self, what: str) -> None:
         self._bar.update(self._task, description=printable(what))
 
 
 def rehearse_here(plan: Plan) -> tuple[list[str], bool]:
-    """Rehearse a plan on this machine alone, whatever its hosts. Of a plan that names hosts two ranks are tried.
+    """Rehearse a plan on this machine alone. If the plan names hosts, two ranks are tried.
 
-    An arm that cannot start here says why; where none can, native DDP over Gloo tries the workload on the CPU.
+    For an arm that cannot start here the reason is given. If none can, native DDP over Gloo tries the workload on the CPU.
 
     Returns:
-        What the workload is and what came of each arm, a line each with the lines of the user's code; whether none failed.
+        Lines with the model, notes and the outcome of each arm, with the user's code around errors; whether no arm failed.
 
     Raises:
-        PlanError: there is no model, its data is missing, or every arm failed alike.
+        PlanError: there is no model, its data is missing, or every arm failed with the same error.
     """
     here: dict[str, Any] = {"hosts": None, "network_interface": None, "driver_address": None, "points": {}, "training": None}
     epochs = plan.training.epochs if plan.training else 0
@@ -223,14 +225,14 @@ def rehearse_here(plan: Plan) -> tuple[list[str], bool]:
     with about(f"workload '{plan.workload}'"):
         require_data(workload, local_batch_size=plan.local_batch_size, seed=plan.seed)
     plan, outcomes = _plan_for_here(plan)
-    folder = Path(tempfile.mkdtemp(prefix="ringside-rehearsal-")) / "rehearsal"  # which only the user can read
+    folder = Path(tempfile.mkdtemp(prefix="ringside-rehearsal-")) / "rehearsal"  # mkdtemp's folder is readable for the user only
     with Bar(seconds_per_launch=1.0) as progress:
         where: dict[str, Any] = {"placement": inspect(plan).placement, "folder": folder, "progress": progress}
         launch = rehearse(plan, workload, epochs=epochs, **where)
     failed = {name: [_reason(record), *(record.error.excerpt if record.error else [])] for name, record in launch.failed.items()}
-    alike = {"\n".join([WHO.sub("", lines[0]), *lines[1:]]) for lines in failed.values()}
-    if len(failed) == len(plan.arms) and len(alike) == 1:
-        raise PlanError(f"{alike.pop()}\nlogs: {folder}")
+    causes = {"\n".join([WHO.sub("", lines[0]), *lines[1:]]) for lines in failed.values()}
+    if len(failed) == len(plan.arms) and len(causes) == 1:
+        raise PlanError(f"{causes.pop()}\nlogs: {folder}")
     outcomes |= {name: "\n    ".join([f"{launch.failed[name].status}: {lines[0]}", *lines[1:]]) for name, lines in failed.items()}
     if not failed:
         shutil.rmtree(folder.parent, ignore_errors=True)
@@ -240,9 +242,9 @@ def rehearse_here(plan: Plan) -> tuple[list[str], bool]:
 
 
 def _plan_for_here(plan: Plan) -> tuple[Plan, dict[str, str]]:
-    """The plan with the arms that can start on this machine, and ``ok`` for each of these; of the others, why they cannot.
+    """The plan with the arms that can start on this machine, and by arm ``ok`` or why it cannot start.
 
-    Raises a ``PlanError`` where an arm has work of its own that cannot run.
+    Raises a ``PlanError`` if an arm's own workload cannot run.
     """
     outcomes = {name: f"ok, with {FOUND_LATER}" if arm.fit else "ok" for name, arm in plan.arms.items()}
     able = dict[str, ArmSpec]()
@@ -262,7 +264,7 @@ def _plan_for_here(plan: Plan) -> tuple[Plan, dict[str, str]]:
 
 
 def _model_of(launch: Launch) -> list[str]:
-    """What a rank reported of model and optimizer, if one did."""
+    """Lines on model and optimizer, if a rank reported them."""
     report = next((arm.record.ranks[0] for arm in launch.arms if arm.record.ranks and arm.record.ranks[0].model), None)
     if report is None:
         return []
@@ -275,26 +277,25 @@ def _reason(record: LaunchRecord) -> str:
 
 
 def require_something_to_measure(plan: Plan, failed: Mapping[str, LaunchRecord], *, folder: Path) -> None:
-    """Refuse to measure where the baseline failed in the rehearsal, or every candidate did, or a GPU does not hold all arms.
+    """Refuse to measure if the baseline or every candidate failed in the rehearsal, or a GPU does not hold all arms.
 
     Raises a ``LaunchError``.
     """
     full = [name for name, record in failed.items() if GPU_IS_FULL in _reason(record)]
     if full and plan.measurement.mode != "sequential":
         raise LaunchError(
-            f"nothing was measured: GPU memory does not hold all arms at once, those that wait included (the rehearsal ended for "
-            f"{', '.join(full)}; its logs: {folder}); set measurement.mode: sequential, which has one up at a time, or a smaller "
+            "nothing was measured: GPU memory does not hold all arms at once, including those that wait (the rehearsal failed for "
+            f"{', '.join(full)}; its logs: {folder}); set measurement.mode: sequential, which runs one at a time, or a smaller "
             "local_batch_size"
         )
     candidates = plan.arms.keys() - {plan.baseline}
     if plan.baseline not in failed and (not candidates or candidates - failed.keys()):
         return
     messages = {name: _reason(record) for name, record in failed.items()}
-    alike = {RANK.sub("", message) for message in messages.values()}
-    every = len(messages) == len(plan.arms) and len(alike) == 1
-    found = [f"every arm: {next(iter(messages.values()))}"] if every else [f"arm '{n}': {m}" for n, m in messages.items()]
-    listed = "\n".join(found)
-    raise LaunchError(f"nothing was measured, since the rehearsal failed (its logs: {folder})\n{listed}")
+    causes = {RANK.sub("", message) for message in messages.values()}
+    every = len(messages) == len(plan.arms) and len(causes) == 1
+    lines = [f"every arm: {next(iter(messages.values()))}"] if every else [f"arm '{n}': {m}" for n, m in messages.items()]
+    raise LaunchError("\n".join([f"nothing was measured, since the rehearsal failed (its logs: {folder})", *lines]))
 
 
 def find_batch(
@@ -303,7 +304,7 @@ def find_batch(
     """The largest local batch of an arm, less ``MARGIN``; nothing is left running.
 
     Raises:
-        LaunchError: the plan's own does not fit, more than it fits than the search looks at, or a try failed for another reason.
+        LaunchError: the plan's batch does not fit, all sizes of the search fit, or a try failed for another reason.
     """
     where: dict[str, Any] = {"placement": placement, "folder": folder, "progress": progress}
     short = {**SHORT, "rounds": FIT_BLOCKS, "block_steps": FIT_STEPS, "local_every": 0}
@@ -311,32 +312,32 @@ def find_batch(
 
     def fits(size: int) -> bool:
         setup = resolve_arm(name, plan.arms[name].model_copy(update={"local_batch_size": size}), plan)
-        launch = _hold(f"local_batch_size {size}", tried, [setup], **where, workload=workload)
+        launch = _run_uncounted(f"local_batch_size {size}", tried, [setup], **where, workload=workload)
         failed = launch.failed.get(name)
         if failed and not is_out_of_memory(failed):
             raise LaunchError(
                 f"no largest local_batch_size was found for arm '{name}': {size} failed, and not for lack of memory: "
-                f"{_reason(failed)} (logs: {folder}); fix it, or give the arm a local_batch_size in the place of fit"
+                f"{_reason(failed)} (logs: {folder}); fix it, or give the arm a local_batch_size instead of fit"
             )
         progress.say("does not fit" if failed else "fits")
         return failed is None
 
-    found = largest(fits, start=plan.local_batch_size)
-    if found is None:
+    fitting = largest(fits, start=plan.local_batch_size)
+    if fitting is None:
         raise LaunchError(
             f"arm '{name}' has no room for the plan's local_batch_size {plan.local_batch_size}, with which the search for the "
-            "largest begins; give the plan a smaller one"
+            "largest begins; set a smaller one in the plan"
         )
     shutil.rmtree(folder, ignore_errors=True)
-    chosen = max(1, found - max(1, int(found * MARGIN)))
-    progress.say(f"{name} is timed with local_batch_size {chosen}: {found} fits")
+    chosen = max(1, fitting - max(1, int(fitting * MARGIN)))
+    progress.say(f"{name} is timed with local_batch_size {chosen}: {fitting} fits")
     return chosen
 
 
 def largest(fits: Callable[[int], bool], *, start: int) -> int | None:
-    """The largest size that fits, by doubling and then halving the interval; None where ``start`` does not.
+    """The largest size that fits, by doubling and then halving the interval; None if ``start`` does not fit.
 
-    Raises a ``LaunchError`` where it is far larger.
+    Raises a ``LaunchError`` if it is far larger.
     """
     if not fits(start):
         return None
@@ -355,14 +356,14 @@ def largest(fits: Callable[[int], bool], *, start: int) -> int | None:
 
 
 def is_out_of_memory(record: LaunchRecord) -> bool:
-    """Whether an arm failed for lack of memory, by what its ranks and its launcher said."""
+    """Whether an arm failed for lack of memory, by the messages and logs of its ranks and its launcher."""
     error = record.error
-    said = [error.message, *error.excerpt, *error.log_tail.values()] if error else []
-    return record.status == "failed" and any(OUT_OF_MEMORY.search(one) for one in said)
+    texts = [error.message, *error.excerpt, *error.log_tail.values()] if error else []
+    return record.status == "failed" and any(OUT_OF_MEMORY.search(text) for text in texts)
 
 
 class Passed(Written):
-    """What is kept of a rehearsal, or a trial of commands, that every arm has passed."""
+    """What is stored of a rehearsal, or a trial of commands, that every arm has passed."""
 
     notes: list[str]
     learned: dict[str, Learned]
@@ -370,7 +371,7 @@ class Passed(Written):
 
 
 class PassedRehearsals:
-    """Remembers which rehearsals were passed, and what they showed; where its folder cannot be written, none is."""
+    """Stores which rehearsals were passed, and their results. If its folder cannot be written, none is stored."""
 
     def __init__(self, plan: Plan, *, conditions: Mapping[str, object]) -> None:
         """``conditions``: versions, machines, digests of sources and variables that a rehearsal depends on."""
@@ -386,18 +387,18 @@ class PassedRehearsals:
         self._path = cache_root().parent / "rehearsals" / digest
 
     def recall(self) -> Passed | None:
-        """What this rehearsal showed, if it was passed before; None: it was not."""
+        """The results of this rehearsal if it was passed before, else None."""
         with suppress(OSError, ValueError):
             return Passed.model_validate_json(self._path.read_text(encoding="utf-8"))
         return None
 
     def keep(self, passed: Passed) -> None:
-        """Remember that it was passed."""
+        """Store that it was passed."""
         with suppress(OSError):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._path.write_text(passed.model_dump_json(), encoding="utf-8")
 
     def forget(self) -> None:
-        """Hold it again next time: an arm that had passed it has failed since."""
+        """Have it repeated next time: an arm that had passed it has failed since."""
         with suppress(OSError):
             self._path.unlink()

@@ -1,8 +1,8 @@
-"""The rounds of one launch: which arm runs which block, or which epoch, when, and how long a block is.
+"""The rounds of one launch: the order of blocks or epochs, and how long a block is.
 
-A round is one block of every arm, in random order. In a micro-benchmark it is that for each case, the cases in random order,
-too; an arm that does not offer a case is left out of it. Where arms train to the end, a round is one epoch of every arm that is
-not done, so that times to accuracy are measured interleaved, as blocks are.
+A round is one block of every arm, in random order. In a micro-benchmark it has a block of every arm for each case, with the cases
+in random order, too. An arm that does not offer a case is left out of it. If arms train to the end, a round is one epoch of every
+arm that is not done. Times to accuracy are then measured interleaved, as blocks are.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ PROBE_STEPS = 4
 EPOCH_BLOCKS = 30
 """How many blocks' time an epoch and its evaluation may take."""
 SLOWEST_BLOCK = 4.0
-"""A much slower arm's block may take up to this × the wished length; beyond it the blocks of all arms have fewer steps."""
+"""A much slower arm's block may take up to this × the intended length; beyond it the blocks of all arms have fewer steps."""
 STEP_S = 1e-3
-"""Wished length of a micro-benchmark's step, which sets its repetitions. A step of some microseconds would be lost in the clock's
-own time, and would write thousands of rows for each block."""
+"""Intended length of a micro-benchmark's step, which sets its repetitions. A step of microseconds would measure mostly the clock,
+and each block would have thousands of rows."""
 
 CaseName = str | None
 """A micro-benchmark's case; None where a workload is trained."""
@@ -54,14 +54,14 @@ class RoundLimit:
     """When a launch has enough rounds, within a budget of time."""
 
     rounds: int | None
-    """None: the first pilot chooses by what its start and its rounds take."""
+    """None: the first pilot chooses, by the time of its start and its rounds."""
     budget_s: float
     """What is left of the budget, this launch included."""
     end_share: float = 0.3
-    """What gate and end may be expected to take, as a share of the start."""
+    """The expected time of gate and end, as a share of the start."""
 
     def is_reached(self, rounds: int, seconds: float, *, start_s: float) -> bool:
-        """Whether so many rounds, which took so many seconds after a start of ``start_s``, are enough."""
+        """Whether ``rounds`` that took ``seconds`` after a start of ``start_s`` are enough."""
         cost = Cost(start_s=max(start_s, 0.1) * (1 + self.end_share), round_s=max(seconds, 1e-3) / rounds)
         if rounds >= MIN_ROUNDS and cost.start_s + seconds + cost.round_s > self.budget_s:
             return True
@@ -70,7 +70,7 @@ class RoundLimit:
 
 @dataclass(eq=False)
 class Rounds:
-    """Hands out the blocks. Their sizes are found again in each launch."""
+    """Gives the arms their blocks. Each launch determines the sizes of its blocks."""
 
     plan: Plan
     _: KW_ONLY
@@ -82,17 +82,17 @@ class Rounds:
     seconds: float
     """How long each ``run`` takes, unless a plan counts rounds."""
     keep: Callable[[], None]
-    """Follows a round."""
+    """Called after each round."""
     is_enough: Callable[[int, float], bool] | None = None
-    """Whether so many rounds, in so many seconds of wall time, end a ``run``. None: as the plan's lengths say, in which no script's
-    being restarted counts."""
+    """Whether a number of rounds, in seconds of wall time, ends a ``run``. None: the plan's lengths decide, without the time in
+    which scripts were restarted."""
     measuring_s: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
         self._measure, self._turn = self.plan.measurement, 0
         self._is_micro_benchmark = bool(self.cases)
         self._is_uninterrupted = self._measure.mode == "separate" and not self.cases
-        """Whether a model goes on from block to block: no other arm has a turn, and nothing is made again."""
+        """Whether a model goes on from block to block, since no other arm has a turn."""
         self._cases: Sequence[CaseName] = list(self.cases) or [None]
         steps = self._measure.block_steps
         self._sizes = {case: BlockSize(steps=steps) for case in self._cases} if steps else {}
@@ -123,7 +123,7 @@ class Rounds:
             arm.record.measuring_s = time.monotonic() - began
 
     def _share_of(self, rounds: int) -> float | None:
-        """How much of the launch so many rounds are; None where seconds decide."""
+        """The share of the launch that ``rounds`` are; None if seconds decide."""
         if self.is_enough:
             return None
         if self._measure.steps_per_launch:
@@ -131,7 +131,7 @@ class Rounds:
         return rounds / self._measure.rounds if self._measure.rounds else None
 
     def _rounds(self, arms: Sequence[ArmRun]) -> Iterator[list[NextBlock]]:
-        """Yield rounds without end: each arm once in each case, and a trained workload's arms sometimes once without exchange."""
+        """Yield rounds without end. Each arm has one block per case; in some rounds it has another without exchange."""
         synced = [arm for arm in arms if "block" in arm.can]
         number = 0
         while True:
@@ -145,7 +145,7 @@ class Rounds:
             yield blocks
 
     def _find_size(self, case: CaseName, arms: Sequence[ArmRun]) -> None:
-        """Find a case's block size by a trial block of each arm, which is not recorded."""
+        """Find a case's block size by a trial block of each arm. Trial blocks are not recorded."""
         typical = statistics.median if self._is_micro_benchmark else statistics.fmean  # one late step would hide short ones
         step_s: dict[str, float] = {}
 
@@ -160,10 +160,10 @@ class Rounds:
             self._sizes[case] = self._size(step_s)
 
     def _size(self, step_s: dict[str, float]) -> BlockSize:
-        """As many steps as fill a block of the baseline; fewer where another arm is far slower."""
-        wished = self._measure.block_s
+        """The number of steps that fills a block of the baseline, or fewer if another arm is far slower."""
+        block_s = self._measure.block_s
         usual = step_s.get(self.plan.baseline, min(step_s.values()))
-        number = max(1, round(min(wished / usual, SLOWEST_BLOCK * wished / max(step_s.values()))))
+        number = max(1, round(min(block_s / usual, SLOWEST_BLOCK * block_s / max(step_s.values()))))
         number = min(number, self._measure.steps_per_launch or number)
         if not self._is_micro_benchmark:
             return BlockSize(steps=number)
@@ -176,7 +176,9 @@ class Rounds:
         self._turn += 1
         started = time.monotonic()
         block = self._exchange(arm, command).model_copy(update={"started_s": started - began})
-        arm.record.blocks.append(block if block.ranks[0].first_step is not None else block.packed())  # a script's has losses, too
+        arm.record.blocks.append(
+            block if block.ranks[0].first_step is not None else block.packed()
+        )  # a script's block has losses, too
 
     def _command(self, arm: ArmRun, *, kind: BlockKind, case: CaseName, size: BlockSize, number: int) -> BlockCommand:
         return BlockCommand(
@@ -195,23 +197,23 @@ class Rounds:
         self.measuring_s += done.took_s
         ranks = [reply.steps for reply in done.replies]
         block = BlockRecord.joined(command.record(ranks[0]), ranks, **measured_outside(done, self.plan))
-        apart = drift_between([reply.drift for reply in done.replies])
-        if apart:  # a script's, which no gate follows
-            raise ArmFailed(f"{apart}; seen after step {(block.ranks[0].first_step or 0) + command.steps}", status="wrong")
+        drift = drift_between([reply.drift for reply in done.replies])
+        if drift:  # of a script, which has no gate
+            raise ArmFailed(f"{drift}; seen after step {(block.ranks[0].first_step or 0) + command.steps}", status="wrong")
         for steps in block.ranks:
-            if steps.wrong:  # a micro-benchmark's result, which is looked at before each block
+            if steps.wrong:  # a micro-benchmark's result, which is checked before each block
                 raise ArmFailed(f"rank {steps.rank}: {steps.wrong}", status="wrong", ranks=[steps.rank])
         return block
 
 
 def measured_outside(done: Exchange[Any], plan: Plan) -> dict[str, Any]:
-    """The fields of a ``BlockRecord`` that the driver knows, and no rank."""
+    """The fields of a ``BlockRecord`` that only the driver knows."""
     links = {host: use.link_bytes(plan.network_interface) for host, use in done.hosts.items()} if plan.hosts is not None else {}
     return {"wall_s": done.took_s, "hosts": done.hosts, "link_bytes": links}
 
 
 def _restarting_s(arms: Sequence[ArmRun]) -> float:
-    """Seconds of this launch that scripts took to be restarted."""
+    """Seconds of this launch in which scripts were restarted."""
     return sum(arm.session.restarting_s for arm in arms)
 
 
@@ -222,7 +224,7 @@ def shuffled(arms: Sequence[ArmRun], rng: random.Random) -> list[ArmRun]:
 
 @dataclass(eq=False)
 class TrainingRounds:
-    """Hands out the epochs. The first one builds the model, and nothing is rebuilt."""
+    """Gives the arms their epochs. The first one builds the model, and nothing is rebuilt."""
 
     plan: Plan
     training: TrainingSettings
@@ -247,7 +249,7 @@ class TrainingRounds:
             arm.record.measuring_s = time.monotonic() - began
 
     def _count(self, arms: Sequence[ArmRun]) -> None:
-        """Show the epochs done and to do; an arm that has failed has none to do."""
+        """Show the epochs done and the epochs in all, without those that failed arms did not train."""
         done = sum(len(arm.record.epochs) for arm in arms)
         wanted = sum(self.training.epochs if arm.is_running else len(arm.record.epochs) for arm in arms)
         self.progress.epochs(done, wanted)

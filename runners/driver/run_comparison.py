@@ -82,7 +82,7 @@ class ComparisonRun:
         earlier: StoredComparison | None = None,
         tried: Sequence[LaunchRecord] = (),
     ) -> None:
-        """``tried``: the trial's records of commands that need not be tried again."""
+        """``tried``: records of an earlier trial, whose commands are not tried again."""
         self.plan = plan
         self.folder = folder
         self.resume_elsewhere = resume_elsewhere
@@ -99,25 +99,25 @@ class ComparisonRun:
         """Seconds from the end of each launch of this session until the next began."""
         self._ended_s: float | None = None
         self._blocks: dict[int, pd.DataFrame] = {}
-        """Blocks by launch, as far as they were read to choose how long the next one is."""
+        """Blocks by launch, as far as they were read to choose the length of the next one."""
         self._planned: int | None = None
         """Launches that the plan asked for, known once they are measured."""
         self._refused: dict[str, LaunchRecord] = {}
-        """By name, the rehearsal's records of arms that failed there."""
+        """By name, the rehearsal's records of arms that failed in it."""
         self.tried = list(tried)
         """The trial's records of commands, if this session held one."""
-        self._told = ""
-        """The differences between scripts that were shown last."""
-        self._told_files: set[str] = set()
-        """What was said of files that scripts write."""
+        self._shown_differences = ""
+        """The differences between scripts as shown last."""
+        self._shown_files: set[str] = set()
+        """The notes on files that scripts write, as shown so far."""
         self.comparison: Comparison | None = None
-        """What came out, once reports are written."""
+        """The result, once reports are written."""
 
     def prepare(self) -> None:
-        """Refuse what cannot work, before a process starts or a file is written.
+        """Check the folder, the hosts and the data before a process starts or a file is written.
 
         Raises:
-            PlanError, RecordError, LaunchError: what cannot work, and what can.
+            PlanError, RecordError, LaunchError: what cannot work, and what to do.
         """
         require_same_plan(self.folder, self.plan)
         if not self.is_measured:
@@ -130,7 +130,7 @@ class ComparisonRun:
 
     @cached_property
     def is_measured(self) -> bool:
-        """Whether the folder has all launches that the plan asks for before this session measures, so that only reports are due."""
+        """Whether the folder already has all launches that the plan asks for, so that only reports are to be written."""
         done, measure = self._complete_launches(), self.plan.measurement
         manifest = self.folder.read_manifest() if self.folder.manifest_path.is_file() else None
         if manifest is None or len(done) not in manifest.looks or (self.plan.trace and self.folder.traces() is None):
@@ -142,22 +142,22 @@ class ComparisonRun:
         return not measure.until_decided or (self.folder.read_plan().measurement == measure and not conclude(self.folder).undecided)
 
     def check_hosts(self) -> None:
-        """Check that hosts and launchers are there; raises a ``PlanError`` or ``LaunchError`` with what to do."""
+        """Check hosts and launchers; raises a ``PlanError`` or ``LaunchError`` with what to do."""
         compared = self.compared
         self._note(compared.check())
         sources = compared.sources()
         now = new_manifest(
             self.folder,
             self.plan,
-            hosts={host: dict(found) for host, found in compared.inspection.facts.items()},
+            hosts={host: dict(host_facts) for host, host_facts in compared.inspection.facts.items()},
             slurm_job=job_id(self.plan.hosts, os.environ),
             sources=digests(sources) | compared.revisions(),
             warnings=list(compared.inspection.warnings),
         )
-        self.history = ComparisonHistory(self.folder, now, sources=sources | compared.own.files)
+        self.history = ComparisonHistory(self.folder, now, sources=sources | compared.own_work.files)
 
     def changes(self) -> list[str]:
-        """What differs from when the folder was measured, in words, unless a user goes on all the same. After ``check_hosts``."""
+        """What has changed since the folder was measured; empty if the user accepts all changes. After ``check_hosts``."""
         return [] if self.resume_elsewhere else self.history.changes
 
     def _note(self, notes: Iterable[str]) -> None:
@@ -166,7 +166,7 @@ class ComparisonRun:
             self.progress.say(f"note: {note}")
 
     def run(self) -> Comparison:
-        """Run the launches that have no records yet, then write the reports; on Ctrl-C, too, which is then raised again."""
+        """Run the launches that have no records yet, then write the reports, also after Ctrl-C, which is raised again."""
         if self.is_measured:
             return self._write(self.earlier, why="every launch is measured already; ")
         busy = busy_warning(usable_cores()) if self.compared.has_ranks_here else None
@@ -196,7 +196,7 @@ class ComparisonRun:
         return self._write(self.earlier)
 
     def _write(self, earlier: StoredComparison | None, *, why: str = "") -> Comparison:
-        """Write the reports; where the earlier result turns out to be of other conditions, those without it first."""
+        """Write the reports. If the earlier result is of other conditions, write them without it and raise."""
         self.progress.say(f"{why}writing reports")
         try:
             self.comparison = write_reports(self.folder, earlier=earlier)
@@ -206,7 +206,7 @@ class ComparisonRun:
         return self.comparison
 
     def _fit_once(self) -> None:
-        """Find the largest batches of arms that ask for them, unless the folder has them from an earlier session."""
+        """Find the largest batch of each arm that asks for it, unless an earlier session has found it."""
         if self._is_fitted or self.compared.workload is None:
             return
         fitted, self._is_fitted = self.history.manifest.fitted, True
@@ -219,7 +219,7 @@ class ComparisonRun:
         self.compared.fit(fitted)
 
     def _rehearse_once(self) -> None:
-        """Rehearse, or try commands, before the first launch of this session, unless arms take the gate before the rest."""
+        """Rehearse, or try commands, before the first launch of this session, unless arms take the gate first."""
         wanted, workload = self.plan.measurement.rehearsal, self.compared.workload
         gate_comes_first = workload is not None and workload.gate_comes_first(self.plan.training)
         if self._is_rehearsed or wanted == "never" or gate_comes_first:
@@ -235,10 +235,10 @@ class ComparisonRun:
         self._note_trial(passed.notes)
         self.compared.learn(passed.learned)
         if passed.learned and not (self.plan.measurement.rounds or self.plan.measurement.steps_per_launch):
-            self.progress.expect_start(sum(one.first_steps_s for one in passed.learned.values()))
+            self.progress.expect_start(sum(trial.first_steps_s for trial in passed.learned.values()))
 
     def _try(self, workload: WorkloadSetup | None) -> Passed:
-        """Hold the rehearsal of a workload, or the trial of commands, after which it is shown what they do differently."""
+        """Run the rehearsal of a workload, or the trial of commands, and then show the differences between these."""
         folder = self.folder.root / ("rehearsal" if workload else "trial")
         where: dict[str, Any] = {"placement": self.compared.inspection.placement, "folder": folder, "progress": self.progress}
         if workload is not None:
@@ -246,29 +246,29 @@ class ComparisonRun:
             self._refused = rehearsal.failed
             require_something_to_measure(self.plan, self._refused, folder=folder)
             return Passed(notes=rehearsal.notes, learned={})
-        known = {record.arm for record in self.tried}
-        commands = [arm for arm in self.compared.without_control if arm.name not in known]
+        tried = {record.arm for record in self.tried}
+        commands = [arm for arm in self.compared.without_control if arm.name not in tried]
         notes: list[str] = []
         if commands:
             trial = try_commands(self.plan, commands, state=self._first_state(), **where)
             self._refused, notes = trial.failed, trial.notes
             self.tried += [arm.record for arm in trial.arms]
-        self._tell_differences(self.tried)
-        return Passed(notes=notes, learned={one.arm: Learned.of(one) for one in self.tried if one.status == "ok"})
+        self._show_differences(self.tried)
+        return Passed(notes=notes, learned={record.arm: Learned.of(record) for record in self.tried if record.status == "ok"})
 
     def try_alone(self) -> list[LaunchRecord]:
-        """Hold the trial of commands and no launch; returns its records, none where one failed."""
+        """Run the trial of commands and no launch; returns its records, none if a command failed."""
         self.check_hosts()
         self._try(None)
         return [] if self._refused else self.tried
 
     def _first_state(self, placement: Placement | None = None) -> SharedInitialState | None:
-        """The file with which all scripts start, where the plan asks for it."""
+        """The file with which all scripts start, if the plan asks for it."""
         placement = placement or self.compared.inspection.placement
         return SharedInitialState(self.folder.root / FIRST_STATE, placement) if self.plan.scripts.same_start else None
 
     def _note_trial(self, notes: Sequence[str]) -> None:
-        """Note what a trial of the workload found that should be known, in the report, too."""
+        """Show a trial's notes, and keep them for the report."""
         self._note(notes)
         self.history.manifest.notes += [note for note in notes if note not in self.history.manifest.notes]
 
@@ -279,7 +279,7 @@ class ComparisonRun:
             trace_arms(self.compared.plan, self.compared.workload, **where, progress=self.progress, refused=self._refused)
 
     def _numbers(self, done: set[int]) -> Iterator[int]:
-        """Yield the numbers of launches to run: those of the plan, then more with ``until_decided`` while there is time."""
+        """Yield the numbers of launches to run: the plan's, then more with ``until_decided`` while there is time."""
         measured = set(done)
         for number in self._planned_numbers(measured):
             measured.add(number)
@@ -294,7 +294,7 @@ class ComparisonRun:
             yield number
 
     def _planned_numbers(self, measured: set[int]) -> Iterator[int]:
-        """Yield the plan's launches that are not measured yet; on a budget, those that it has room for."""
+        """Yield the plan's launches that are not measured yet; with a budget, those for which it has time."""
         if self.plan.measurement.minutes is None:
             missing = [number for number in range(self.plan.measurement.launches) if number not in measured]
             self.progress.expect(len(missing), before=len(measured))
@@ -307,7 +307,7 @@ class ComparisonRun:
             yield choice.launch
 
     def _choose(self, measured: set[int], *, spent_s: float) -> LengthChoice | None:
-        """How long the next launch within the budget is to be; None where there is none."""
+        """The length of the next launch within the budget; None if no launch fits."""
         measure = self.plan.measurement
         assert measure.minutes is not None
         left_s = 60 * min(measure.minutes, measure.max_minutes or measure.minutes) - spent_s
@@ -316,15 +316,16 @@ class ComparisonRun:
         return choose_length(self.plan, self.folder, launch=number, left_s=left_s, between_s=between_s, known=self._blocks)
 
     def _set_limit(self, choice: LengthChoice | None) -> None:
-        """Have the next launch as long as chosen; as the last one, where another would not help."""
+        """Set the length of the next launch; None keeps that of the last one."""
         if choice is not None:
-            self.history.note_choice(choice)
+            others = [earlier for earlier in self.history.manifest.choices if earlier.launch != choice.launch]
+            self.history.manifest.choices = [*others, choice]
             self.progress.expect_end(choice.left_s)
             self._limit = RoundLimit(rounds=choice.rounds, budget_s=choice.left_s)
 
     def _must_stop(self, number: int) -> bool:
-        """Whether a launch after this one would fail: a host no longer answers, no arm passed the gate, or scripts failed."""
-        reasons = [str(found) for found in probe_hosts(self.compared.inspection.placement.everywhere) if found.status != "ok"]
+        """Whether another launch would fail: a host no longer answers, no arm passed the gate, or scripts failed."""
+        reasons = [str(probe) for probe in probe_hosts(self.compared.inspection.placement.everywhere) if probe.status != "ok"]
         records = [record for record in self.folder.records() if record.launch == number]
         failed = {record.arm for record in records if record.status != "ok"}
         if not reasons and gate_fails_for_all(records):
@@ -346,7 +347,7 @@ class ComparisonRun:
         return bool(conclude(self.folder).undecided)
 
     def _note_look(self) -> None:
-        """Note that the verdicts are seen now, unless launches of the plan are still to come."""
+        """Record that the verdicts are seen now, unless launches of the plan are still to come."""
         done = len(self._complete_launches())
         if self.plan.measurement.minutes is None:
             self.history.note_look(done, planned=self.plan.measurement.launches)
@@ -364,7 +365,7 @@ class ComparisonRun:
             if launch.failed and self._rehearsals is not None:
                 self._rehearsals.forget()
             if self._ended_s is None:
-                self._tell_files([arm.record for arm in launch.arms])
+                self._show_files([arm.record for arm in launch.arms])
         finally:
             self._note_trial(launch.notes)
             self.history.starting_s += launch.starting_s
@@ -373,7 +374,7 @@ class ComparisonRun:
         self.progress.launch_done()
 
     def _new_launch(self, number: int, endpoint: DriverEndpoint, *, limit: RoundLimit | None) -> Launch:
-        """Make a launch; ``limit`` as ``Launch`` has it."""
+        """Make a launch; ``limit``: see ``Launch``."""
         if endpoint.placement.spare:
             drawn = endpoint.placement.sample(random.Random(f"{self.plan.seed}/{number}/nodes"))
             endpoint = dataclasses.replace(endpoint, placement=drawn)
@@ -387,7 +388,7 @@ class ComparisonRun:
             workload=compared.workload,
             cases=compared.cases,
             state=self._first_state(endpoint.placement),
-            tell=self._tell_differences,
+            show_scripts=self._show_differences,
             number=number,
             folder=self.folder,
             open_session=partial(ArmSession, endpoint=endpoint),
@@ -399,31 +400,33 @@ class ComparisonRun:
         )
 
     def _events_folder(self, number: int, arm: str) -> Path:
-        """Where TensorBoard's events of an arm in a launch go."""
+        """The folder of TensorBoard's events of an arm in a launch."""
         run = f"seed-{seed_of(self.plan, number)}" if self.plan.training else f"launch-{number}"
         return self.folder.events_folder(arm, run)
 
-    def _tell_files(self, records: Sequence[LaunchRecord]) -> None:
-        """Show which files scripts write, unless that was shown before."""
-        notes = [note for note in notes_on_files(records) if note not in self._told_files]
-        self._told_files.update(notes)
+    def _show_files(self, records: Sequence[LaunchRecord]) -> None:
+        """Show notes on files that scripts write, each once."""
+        notes = [note for note in notes_on_files(records) if note not in self._shown_files]
+        self._shown_files.update(notes)
         for note in notes:
             self.progress.show(shown(note))
 
-    def _tell_differences(self, records: Sequence[LaunchRecord]) -> None:
-        """Show which files scripts write, what all do differently, and whether they train alike, unless that was shown before."""
-        if not self._told:
-            self._tell_files(records)
+    def _show_differences(self, records: Sequence[LaunchRecord]) -> None:
+        """Show what changed since last time: files that scripts write, their differences, and whether they train the same."""
+        if not self._shown_differences:
+            self._show_files(records)
         if self.plan.is_alone:
             return
-        known = {record.arm for record in records}
+        tried = {record.arm for record in records}
         failed = [record.arm for record in records if record.status != "ok"]
-        if any(arm.name not in known for arm in self.compared.without_control) or not is_comparable(self.plan, failed):
+        if any(arm.name not in tried for arm in self.compared.without_control) or not is_comparable(self.plan, failed):
             return
         differences = script_differences(records, allow=self.plan.allow)
-        told = repr([(one.field, one.sentence) for one in differences if not one.field.startswith(TIMED)])
-        if told != self._told and any(record.scripts for record in records):
-            self._told = told
+        summary = repr(
+            [(difference.field, difference.sentence) for difference in differences if not difference.field.startswith(TIMED)]
+        )
+        if summary != self._shown_differences and any(record.scripts for record in records):
+            self._shown_differences = summary
             self.progress.show(differences_table(differences))
             self.progress.show(shown(judge_equality(self.plan, records).sentence))
 
@@ -437,9 +440,9 @@ class ComparisonRun:
 
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """A context in which Python looks for garbage only where it is asked to.
+    """A context without automatic garbage collection.
 
-    While a thousand ranks reply, it would look a fourth of the time, and find none. What is imported stays.
+    While a thousand ranks reply, it would take a fourth of the time and find nothing. Imported objects are frozen.
     """
     was_on = gc.isenabled()
     gc.collect()

@@ -23,7 +23,7 @@ from workloads import MicroBenchmark
 def point_plans(study: Plan) -> dict[str, Plan]:
     """Return the plan of each point.
 
-    Arms of a single process are left out where there are more ranks, unless they train: then they have the global batch.
+    Arms of a single process are left out of points with more ranks, unless they train: then they have the global batch.
     """
     is_timed = study.training is None
     backends = {name: backend_class(arm.backend) for name, arm in study.arms.items() if is_timed}
@@ -54,7 +54,7 @@ class StudyRun:
                 self.runs[name] = ComparisonRun(plan, folder.point(name), progress=progress, resume_elsewhere=resume_elsewhere)
 
     def prepare(self) -> None:
-        """Refuse what cannot work at any point, before a process starts or a file is written."""
+        """Refuse what cannot work at some point, before a process starts or a file is written."""
         require_same_plan(self.folder, self.study)
         changes: dict[str, list[str]] = {}
         to_measure = {name: run for name, run in self.runs.items() if not run.is_measured}
@@ -73,9 +73,9 @@ class StudyRun:
         open_folder(self.folder, self.study)
 
     def run(self) -> Comparison:
-        """Run what has no records yet, then write all reports; on Ctrl-C, too, which is then raised again."""
-        known = self.folder.manifest_path.is_file()
-        manifest = self.folder.read_manifest() if known else new_manifest(self.folder, self.study)
+        """Run the launches that have no records yet, then write all reports, also after Ctrl-C, which is raised again."""
+        is_resumed = self.folder.manifest_path.is_file()
+        manifest = self.folder.read_manifest() if is_resumed else new_manifest(self.folder, self.study)
         self.folder.write_manifest(manifest)
         try:
             for name, run in self.runs.items():

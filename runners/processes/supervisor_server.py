@@ -227,7 +227,7 @@ class SupervisorServer:
             left_s = deadline - time.monotonic()
             if missing and left_s < 0:
                 rank, name, word = min((host.ranks[0].rank, host.host, left[0]) for host, left in missing.items())
-                raise LaunchError(f"rank {rank} on {name} was not told to {word}: its supervisor does not answer")
+                raise LaunchError(f"rank {rank} on {name} did not acknowledge '{word}': its supervisor does not answer")
             spoke = known.hear_all(timeout_s=left_s) if missing else []
         return answers
 

@@ -1,4 +1,4 @@
-"""The parameters with which all scripts of a comparison start, where the plan asks for it (``scripts.same_start``)."""
+"""The parameters with which all scripts of a comparison start, if the plan asks for that (``scripts.same_start``)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PUT = 'mkdir -p -- "$(dirname -- "$1")" && cat > "$1"'
 
 
 class SharedInitialState:
-    """The file with which all scripts start (``same_start``), at one path on all hosts; the baseline's rank 0 writes it once."""
+    """The file with which all scripts start, at one path on all hosts; the baseline's rank 0 writes it once."""
 
     def __init__(self, path: Path, placement: Placement) -> None:
         self.path = path.absolute()
@@ -30,12 +30,12 @@ class SharedInitialState:
         """Whether no baseline has saved it yet."""
         return not self.path.is_file()
 
-    def told(self, *, is_baseline: bool) -> dict[str, str]:
-        """What an arm's agent is told of it."""
+    def agent_settings(self, *, is_baseline: bool) -> dict[str, str]:
+        """Settings for an arm's agent: the file, and whether it saves or loads it."""
         return {"state_file": str(self.path), "state": "save" if is_baseline and self.is_missing else "load"}
 
     def share(self, ranks: Sequence[RankReport]) -> None:
-        """Bring the file from rank 0's host to all others, where they do not share the folder.
+        """Copy the file from rank 0's host to all hosts that do not share the folder.
 
         Raises:
             LaunchError: a host cannot be reached, or there is no file.
@@ -49,10 +49,10 @@ class SharedInitialState:
             argv = ["sh", "-c", PUT, "sh", str(self.path)]
             remote.run_on(self._placement.remote, argv, timeout_s=COPY_TIMEOUT_S, stdin=content)
         except (LaunchError, OSError) as error:
-            raise LaunchError(f"its first parameters cannot be brought to the other arms: {error}") from error
+            raise LaunchError(f"its initial parameters cannot be copied to the other hosts: {error}") from error
 
     def _host_of(self, name: str) -> str | None:
-        """Return the host as the plan names it; None where it is this one."""
+        """Return the host as the plan names it; None if it is this one."""
         if name == socket.gethostname():
             return None
         return next((host for host in self._placement.remote if host.partition(".")[0] == name.partition(".")[0]), None)

@@ -119,7 +119,7 @@ def test_a_block_counts_whose_reply_was_lost_and_a_rank_far_away_leaves_its_last
     assert len(records["naive"].blocks) == 3
     mute = records["mute"]
     assert mute.status == "failed"
-    assert mute.error.message.startswith("rank 1 on host2 died without a word; ")
+    assert mute.error.message.startswith("rank 1 on host2 died without reporting an error; ")
     assert (mute.error.ranks, mute.error.hosts) == ([1], ["host2"])
     assert "last words of a mute rank" in mute.error.log_tail["rank-1.log"]
     assert [block.block for block in mute.blocks] == [0, 1]

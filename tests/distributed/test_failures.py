@@ -19,8 +19,8 @@ ROUNDS = 8
 
 
 BAD = {
-    "Dies": ("failed", "rank 1 died without a word", "last words of rank 1"),
-    "DiesWhileAPeerIsBusy": ("failed", "rank 1 died without a word, then rank 0", "last words of rank 1"),
+    "Dies": ("failed", "rank 1 died without reporting an error", "last words of rank 1"),
+    "DiesWhileAPeerIsBusy": ("failed", "rank 1 died without reporting an error, then rank 0", "last words of rank 1"),
     "Hangs": ("timeout", "no answer from rank", "going to sleep"),
     "Raises": ("failed", "rank 1: ValueError: no more steps from me", "ValueError: no more steps from me"),
 }

@@ -122,7 +122,7 @@ def test_a_workload_alone_is_tried_on_two_ranks_with_what_lies_beside_its_file(t
         ("idioms.py:RaisesInLoss", ["compute_loss raised KeyError: 'mae', at ", "idioms.py:", 'weights["mae"]']),
         ("idioms.py:SameShard", ["ringside: ranks 0 and 1 consumed the same samples"]),
         ("everyday.py:KeepsHiddenInClass", ["ringside: the workload's loss is not repeatable", "everyday.py:"]),
-        ("mistakes.py:Crashes", ["died without a word, at ", "mistakes.py:", "os.kill(os.getpid(), signal.SIGSEGV)"]),
+        ("mistakes.py:Crashes", ["died without reporting an error, at ", "mistakes.py:", "os.kill(os.getpid(), signal.SIGSEGV)"]),
     ],
 )
 def test_what_cannot_work_is_told_with_the_users_line(name, messages):

@@ -104,7 +104,7 @@ def test_a_script_that_ends_is_started_anew_and_told_once(compared):
     ran = compared[1]
     record = ran.records["ddp"]
     assert record.script_starts > 1
-    assert ran.done.stderr.count("ddp ends after 26 steps; it is restarted, as often as needed") == 1
+    assert ran.done.stderr.count("ddp ends after 26 steps; restarting it as needed") == 1
     assert set(ran.folder.losses(record)["start"]) == set(range(record.script_starts))
 
 
@@ -190,7 +190,7 @@ def test_what_goes_wrong_is_told_with_what_to_do(tmp_path):
     assert messages.keys() == commands.keys() - {"well", "spawns"}
     assert "ValueError: the disk of the user is full, at either.py:" in messages["crashes"]
     assert any(">" in line and "raise ValueError" in line for line in records["crashes"].error.excerpt)
-    assert "the script ends after 8 steps; a block needs 6 behind those that are compared" in messages["short"]
+    assert "the script ends after 8 steps; a block needs 6 after those that are compared" in messages["short"]
     assert records["short"].script_starts == 1, "another start would end as early"
     assert "ends after 3 steps, within the first 5 steps, which are compared" in messages["shorter"]
     assert messages["twice"].startswith("several processes of it take themselves for rank 0 of 1, and one of them would be timed")

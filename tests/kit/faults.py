@@ -83,7 +83,7 @@ FAULTS: dict[str, tuple[str, ...]] = {
 """At which stages each can happen."""
 
 CAUSES = {
-    "kill-rank": ("failed", r"^rank 1 died without a word"),
+    "kill-rank": ("failed", r"^rank 1 died without reporting an error"),
     "kill-launcher": ("failed", r"launcher ended with code (-9|137)"),
     "stop-rank": ("timeout", r"^no answer from ranks? .*1"),
     "raise": ("failed", r"^rank 1: ValueError: planted"),
@@ -91,7 +91,7 @@ CAUSES = {
     "out-of-memory": ("failed", r"^rank 1: MemoryError"),
     "flood": ("failed", r"^rank 1: ValueError: planted"),
     "nan": ("wrong|failed", r"(?i)nan|finite"),
-    "cut-off": ("failed", r"^(rank 1|ranks 0, 1) died without a word"),
+    "cut-off": ("failed", r"^(rank 1|ranks 0, 1) died without reporting an error"),
     "exits-at-once": ("failed", r"^the ranks did not report; the launcher ended with code 0"),
     "never-starts": ("timeout", r"^no answer from ranks 0, 1 within"),
 }

@@ -122,7 +122,7 @@ def test_ranks_that_died_without_a_word_have_the_variables_named_that_may_be_why
     scene.connect(0)
     scene.go(r0=12.5)
     message = scene.diagnosis.for_exit({}).failure.message
-    assert message.startswith("rank 0 died without a word")
+    assert message.startswith("rank 0 died without reporting an error")
     assert message.endswith("; their environment has LD_PRELOAD=/opt/tracer.so, which loads its library before all others")
 
 
@@ -135,9 +135,9 @@ def test_ranks_that_died_without_a_word_have_the_variables_named_that_may_be_why
             "exec sleep 60",
             {"r0": 12.75, "r2": 12.5, "r1": 12.25},
             {},
-            "rank 1 died without a word, then ranks 2, 0; the launcher still runs",
+            "rank 1 died without reporting an error, then ranks 2, 0; the launcher still runs",
         ),
-        ("exec sleep 60", {"r1": 12.5, "r0": 12.5}, {}, "ranks 0, 1 died without a word; "),  # at the same time
+        ("exec sleep 60", {"r1": 12.5, "r0": 12.5}, {}, "ranks 0, 1 died without reporting an error; "),  # at the same time
     ],
 )
 def test_the_first_to_go_is_blamed_unless_another_had_raised_its_own_error(scene, launched, went, heard, message):
@@ -167,7 +167,7 @@ def test_who_raised_first_is_the_cause_across_hosts_whose_clocks_differ(tmp_path
         failed = scene.diagnosis.for_exit({2: raised(NO_MORE, at_s=now + 100.0)})
         assert failed.failure.message == "rank 2 on host2: ValueError: no more"
         later = scene.diagnosis.for_exit({2: raised(LOST_PEER, at_s=now + 101.0)})
-        assert later.failure.message.startswith("rank 0 on host1 died without a word, then rank 1 on host1")
+        assert later.failure.message.startswith("rank 0 on host1 died without reporting an error, then rank 1 on host1")
     finally:
         scene.close()
 
@@ -179,7 +179,7 @@ def test_who_died_without_a_word_is_blamed_and_not_who_could_still_speak(scene):
     scene.go(r2=12.25, r0=12.5)
     wait_until(scene.processes.has_ended)
     failed = scene.diagnosis.for_exit({0: raised(LOST_PEER, at_s=12.3)})
-    assert failed.failure.message == "rank 2 died without a word; the launcher ended with code 9"
+    assert failed.failure.message == "rank 2 died without reporting an error; the launcher ended with code 9"
     assert (failed.status, failed.failure.ranks, failed.failure.hosts) == ("failed", [2], ["vm"])
     assert (failed.failure.log_tail, failed.failure.excerpt) == ({log_name(2): "last words"}, ["last words"])
 
@@ -194,7 +194,7 @@ def test_an_error_that_tells_of_a_lost_peer_is_not_the_cause_though_it_was_heard
     store = "DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed."
     for words in (str(LOST_PEER), horovod, nccl, store, "ncclRemoteError: A call failed", "MPI_Abort(comm) was called"):
         failed = scene.diagnosis.for_exit({1: raised(RuntimeError(words), at_s=12.4)})
-        assert failed.failure.message.startswith("rank 0 died without a word; "), words
+        assert failed.failure.message.startswith("rank 0 died without reporting an error; "), words
 
 
 def test_a_launcher_that_ended_before_any_rank_reported_is_told_with_its_code_and_its_words(scene):
@@ -244,7 +244,7 @@ def test_silence_is_a_timeout_of_those_that_did_not_answer_with_what_they_wrote_
 
 @pytest.mark.parametrize(
     ("has_reported", "why"),
-    [(False, "if its first steps take longer, raise start_timeout_s"), (True, "do its ranks take unlike numbers of steps?")],
+    [(False, "if its first steps take longer, raise start_timeout_s"), (True, "do its ranks take different numbers of steps?")],
 )
 def test_a_rank_of_a_script_that_is_late_is_told_by_what_it_was_waited_for(scene, has_reported, why):
     scene.is_script = True

@@ -42,7 +42,7 @@ def arm(name, reports, *, role="candidate", status="ok", error=None):
 
 
 def opened(*arms):
-    run_gates(arms, known=arms, measurement=Measurement(), after_blocks=True, say=lambda text: None)
+    run_gates(arms, compared=arms, measurement=Measurement(), after_blocks=True, say=lambda text: None)
     return {one.record.arm: one.record for one in arms}
 
 
@@ -69,7 +69,7 @@ def test_what_cannot_be_compared_with_another_arm_is_that_arms_error(monkeypatch
     [
         ([("wrong", "a"), ("wrong", "b")], True),
         ([("failed", f"rank 1: {NOT_REPEATABLE}: ..."), ("wrong", "b")], True),
-        ([("failed", "rank 1 died without a word"), ("wrong", "b")], False),
+        ([("failed", "rank 1 died without reporting an error"), ("wrong", "b")], False),
         ([("ok", None), ("wrong", "b")], False),
     ],
 )

@@ -149,7 +149,7 @@ def test_a_host_that_does_not_answer_is_named(supervisors, monkeypatch):
     monkeypatch.setattr(supervisor_server, "ACKNOWLEDGE_TIMEOUT_S", 0.2)
     connections = [connect(supervisors, rank) for rank in range(2)]
     connections[0].sendall(b"stop\n")
-    with pytest.raises(LaunchError, match=r"^rank 1 on vm was not told to stop: its supervisor does not answer$"):
+    with pytest.raises(LaunchError, match=r"^rank 1 on vm did not acknowledge 'stop': its supervisor does not answer$"):
         supervisors.tell("arm", 0, "stop")
     for connection in connections:
         connection.close()
