@@ -1,6 +1,6 @@
-"""The nodes of the job that this process runs in, as Slurm, PBS, LSF, Grid Engine, OAR, Flux, operators, dstack or SkyPilot tell.
+"""The nodes of the job that this process runs in: Slurm, PBS, LSF, Grid Engine, OAR, Flux, operators, dstack or SkyPilot.
 
-A plan takes them by ``hosts: pbs`` and the like. Slurm's are taken unasked, since its steps reach them; ssh reaches the others'.
+A plan takes them by ``hosts: pbs`` and the like. Slurm's are the default, since its steps reach them; ssh reaches the others'.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ NODE_FILES = {
 }
 """By the word for ``hosts``: the variable that names a file of nodes. The last is what MPI Operator and Kubeflow Trainer set."""
 IN_A_POD = "KUBERNETES_SERVICE_HOST"
-"""Set in every pod. Elsewhere a user may have set Open MPI's hostfile."""
+"""Set in every pod. Elsewhere, Open MPI's hostfile may be the user's own."""
 LSF_PAIRS = "LSB_MCPU_HOSTS"
-"""``node1 4 node2 4``; the file came with LSF 8."""
+"""``node1 4 node2 4``; LSF before version 8 has no file."""
 SKYPILOT_NODES, SKYPILOT_SLOTS = "SKYPILOT_NODE_IPS", "SKYPILOT_NUM_GPUS_PER_NODE"
-"""An address on each line; and 0 where nodes have no GPU, which take a rank each."""
+"""An address on each line; and the number of GPUs. A node without GPUs takes one rank."""
 FLUX_INSTANCE = "FLUX_URI"
 JOB_IDS = {
     SLURM: "SLURM_JOB_ID",
@@ -47,7 +47,7 @@ FLUX_TIMEOUT_S = 20.0
 
 
 def job_system(environment: Mapping[str, str]) -> str | None:
-    """Return the word for the batch system whose job this process runs in; None outside of any. Nothing is read or called."""
+    """Return the word for the batch system whose job this process runs in; None outside of a job. Nothing is read or called."""
     if slurm_job(environment) is not None:
         return SLURM
     words = [word for word in NODE_FILES if word != KUBERNETES or environment.get(IN_A_POD)]
@@ -57,17 +57,17 @@ def job_system(environment: Mapping[str, str]) -> str | None:
 
 
 def job_id(word: str | None, environment: Mapping[str, str]) -> str | None:
-    """Return the number of the job whose nodes a plan's ``hosts`` stands for; None where it names hosts."""
+    """Return the ID of the job whose nodes a plan's ``hosts`` names by a word; None if it lists hosts."""
     return environment.get(JOB_IDS[word]) if word in JOB_IDS else None
 
 
 def job_hosts(word: str, environment: Mapping[str, str]) -> tuple[HostSlots, ...]:
-    """Return the nodes of a batch system's job, with as many slots as it gives.
+    """Return the nodes of a batch system's job, with their slots.
 
     Raises:
         PlanError: this process is in no such job.
-        HostfileError: what it tells cannot be read.
-        LaunchError: the same of Slurm's variables.
+        HostfileError: the list of nodes cannot be read.
+        LaunchError: Slurm's variables cannot be read.
     """
     job = slurm_job(environment)
     if word == SLURM and job is not None:
@@ -75,7 +75,10 @@ def job_hosts(word: str, environment: Mapping[str, str]) -> tuple[HostSlots, ...
     file = environment.get(NODE_FILES.get(word, ""))
     if file:
         hosts = read_hostfile(Path(file))
-        return _own_first(hosts, environment.get(JOB_IDS[word], "")) if word == KUBERNETES else hosts
+        if word == KUBERNETES:  # mpirun starts its first ranks where it runs, and Kubeflow Trainer lists that pod last
+            pod = environment.get(JOB_IDS[word], "")
+            hosts = tuple(sorted(hosts, key=lambda entry: entry.host.partition(".")[0] != pod))
+        return hosts
     if word == LSF and environment.get(LSF_PAIRS):
         return parse_hosts(re.sub(r"(\S+)\s+(\d+)\s*", r"\1:\2,", environment[LSF_PAIRS]).rstrip(","), source=LSF_PAIRS)
     if word == SKYPILOT and environment.get(SKYPILOT_NODES):
@@ -89,17 +92,12 @@ def job_hosts(word: str, environment: Mapping[str, str]) -> tuple[HostSlots, ...
     )
 
 
-def _own_first(hosts: tuple[HostSlots, ...], pod: str) -> tuple[HostSlots, ...]:
-    """This pod before the others: mpirun starts its first ranks where it runs, and Kubeflow Trainer lists that pod last."""
-    return tuple(sorted(hosts, key=lambda entry: entry.host.partition(".")[0] != pod))
-
-
 def unused_nodes(environment: Mapping[str, str]) -> str | None:
-    """Return how many nodes a job has that a plan without hosts leaves alone; None outside of a job, or where it has one."""
+    """Return a warning if a plan without hosts leaves nodes of its job unused; else None."""
     word = job_system(environment)
     try:
         nodes = len(job_hosts(word, environment)) if word else 0
-    except HostfileError:  # left over from a job: it hinders nobody who does not ask for its nodes
+    except HostfileError:  # variables of a job that is over harm nobody who does not ask for its nodes
         return None
     return f"this job has {nodes} nodes, and all ranks run on this one; to use them: --set hosts={word}" if nodes > 1 else None
 

@@ -1,10 +1,10 @@
-"""Reports what a host is, before ranks start there, and says what is wrong with several hosts' names and addresses.
+"""Reports the facts of a host before ranks start there, and finds errors in the names and addresses of several hosts.
 
-Gloo tells the other hosts the address that a host's own name stands for on it. Debian's installer writes ``127.0.1.1 myhost`` into
-/etc/hosts, and then the others look for it on themselves.
+Gloo gives the other hosts the address to which a host's own name resolves on it. Debian's installer writes ``127.0.1.1 myhost``
+into /etc/hosts; then the others look for it on themselves.
 
 The driver runs ``python -m runners.hosts.host_facts DRIVER:PORT HOST...`` on each, with the names of all hosts. It answers with
-JSON. With ``--free-port`` in the place of the driver's address: a port to serve at. It imports nothing of size.
+JSON. With ``--free-port`` in place of the driver's address it answers with free ports. It imports nothing large.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CONNECT_TIMEOUT_S = 5.0
 
 
 def main(driver: str, *hosts: str) -> None:
-    """Give the facts; or so many free ports."""
+    """Print the facts, or a number of free ports."""
     if driver == FREE_PORT:
         give(" ".join(str(free_port()) for _ in range(int(hosts[0]))))
         return
@@ -40,23 +40,23 @@ def main(driver: str, *hosts: str) -> None:
 
 
 def facts(driver: str, hosts: Sequence[str]) -> dict[str, Any]:
-    """The fingerprint, and what else the preflight must know.
+    """The fingerprint, and further facts for the preflight.
 
-    GPUs (``cards``), those that one process has for itself (``exclusive_cards``), why the driver is not reached
-    (``driver_error``), what names mean (``names``).
+    GPUs (``cards``), those in an exclusive compute mode (``exclusive_cards``), why the driver is not reached (``driver_error``),
+    and how names resolve (``names``).
     """
     return {
         **fingerprint(),
         "mpirun": str(mpi) if (mpi := installed_mpi("mpirun")) else None,
         "interfaces": sorted(psutil.net_if_addrs()),
-        "driver_error": reach(driver),
+        "driver_error": driver_error(driver),
         CARDS: cards(),
         EXCLUSIVE: exclusive_cards(),
         NAMES: resolve_names(hosts),
     }
 
 
-def reach(driver: str) -> str | None:
+def driver_error(driver: str) -> str | None:
     """Return why the driver cannot be reached from here; None if it can."""
     try:
         socket.create_connection(split_port(driver), timeout=CONNECT_TIMEOUT_S).close()
@@ -70,15 +70,15 @@ HostView = Mapping[str, Any]
 
 
 def resolve_names(hosts: Sequence[str]) -> dict[str, Any]:
-    """Return what this host makes of its own name and of the others', by which ranks are placed; values are JSON's."""
+    """Return how this host resolves its own name and the others'; values are JSON's."""
     name = socket.gethostname()
     with ThreadPoolExecutor(max_workers=64) as pool:  # a name server may take seconds for each
-        own_addresses, *found = pool.map(_addresses_of, [name, *hosts])
-    own = next(filter(_is_usable, own_addresses), None)
+        own_addresses, *other_addresses = pool.map(_addresses_of, [name, *hosts])
+    own_address = next(filter(_is_usable, own_addresses), None)
     return {
         "name": name,
-        "own_address": own,
-        "finds": {host: next(iter(addresses), None) for host, addresses in zip(hosts, found, strict=True)},
+        "own_address": own_address,
+        "finds": {host: next(iter(addresses), None) for host, addresses in zip(hosts, other_addresses, strict=True)},
         "interfaces": {
             interface: [entry.address for entry in entries if entry.family == socket.AF_INET]
             for interface, entries in psutil.net_if_addrs().items()
@@ -87,13 +87,13 @@ def resolve_names(hosts: Sequence[str]) -> dict[str, Any]:
 
 
 def unfindable_hosts(views: Mapping[str, HostView]) -> dict[str, str]:
-    """Return the hosts whose own name stands for no address at which others find them, with reason and remedy. Pure."""
-    own = {host: view["own_address"] for host, view in views.items()}
+    """Return the hosts whose own name resolves to no address at which others find them, with reason and remedy. Pure."""
+    own_addresses = {host: view["own_address"] for host, view in views.items()}
     return {
         host: f"its own name, '{views[host]['name']}', stands for {address or 'none of its addresses'} there, which Gloo tells the "
         "other hosts; put the name beside the address by which they reach it, in /etc/hosts there; for DDP, not for Horovod, "
         "network_interface (--network-interface) will do"
-        for host, address in own.items()
+        for host, address in own_addresses.items()
         if address is None or ipaddress.ip_address(address.partition("%")[0]).is_loopback
     }
 
@@ -109,7 +109,7 @@ def unknown_names(views: Mapping[str, HostView]) -> list[str]:
 
 
 def duplicate_machines(views: Mapping[str, HostView]) -> list[str]:
-    """Return which names stand for one machine: launchers would count its ranks by two nodes. Pure."""
+    """Return which names belong to one machine, which launchers would count as several nodes. Pure."""
     machines: dict[str, list[str]] = {}
     for host, view in views.items():
         machines.setdefault(json.dumps([view["name"], view["interfaces"]], sort_keys=True), []).append(host)
@@ -121,7 +121,7 @@ def duplicate_machines(views: Mapping[str, HostView]) -> list[str]:
 
 
 def shared_addresses(views: Mapping[str, HostView]) -> list[str]:
-    """Return which addresses several hosts have: without an interface, libraries may try them. Pure."""
+    """Return which addresses several hosts share; without a named interface, libraries may try them. Pure."""
     owners: dict[tuple[str, str], list[str]] = {}
     for host, view in views.items():
         for interface, addresses in view["interfaces"].items():
@@ -137,12 +137,12 @@ def shared_addresses(views: Mapping[str, HostView]) -> list[str]:
 
 def _addresses_of(name: str) -> list[str]:
     with contextlib.suppress(OSError, UnicodeError):
-        return [str(found[4][0]) for found in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)]
+        return [str(info[4][0]) for info in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)]
     return []
 
 
 def _is_usable(address: str) -> bool:
-    """Whether a process of this host can serve at it; the first such is what Gloo takes."""
+    """Whether a process of this host can serve at it. Gloo takes the first such address."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
         probe.bind((address, 0))
         return True

@@ -1,11 +1,11 @@
-"""Hostfiles: which hosts take how many ranks, in the forms of Open MPI, Horovod and MPICH, and ``-H`` lists.
+"""Hostfiles in the forms of Open MPI, Horovod and MPICH, and ``-H`` lists: which hosts take how many ranks.
 
 One host per line: ``host1``, ``host1:4``, ``host1 slots=4`` or ``host1 slots=4 max-slots=8``; ``#`` begins a comment, IPv6
-addresses stand in brackets (``[fe80::1]:4``). Open MPI's ``max-slots`` is read over: no host gets more ranks than slots. A host
+addresses are in brackets (``[fe80::1]:4``). Open MPI's ``max-slots`` is ignored: no host gets more ranks than slots. A host
 without a number takes one rank, as in MPICH and in Open MPI's ``-H``; in its hostfiles Open MPI would give it one per core. Batch
 systems' files are read, too: a name for each slot (PBS, LSF, OAR), or ``host1 4 all.q@host1 UNDEFINED`` (Grid Engine). Slots of a
-host that is named again are added up, as Open MPI does. All else is refused with the forms that are accepted, what launchers read
-differently too: a number given twice, a user.
+host that is named again are added up, as in Open MPI. All else is refused with the accepted forms, as is what launchers read
+differently: a number given twice, a user.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from measurement.files import read_text
 from runners.launchers.base import HostSlots
 
 MAX_SLOTS = 4096
-"""More ranks than any host takes; a larger number is a typing error."""
+"""More ranks than any host takes; a larger number is a typo."""
 ACCEPTED = "'host1', 'host1:4', 'host1 slots=4', 'host1 slots=4 max-slots=8' or '[fe80::1]:4'"
 ACCEPTED_LIST = "'host1:4,host2:4', 'host1' or '[fe80::1]:4'"
 
@@ -38,7 +38,7 @@ def read_hostfile(path: Path) -> tuple[HostSlots, ...]:
     """Read a hostfile.
 
     Raises:
-        HostfileError: it cannot be read, or a line of it is not accepted; file, line number and the text seen are told.
+        HostfileError: it cannot be read, or a line is not accepted; with file, line number and the text seen.
     """
     try:
         text = read_text(path)
@@ -75,7 +75,7 @@ def place_ranks(hosts: Sequence[HostSlots], world_size: int) -> dict[str, range]
     """Place the ranks: each host's slots are filled before the next host's, as every launcher does by default.
 
     Returns:
-        The ranks of each host, in the hosts' order; an empty range where none are left for it.
+        The ranks of each host, in the hosts' order; an empty range if none are left.
 
     Raises:
         HostfileError: there are fewer slots than ranks.
@@ -93,7 +93,7 @@ def place_ranks(hosts: Sequence[HostSlots], world_size: int) -> dict[str, range]
 
 
 def _add(hosts: dict[str, HostSlots], words: Sequence[str], seen: str, *, accepted: str) -> None:
-    """Take a host in; one that is named again with the slots of both."""
+    """Add a host; slots of a host that is named again are added up."""
     try:
         entry = _host(*words)
         before = hosts.get(entry.host.casefold(), replace(entry, slots=0))
@@ -107,11 +107,11 @@ def _add(hosts: dict[str, HostSlots], words: Sequence[str], seen: str, *, accept
 
 
 def _host(entry: str, *options: str) -> HostSlots:
-    """One host with its slots; ``ValueError`` for what ssh could take for an option, or a shell for more than one word."""
-    parts, given = _ENTRY.fullmatch(entry), [_OPTION.fullmatch(option) for option in options]
-    if parts is None or None in given:
+    """One host with its slots; ``ValueError`` for text that ssh could read as an option, or a shell as several words."""
+    parts, parsed_options = _ENTRY.fullmatch(entry), [_OPTION.fullmatch(option) for option in options]
+    if parts is None or None in parsed_options:
         raise ValueError(entry)
-    numbers = [found["slots"] for found in (parts, *given) if found and found["slots"]]
+    numbers = [match["slots"] for match in (parts, *parsed_options) if match and match["slots"]]
     if len(numbers) > 1:
         raise ValueError(entry)
     return HostSlots(host=_address(parts), slots=int(*numbers) if numbers else 1)
@@ -134,6 +134,6 @@ def _at_least_one(hosts: dict[str, HostSlots], source: str) -> tuple[HostSlots, 
 
 
 def _shortened(text: str) -> str:
-    """On one line; of a long text the beginning."""
+    """The text on one line, cut if it is long."""
     flat = " ".join(printable(text[: 2 * _SHOWN]).split())
     return flat if len(text) <= _SHOWN else f"{flat[:_SHOWN]}…"

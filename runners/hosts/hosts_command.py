@@ -1,4 +1,4 @@
-"""``ringside hosts``: shows what a hostfile says, whether its hosts can take ranks, and which rank goes where."""
+"""``ringside hosts``: shows the hosts of a hostfile, whether they can take ranks, and which rank goes where."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from runners.launchers.mpirun import KEEP_FULL_NAMES, KEEP_FULL_NAMES_5, needs_f
 
 
 def named_hosts(path: Path | None, listed: str | None) -> tuple[HostSlots, ...]:
-    """The hosts of a hostfile, of a ``-H`` list or, where neither is given, of the batch job that this runs in.
+    """The hosts of a hostfile, of a ``-H`` list or, if neither is given, of the current batch job.
 
     Raises:
-        HostfileError: neither or both are given, or what is given is not accepted.
+        HostfileError: neither or both are given, or the hosts are not accepted.
     """
     job = job_system(os.environ)
     if path is None and listed is None and job is not None:
@@ -46,56 +46,53 @@ def show_hosts(hosts: Sequence[HostSlots], *, world_size: int | None, reach: boo
         HostfileError: more ranks than slots.
     """
     placed = place_ranks(hosts, sum(entry.slots for entry in hosts) if world_size is None else world_size)
-    found = probe_hosts([entry.host for entry in hosts]) if reach else []
-    console.print(hosts_table(hosts, placed, {entry.host: entry for entry in found}))
+    statuses = probe_hosts([entry.host for entry in hosts]) if reach else []
+    console.print(hosts_table(hosts, placed, {entry.host: entry for entry in statuses}))
     as_list = ",".join(f"{bracketed(entry.host)}:{entry.slots}" for entry in hosts)
     say = partial(console.print, markup=False, highlight=False, soft_wrap=True)
     say(f"for horovodrun and mpirun: -H {as_list}")
     if needs_full_names(hosts):
         say(f"note: for mpirun, export {KEEP_FULL_NAMES}=1 {KEEP_FULL_NAMES_5}=1: Open MPI cuts names at the first dot")
-    bad = [entry for entry in found if entry.status != "ok"]
-    for entry in bad:
+    failed = [entry for entry in statuses if entry.status != "ok"]
+    for entry in failed:
         say(f"{entry.host}: {entry.remedy}")
-    well = [entry for entry in found if entry.status == "ok"]
-    is_joined = len(well) < 2 or _are_joined(well, say=say)
-    return not bad and is_joined
+    usable = [entry for entry in statuses if entry.status == "ok"]
+    are_connected = len(usable) < 2 or _check_connections(usable, say=say)
+    return not failed and are_connected
 
 
-def _are_joined(hosts: Sequence[HostStatus], *, say: Callable[[str], None]) -> bool:
-    """Whether several hosts find each other, and reach this machine; prints what hinders them."""
+def _check_connections(hosts: Sequence[HostStatus], *, say: Callable[[str], None]) -> bool:
+    """Check that several hosts find each other and reach this machine; prints what fails. Returns whether all do."""
     here = places_here(hosts)
     address = route_to_others(hosts, here=here)
     facts = gather_facts([entry.host for entry in hosts], here=here, address=address)
-    views = {host: own[NAMES] for host, own in facts.items()}
-    closed = unreached(facts, address=address)
-    wrong = [
-        *closed,
+    views = {host: host_facts[NAMES] for host, host_facts in facts.items()}
+    unconnected = unreached(facts, address=address)
+    failures = [
+        *unconnected,
         *unknown_names(views),
         *(f"{host}: {why}" for host, why in unfindable_hosts(views).items()),
         *duplicate_machines(views),
     ]
-    for line in [*wrong, *(f"note: {line}" for line in shared_addresses(views))]:
+    for line in [*failures, *(f"note: {line}" for line in shared_addresses(views))]:
         say(line)
-    if not closed:
+    if not unconnected:
         say(f"ports: all {len(hosts)} hosts reach those of this machine, at {address}")
-    return not wrong
+    return not failures
 
 
-def hosts_table(hosts: Sequence[HostSlots], placed: Mapping[str, range], found: Mapping[str, HostStatus]) -> Table:
+def hosts_table(hosts: Sequence[HostSlots], placed: Mapping[str, range], status_of: Mapping[str, HostStatus]) -> Table:
     """One row per host."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("host", "slots", "ranks", *(("address", "reachable") if found else ())):
+    for column in ("host", "slots", "ranks", *(("address", "reachable") if status_of else ())):
         table.add_column(column, justify="right" if column in ("slots", "ranks") else "left", overflow="fold")
     for entry in hosts:
-        table.add_row(escape(entry.host), str(entry.slots), span(placed[entry.host]), *_reached(found.get(entry.host)))
+        row = [escape(entry.host), str(entry.slots), span(placed[entry.host])]
+        if status := status_of.get(entry.host):
+            answer = "[green]yes[/]" if status.status == "ok" else "[red]no[/]"
+            row += [escape(status.address), f"{answer}: {escape(status.detail)}"]
+        table.add_row(*row)
     return table
-
-
-def _reached(found: HostStatus | None) -> list[str]:
-    if found is None:
-        return []
-    answer = "[green]yes[/]" if found.status == "ok" else "[red]no[/]"
-    return [escape(found.address), f"{answer}: {escape(found.detail)}"]
 
 
 def span(ranks: range) -> str:

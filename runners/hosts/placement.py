@@ -1,6 +1,6 @@
-"""Where a plan's ranks run: the hosts as planned and, after the preflight, what is needed to start ranks on them.
+"""Where a plan's ranks run: the planned hosts and, after the preflight, what is needed to start ranks on them.
 
-Commands say ranks and hosts by their launchers' own flags, so that a plan of commands need not.
+Commands give ranks and hosts by their launchers' flags, so a plan of commands need not.
 """
 
 from __future__ import annotations
@@ -29,39 +29,40 @@ PORT_TIMEOUT_S = 20.0
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """Hosts with their ranks, as the preflight found them."""
+    """Hosts with their ranks, cores and addresses, after the preflight."""
 
     hosts: tuple[HostSlots, ...]
     """The hosts that take ranks, with as many slots as ranks."""
     cores: Mapping[str, int]
     """How many cores ranks may use, by host."""
     here: frozenset[str] = field(default=frozenset({HERE}))
-    """Names of the machine that the driver runs on."""
+    """Names of the driver's machine."""
     driver_address: str = LOOPBACK
-    """Where all ranks reach the driver."""
+    """Address at which all ranks reach the driver."""
     spare: tuple[HostSlots, ...] = ()
-    """Hosts of which launches draw theirs, besides; empty unless the plan says ``nodes: draw``."""
+    """Further hosts from which launches draw theirs; empty unless the plan says ``nodes: draw``."""
 
     @property
     def is_local(self) -> bool:
-        """Whether all ranks are on this machine and the plan does not name it."""
+        """Whether all ranks are on this machine, and the plan does not name it."""
         return all(entry.host == HERE for entry in self.hosts)
 
     @property
     def remote(self) -> list[str]:
-        """The hosts that are reached by ssh."""
+        """The hosts reached by ssh."""
         return [entry.host for entry in self.hosts if entry.host not in self.here]
 
     @property
     def everywhere(self) -> list[str]:
-        """The hosts that are reached by ssh in any launch."""
+        """The hosts reached by ssh in any launch."""
         return [entry.host for entry in (*self.hosts, *self.spare) if entry.host not in self.here]
 
     def sample(self, rng: random.Random) -> Placement:
-        """Draw the hosts of one launch. They stay in their order, and have the threads of the host with the fewest cores."""
-        known = (*self.hosts, *self.spare)
-        chosen = sorted(rng.sample(range(len(known)), k=len(self.hosts)))
-        hosts = tuple(HostSlots(host=known[place].host, slots=own.slots) for place, own in zip(chosen, self.hosts, strict=True))
+        """Draw the hosts of one launch. They keep their order, and all get the threads of the host with the fewest cores."""
+        candidates = (*self.hosts, *self.spare)
+        chosen = sorted(rng.sample(range(len(candidates)), k=len(self.hosts)))
+        places = zip(chosen, self.hosts, strict=True)
+        hosts = tuple(HostSlots(host=candidates[index].host, slots=entry.slots) for index, entry in places)
         return replace(self, hosts=hosts, spare=(), cores=dict.fromkeys(self.cores, min(self.cores.values())))
 
     @property
@@ -70,7 +71,7 @@ class Placement:
         return sum(entry.slots for entry in self.hosts)
 
     def free_ports(self, count: int) -> list[int]:
-        """Return ports that are free on the first host, at which the others meet it.
+        """Return free ports of the first host, where the others meet.
 
         Raises:
             LaunchError: that host does not answer.
@@ -78,15 +79,15 @@ class Placement:
         first = self.hosts[0].host
         if first in self.here:
             return [free_port() for _ in range(count)]
-        asked = remote.python("runners.hosts.host_facts", FREE_PORT, str(count))
-        return [int(port) for port in remote.ask(first, asked, timeout_s=PORT_TIMEOUT_S).split()]
+        command = remote.python("runners.hosts.host_facts", FREE_PORT, str(count))
+        return [int(port) for port in remote.ask(first, command, timeout_s=PORT_TIMEOUT_S).split()]
 
     def host_of(self, rank: int) -> str:
-        """Return the host of a rank, in the order in which every launcher fills hosts."""
+        """Return the host of a rank. Every launcher fills hosts in this order."""
         return next(host for host, ranks in place_ranks(self.hosts, self.world_size).items() if rank in ranks)
 
     def for_ranks(self, world_size: int) -> Placement:
-        """Return the placement of an arm with all ranks or fewer, which fill the hosts in their order."""
+        """Return the placement of an arm with all ranks or fewer. They fill the hosts in order."""
         if world_size == self.world_size:
             return self
         placed = place_ranks(self.hosts, world_size)
@@ -104,7 +105,7 @@ class Placement:
 
 
 def with_hosts(content: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a plan's content with the hosts of its hostfile, and with ``world_size`` if only the slots say it."""
+    """Return a plan's content with the hosts of its hostfile, and with ``world_size`` from the slots if it has none."""
     content = dict(content)
     job = slurm_job(os.environ)
     if job is not None and len(job.hosts) > 1 and not content.get("hosts") and not content.get("points"):
@@ -115,34 +116,34 @@ def with_hosts(content: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(listed, list) and all(isinstance(part, str) for part in listed):
         listed = ",".join(listed)
     if has_commands(content):
-        own = named_hosts(listed) if isinstance(listed, str) else hosts_of_commands(content)
-        return with_world_size(content, hosts=own) | ({"hosts": listed or ",".join(map(str, own))} if own else {})
+        hosts = named_hosts(listed) if isinstance(listed, str) else hosts_of_commands(content)
+        return with_world_size(content, hosts=hosts) | ({"hosts": listed or ",".join(map(str, hosts))} if hosts else {})
     if isinstance(listed, str) and "world_size" not in content:
         content["world_size"] = sum(entry.slots for entry in named_hosts(listed))
     return content
 
 
 def named_hosts(listed: str) -> tuple[HostSlots, ...]:
-    """The hosts of a plan: ``host1:2,host2:2``, or ``slurm``, ``pbs`` and the like, the nodes of the job that this runs in.
+    """The hosts of a plan: ``host1:2,host2:2``, or by ``slurm``, ``pbs`` and the like the nodes of the current job.
 
     Raises:
-        HostfileError: the list, or the job's, is not accepted.
+        HostfileError: the list, or that of the job, is not accepted.
         PlanError: there is no job.
     """
     return job_hosts(listed, os.environ) if listed in JOB_IDS else parse_hosts(listed, source="hosts")
 
 
 def planned_hosts(plan: Plan) -> tuple[HostSlots, ...]:
-    """Return the hosts that take ranks, with as many slots as ranks; for commands all, with their slots.
+    """Return the hosts that take ranks, with as many slots as ranks; for commands all hosts, with their slots.
 
     Raises:
         HostfileError: they cannot be read, or have fewer slots than the plan has ranks.
-        PlanError: the plan names this machine in a way by which other hosts cannot find it.
+        PlanError: the plan names this machine by a name that other hosts cannot resolve to it.
     """
     if plan.hosts is None:
         return (HostSlots(host=HERE, slots=plan.world_size),)
     hosts = named_hosts(plan.hosts)
-    if not plan.are_scripts:  # whose launchers choose among them
+    if not plan.are_scripts:  # launchers of scripts choose among all
         placed = place_ranks(hosts, plan.world_size)
         hosts = tuple(HostSlots(host=host, slots=len(ranks)) for host, ranks in placed.items() if ranks)
     local = [entry.host for entry in hosts if entry.host.lower() == HERE or entry.host.startswith("127.")]
@@ -152,10 +153,10 @@ def planned_hosts(plan: Plan) -> tuple[HostSlots, ...]:
 
 
 def spare_hosts(plan: Plan, taken: Sequence[HostSlots]) -> tuple[HostSlots, ...]:
-    """Return the hosts that are not ``taken`` by the first launch, where launches draw theirs (``nodes: draw``); else none.
+    """Return the hosts not ``taken`` by the first launch if launches draw theirs (``nodes: draw``); else none.
 
     Raises:
-        PlanError: there is nothing to draw, or launches would be unlike.
+        PlanError: there are no hosts to draw, or launches would differ.
     """
     if plan.nodes == "first" or plan.hosts is None:
         return ()
@@ -169,44 +170,44 @@ def spare_hosts(plan: Plan, taken: Sequence[HostSlots]) -> tuple[HostSlots, ...]
 
 
 def has_commands(content: Mapping[str, Any]) -> bool:
-    """Whether a plan's plain values have arms by command."""
+    """Whether a plan's unchecked content has arms by command."""
     return bool(_commands(content))
 
 
 def with_world_size(content: Mapping[str, Any], *, hosts: Sequence[HostSlots]) -> dict[str, Any]:
-    """Return a plan's unchecked content with as many ranks as its largest command starts by its flags; 1 where none says.
+    """Return a plan's unchecked content with as many ranks as its largest command starts by its flags; 1 if none says.
 
-    How many there are in truth, the ranks say when they have started.
+    The true number is known once the ranks have started.
 
     Raises:
         PlanError: a command cannot be read, or another number is given.
     """
     most = ranks_by_flags(content, hosts=len(hosts) or 1)
-    given = content.get("world_size", most or 1)
-    if most and given != most:
-        raise PlanError(f"world_size {quoted(given)} is not what the commands start, which is {most}; leave it out")
-    return {**content, "world_size": given}
+    world_size = content.get("world_size", most or 1)
+    if most and world_size != most:
+        raise PlanError(f"world_size {quoted(world_size)} is not what the commands start, which is {most}; leave it out")
+    return {**content, "world_size": world_size}
 
 
 def ranks_by_flags(content: Mapping[str, Any], *, hosts: int = 1) -> int | None:
-    """Return how many ranks the largest command of a plan starts, as its launchers' flags say; None where none says."""
-    counts = (ranks_of(_read(name, arm), hosts=hosts) for name, arm in _commands(content).items())
+    """Return how many ranks the largest command of a plan starts, from launchers' flags; None if no flag says."""
+    counts = (ranks_of(_command_line(name, arm), hosts=hosts) for name, arm in _commands(content).items())
     return max((count for count in counts if count), default=None)
 
 
 def _commands(content: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     arms = content.get("arms")
-    found = arms.items() if isinstance(arms, Mapping) else ()
-    return {name: arm for name, arm in found if isinstance(arm, Mapping) and isinstance(arm.get("command"), str)}  # type: ignore[misc]
+    items = arms.items() if isinstance(arms, Mapping) else ()
+    return {name: arm for name, arm in items if isinstance(arm, Mapping) and isinstance(arm.get("command"), str)}  # type: ignore[misc]
 
 
-def _read(name: str, arm: Mapping[str, Any]) -> CommandLine:
+def _command_line(name: str, arm: Mapping[str, Any]) -> CommandLine:
     with about(f"arm '{name}'"):
         return read_command(arm["command"])
 
 
 def hosts_of_commands(content: Mapping[str, Any]) -> tuple[HostSlots, ...]:
-    """Return the hosts that the commands of a plan list for themselves, together; none where all ranks are on this machine.
+    """Return all hosts that the commands of a plan list; none if all ranks are on this machine.
 
     Raises:
         HostfileError: a list, or a file, is not accepted.
@@ -214,26 +215,23 @@ def hosts_of_commands(content: Mapping[str, Any]) -> tuple[HostSlots, ...]:
     """
     most: dict[str, int] = {}
     for name, arm in _commands(content).items():
-        line = _read(name, arm)
+        line = _command_line(name, arm)
         if not line.launchers or line.kind == TORCHRUN:
             continue
-        listed = _listed(line, Path(arm.get("directory") or "."))
+        listed = _hosts_in_flags(line, Path(arm.get("directory") or "."))
         lack = (ranks_of(line) or 0) - sum(entry.slots for entry in listed)
         for number, entry in enumerate(listed):
-            more = lack if number == 0 and lack > 0 else 0  # ranks that share cores, as its own flags allow
+            more = lack if number == 0 and lack > 0 else 0  # ranks that share cores, if its flags allow it
             most[entry.host] = max(most.get(entry.host, 0), entry.slots + more)
-    if all(_is_here(host) for host in most):
+    here = (HERE, socket.gethostname().lower())
+    if all(host.lower() in here or host.startswith("127.") for host in most):
         return ()
     return tuple(HostSlots(host=host, slots=slots) for host, slots in most.items())
 
 
-def _listed(line: CommandLine, folder: Path) -> tuple[HostSlots, ...]:
+def _hosts_in_flags(line: CommandLine, folder: Path) -> tuple[HostSlots, ...]:
     first = line.launchers[0]
     named, file = hosts_of(first), hostfile_of(first)
     if named:
         return parse_hosts(",".join(named), source=f"-H of '{line.words[0]}'")
     return read_hostfile(folder / file) if file else ()
-
-
-def _is_here(host: str) -> bool:
-    return host.lower() in (HERE, socket.gethostname().lower()) or host.startswith("127.")

@@ -1,4 +1,4 @@
-"""Checks whether ranks can be started on a host: its name resolves, ssh works without asking, folder and Python are there.
+"""Checks whether ranks can start on a host: its name resolves, ssh works without a prompt, folder and Python exist.
 
 All hosts are checked at once, by the user's own ssh: host keys are checked, nothing is added to known_hosts. Host names come from
 ``hostfile``, which refuses what ssh or a shell could read as more than a name; the remote command is one quoted word.
@@ -28,10 +28,10 @@ PACKAGES = ("torch", "runners")
 NO_FOLDER, NO_PYTHON, NO_PACKAGE = 71, 72, 73
 LOOK = (
     "import importlib.util as u, sys; mark, *names = sys.argv[1:]; missing = [n for n in names if u.find_spec(n) is None]; "
-    "said = ', '.join(missing) or '%d.%d.%d' % sys.version_info[:3]; "
-    f"print('{framed(b'%s', '%s').decode().strip()}' % (mark, said, mark)); sys.exit({NO_PACKAGE} if missing else 0)"
+    "reply = ', '.join(missing) or '%d.%d.%d' % sys.version_info[:3]; "
+    f"print('{framed(b'%s', '%s').decode().strip()}' % (mark, reply, mark)); sys.exit({NO_PACKAGE} if missing else 0)"
 )
-"""It answers by ``runners.processes.answers``, which may not be there."""
+"""It answers in the form of ``runners.processes.answers``, which the host may lack."""
 EXIT_MEANS: Mapping[int, str] = {0: "ok", NO_FOLDER: "no folder", NO_PYTHON: "no python", NO_PACKAGE: "no package"}
 SSH_SAYS: Sequence[tuple[str, str]] = (
     ("Could not resolve hostname", "unresolved"),
@@ -42,7 +42,7 @@ SSH_SAYS: Sequence[tuple[str, str]] = (
     ("timed out|No route to host|Network is unreachable", "unreachable"),
 )
 WORDS: Mapping[str, tuple[str, str]] = {
-    "ok": ("Python {said}", ""),
+    "ok": ("Python {reply}", ""),
     "unresolved": (
         "its name cannot be resolved",
         "correct it, or add it to DNS or /etc/hosts (an alias in ~/.ssh/config is not enough: ranks connect by the name)",
@@ -57,19 +57,19 @@ WORDS: Mapping[str, tuple[str, str]] = {
     "denied": ("ssh would ask for a password", "give it a key: ssh-keygen -t ed25519; ssh-copy-id {host}"),
     "no folder": ("it has no folder {folder}", "put the same checkout there, at the same path"),
     "no python": ("it has no {python}", "set it up there, in the same folder: make setup"),
-    "no package": ("its Python lacks {said}", "set it up there, in the same folder: make setup"),
+    "no package": ("its Python lacks {reply}", "set it up there, in the same folder: make setup"),
     "no answer": (
-        "its shell did not run the command, and all it printed is {said}",
+        "its shell did not run the command, and all it printed is {reply}",
         "see what its start-up files (~/.bashrc, ~/.cshrc) start in the place of a command: ssh {host} true",
     ),
-    "failed": ("{said}", "find out why: ssh {host} true"),
+    "failed": ("{reply}", "find out why: ssh {host} true"),
 }
-"""The words for each status, and what to do."""
+"""By status: the message, and the remedy."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HostStatus:
-    """What was found out about a host."""
+    """Whether ranks can start on a host."""
 
     host: str
     status: str
@@ -86,15 +86,15 @@ class HostStatus:
 
 @dataclass(frozen=True, kw_only=True)
 class Probe:
-    """What is looked for on a host."""
+    """What a host must have."""
 
     folder: Path = field(default_factory=Path.cwd)
     """Where the ranks will run."""
     python: str = sys.executable
-    """What will run them, by its full path."""
+    """Full path of the Python that will run them."""
 
     def command(self, mark: str = "") -> str:
-        """Return what the host runs: one word for any shell; each failure has an exit code of its own."""
+        """Return the host's command, one word for any shell. Each failure has its own exit code."""
         folder, python = shlex.quote(str(self.folder)), shlex.quote(self.python)
         look = shlex.join(["-c", LOOK, mark, *PACKAGES])
         script = f"cd -- {folder} || exit {NO_FOLDER}; test -x {python} || exit {NO_PYTHON}; exec {python} {look}"
@@ -116,24 +116,23 @@ class Probe:
             )
         except FileNotFoundError:
             return self.status_of(
-                host, "failed", said="there is no ssh here (Debian: apt-get install openssh-client)", address=address
+                host, "failed", reply="there is no ssh here (Debian: apt-get install openssh-client)", address=address
             )
         except subprocess.TimeoutExpired:
-            return self.status_of(host, "failed", said=f"no answer within {ANSWER_TIMEOUT_S:.0f} s", address=address)
+            return self.status_of(host, "failed", reply=f"no answer within {ANSWER_TIMEOUT_S:.0f} s", address=address)
         return self._read(host, done, mark=mark, address=address)
 
     def _read(self, host: str, done: subprocess.CompletedProcess[bytes], *, mark: str, address: str) -> HostStatus:
-        """What came back from a host."""
         errors, answer = done.stderr.decode(errors="replace"), taken(done.stdout, mark)
-        status = EXIT_MEANS.get(done.returncode) or meaning(errors)
+        status = EXIT_MEANS.get(done.returncode) or status_of_error(errors)
         if status == "ok" and answer is None:
-            return self.status_of(host, "no answer", said=printed(done.stdout), address=address)
-        said = last_line(errors) if status == "failed" else (answer or b"").decode(errors="replace")
-        return self.status_of(host, status, said=said or f"exit code {done.returncode}", address=address)
+            return self.status_of(host, "no answer", reply=printed(done.stdout), address=address)
+        reply = last_line(errors) if status == "failed" else (answer or b"").decode(errors="replace")
+        return self.status_of(host, status, reply=reply or f"exit code {done.returncode}", address=address)
 
-    def status_of(self, host: str, status: str, *, said: str = "", address: str = "") -> HostStatus:
+    def status_of(self, host: str, status: str, *, reply: str = "", address: str = "") -> HostStatus:
         """Make a status with its words."""
-        words = {"host": host, "said": said, "folder": str(self.folder), "python": self.python}
+        words = {"host": host, "reply": reply, "folder": str(self.folder), "python": self.python}
         detail, remedy = (text.format(**words) for text in WORDS[status])
         return HostStatus(host=host, status=status, detail=detail, address=address, remedy=remedy)
 
@@ -142,23 +141,23 @@ def probe_hosts(hosts: Sequence[str], *, probe: Probe | None = None) -> list[Hos
     """Check every host, all at the same time; by default they are asked for this folder and this Python.
 
     Returns:
-        One finding per host, in the order given, after at most about ``ANSWER_TIMEOUT_S``.
+        One status per host, in the order given, after at most about ``ANSWER_TIMEOUT_S``.
     """
     return on_each(hosts, (probe or Probe()).ask)
 
 
-def require_reachable(found: Iterable[HostStatus]) -> None:
+def require_reachable(statuses: Iterable[HostStatus]) -> None:
     """Refuse to start anything where a host cannot take ranks, with a ``LaunchError``."""
-    if bad := [str(reach) for reach in found if reach.status != "ok"]:
-        raise LaunchError("\n".join(bad))
+    if failures := [str(reach) for reach in statuses if reach.status != "ok"]:
+        raise LaunchError("\n".join(failures))
 
 
 def is_here(address: str) -> bool:
     """Whether an IP address is one of this machine's own."""
-    own = {entry.address.partition("%")[0] for entries in psutil.net_if_addrs().values() for entry in entries}
-    return address.startswith("127.") or address.partition("%")[0] in own
+    own_addresses = {entry.address.partition("%")[0] for entries in psutil.net_if_addrs().values() for entry in entries}
+    return address.startswith("127.") or address.partition("%")[0] in own_addresses
 
 
-def meaning(errors: str) -> str:
-    """Return the status that ssh's error message stands for."""
+def status_of_error(errors: str) -> str:
+    """Return the status for ssh's error message."""
     return next((status for pattern, status in SSH_SAYS if re.search(pattern, errors)), "failed")

@@ -32,23 +32,24 @@ def make_launcher(reference: str) -> Launcher:
     Raises:
         PlanError: unknown, not loadable, or no Launcher.
     """
-    found = REGISTRY.resolve(reference)
-    if not issubclass(found, Launcher):
-        raise PlanError(f"launcher '{reference}' is {found.__name__}, which does not derive from runners.launchers.base.Launcher")
-    return found()
+    launcher = REGISTRY.resolve(reference)
+    if not issubclass(launcher, Launcher):
+        name = launcher.__name__
+        raise PlanError(f"launcher '{reference}' is {name}, which does not derive from runners.launchers.base.Launcher")
+    return launcher()
 
 
 def known_rank_variables() -> list[RankVariables]:
-    """Variables of all registered launchers, plug-ins last, an inner one before an outer one: torchrun runs inside MPI jobs."""
-    found: dict[RankVariables, None] = {}
+    """Variables of all registered launchers, inner before outer since torchrun runs inside MPI jobs, plug-ins last."""
+    families: dict[RankVariables, None] = {}
     for name in REGISTRY.names():
-        with suppress(PlanError):  # a plug-in that cannot be loaded is refused where somebody names it
-            found |= dict.fromkeys(make_launcher(name).rank_variables)
-    return list(found)
+        with suppress(PlanError):  # a plug-in that cannot be loaded is refused where a plan names it
+            families |= dict.fromkeys(make_launcher(name).rank_variables)
+    return list(families)
 
 
 def read_own_world() -> World:
-    """The place of this process, by whichever registered launcher started it.
+    """The place of this process, from the registered launcher that started it.
 
     Raises:
         LaunchError: see ``read_world``.
@@ -57,14 +58,14 @@ def read_own_world() -> World:
 
 
 def meeting_place(environment: Mapping[str, str]) -> dict[str, str]:
-    """MASTER_ADDR and MASTER_PORT by which the ranks of a run without a driver meet; nothing where their launcher says none."""
-    given = {name: environment[name] for name in ("MASTER_ADDR", "MASTER_PORT") if name in environment}
+    """MASTER_ADDR and MASTER_PORT of a run without a driver; empty if neither environment nor launcher gives them."""
+    from_environment = {name: environment[name] for name in ("MASTER_ADDR", "MASTER_PORT") if name in environment}
     family = next((family for family in known_rank_variables() if family.are_set(environment)), None)
-    return (family.meeting_place(environment) if family else {}) | given
+    return (family.meeting_place(environment) if family else {}) | from_environment
 
 
 def without_rank_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """A copy in which no process would take itself for a rank of a job that this one happens to run inside."""
+    """A copy without rank variables, so that no process takes itself for a rank of the job that this one runs in."""
     families = known_rank_variables()
     return {name: value for name, value in environment.items() if not any(family.belong(name) for family in families)}
 

@@ -16,7 +16,7 @@ from runners.launchers.rank_variables import RankVariables
 
 GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 HERE = "localhost"
-"""As a command's host: the one the driver runs on."""
+"""As a command's host: the driver's own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,26 +45,26 @@ class RankCommand:
     """What the backend will talk over; horovodrun chooses its controller by it."""
     python: str = "python"
     container: tuple[str, ...] = ()
-    """What stands before a command to run it in the container of the ranks; empty: there is none."""
+    """Words before a command that run it in the ranks' container; empty: no container."""
     as_root: bool = False
     """Some launchers refuse root unless a flag allows it."""
     oversubscribed: bool = False
     """More ranks than cores."""
     network_interface: str | None = None
-    """Which one of every host's the ranks shall use; None: as each library finds one."""
+    """Network interface for the ranks on every host; None: each library chooses."""
     master_port: int = 0
     """Free on the first host, where ranks of several hosts meet."""
     mpi_prefix: str | None = None
-    """Where Open MPI lies on every host, if it is not found there by PATH alone."""
+    """Prefix of Open MPI on every host, if PATH alone does not find it there."""
     arm: str = ""
     launch: str = "by-hand"
-    """The start's name; where a person pastes the command, that of no launch."""
+    """The start's name; the default is for commands that a person pastes."""
     seed: int = 0
-    """For a script that takes it by a flag. All three may be asked for in a user's command."""
+    """For a script that takes it by a flag. A user's command may contain arm, launch and seed as placeholders."""
     folder: str = ""
     """Where it starts."""
     folders: tuple[str, ...] = ()
-    """That ranks read, besides those that any container shows."""
+    """Folders that ranks read, besides those that every container mounts."""
 
     @property
     def host_list(self) -> str:
@@ -89,19 +89,19 @@ class RankCommand:
 
 @dataclass(frozen=True, kw_only=True)
 class HostCommand:
-    """One command to start on one host. ``environment`` is added to that of the starting process, or of a login over ssh."""
+    """One command to start on one host. ``environment`` is added to that of the starting process, or of the ssh login."""
 
     host: str
     argv: tuple[str, ...]
     environment: Mapping[str, str]
     inherited: Mapping[str, str] | None = None
-    """The environment that it adds to, of which another host gets what ranks need; None: what is handed on of the driver's."""
+    """The environment that it adds to; other hosts get what ranks need of it. None: the driver's forwarded environment."""
     folder: Path | None = None
     """Where it starts; None: where the driver runs."""
 
 
 def interface_environment(interface: str | None) -> dict[str, str]:
-    """Variables by which Gloo, NCCL and Horovod's Gloo use a network interface; none for None."""
+    """Variables that make Gloo, NCCL and Horovod's Gloo use a network interface; none for None."""
     names = (GLOO_INTERFACE, "NCCL_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE")
     return dict.fromkeys(names, interface) if interface else {}
 
@@ -113,20 +113,20 @@ class Launcher(ABC):
     """Looked for beside the Python that runs, then on PATH, before anything starts."""
 
     rank_variables: ClassVar[tuple[RankVariables, ...]] = ()
-    """By which its ranks read their place; where there are several, the first that are set count."""
+    """Variables from which its ranks read their place; of several, the first that are set count."""
 
     remedies: ClassVar[Mapping[str, str]] = {}
-    """How people who call it themselves get what it gives on request only, by need; see ``World.gives``."""
+    """By need (see ``World.gives``): how to get it in a command of one's own, if it is given on request only."""
 
     chooses_hosts: ClassVar[bool] = False
-    """Whether it chooses hosts and threads of its ranks, and what other hosts get of the environment: a command of the user's."""
+    """Whether it chooses its ranks' hosts, threads and forwarded environment itself, as a user's command does."""
 
     @abstractmethod
     def commands(self, job: RankCommand) -> tuple[HostCommand, ...]:
         """The commands that start the job, one per host that needs one. Pure."""
 
     def typed(self, job: RankCommand) -> tuple[HostCommand, ...]:
-        """The commands by which a person starts the job, without a driver. Pure."""
+        """The commands that start the job by hand, without a driver. Pure."""
         return self.commands(job)
 
     def gives(self, transport: str | None) -> frozenset[str]:
@@ -134,9 +134,9 @@ class Launcher(ABC):
         return self.rank_variables[0].gives if self.rank_variables else frozenset()
 
     def mpi_program(self, transport: str | None) -> tuple[str, str] | None:
-        """The program that must be of one MPI, and that MPI's name (``probes.installed_libraries``); None: there is none."""
+        """A program that must belong to one MPI, and that MPI's name (``probes.installed_libraries``); None: no such program."""
         return None
 
     def refuses(self, hosts: Sequence[HostSlots]) -> str | None:
-        """Why it cannot start ranks placed like this; None where it can. Pure."""
+        """Why it cannot start ranks with this placement; None if it can. Pure."""
         return None

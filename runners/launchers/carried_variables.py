@@ -1,4 +1,4 @@
-"""Carries variables to the ranks of every launcher that would not hand them on by itself. Pure."""
+"""Passes variables on to the ranks of launchers that do not do so by themselves. Pure."""
 
 from __future__ import annotations
 
@@ -9,33 +9,33 @@ from runners.launchers.command_lines import MPIRUN, SRUN, CommandLine, ParsedLau
 
 
 def with_variables(line: CommandLine, names: Iterable[str], *, is_open_mpi: bool = True) -> tuple[str, ...]:
-    """Return the words of a command that hands these variables on. ``is_open_mpi``: whether its ``mpirun`` is, or MPICH's."""
+    """Return the words of a command that passes these variables on. ``is_open_mpi``: whether its ``mpirun`` is Open MPI's."""
     words, names = list(line.words), list(names)
-    for one in reversed(line.launchers):
-        if one.kind == SRUN:
-            _export(words, one, names)
-        elif one.kind == MPIRUN and is_open_mpi:
+    for launcher in reversed(line.launchers):
+        if launcher.kind == SRUN:
+            _export(words, launcher, names)
+        elif launcher.kind == MPIRUN and is_open_mpi:
             has = {word.partition("=")[0] for before, word in itertools.pairwise(words) if before == "-x"}
-            words[one.at : one.at] = [part for name in names if name not in has for part in ("-x", name)]
-        elif one.kind == MPIRUN:
-            _list_for_hydra(words, one, names)
+            words[launcher.flags_at : launcher.flags_at] = [part for name in names if name not in has for part in ("-x", name)]
+        elif launcher.kind == MPIRUN:
+            _list_for_hydra(words, launcher, names)
     return tuple(words)
 
 
-def _export(words: list[str], one: ParsedLauncher, names: list[str]) -> None:
-    """An srun carries its environment unless ``--export`` says what."""
-    given = one.value("export")
-    if given is None or "ALL" in given.split(","):
+def _export(words: list[str], launcher: ParsedLauncher, names: list[str]) -> None:
+    """An srun passes its whole environment on, unless ``--export`` lists variables."""
+    exported = launcher.value("export")
+    if exported is None or "ALL" in exported.split(","):
         return
-    kept = [] if given == "NONE" else [given]
-    set_flag(words, one, "export", ",".join([*kept, *names]))
+    kept = [] if exported == "NONE" else [exported]
+    set_flag(words, launcher, "export", ",".join([*kept, *names]))
 
 
-def _list_for_hydra(words: list[str], one: ParsedLauncher, names: list[str]) -> None:
-    """MPICH's carries its environment unless a list says what."""
+def _list_for_hydra(words: list[str], launcher: ParsedLauncher, names: list[str]) -> None:
+    """MPICH's passes its whole environment on, unless a flag lists variables."""
     for flag in ("genvlist", "envlist"):
-        if flag in one.flags:
-            set_flag(words, one, flag, ",".join(filter(None, [one.flags[flag][1], *names])))
+        if flag in launcher.flags:
+            set_flag(words, launcher, flag, ",".join(filter(None, [launcher.flags[flag][1], *names])))
             return
-    if "genvnone" in one.flags or "envnone" in one.flags:
-        words[one.at : one.at] = ["-genvlist", ",".join(names)]
+    if "genvnone" in launcher.flags or "envnone" in launcher.flags:
+        words[launcher.flags_at : launcher.flags_at] = ["-genvlist", ",".join(names)]

@@ -1,7 +1,7 @@
 """What a user's own command starts: by which launchers, how many ranks, on which hosts. Pure: a command is read, not run.
 
-``srun -N 2 torchrun ...`` has two launchers, one inside the other. What stands before the first (``env K=V``, ``apptainer exec``)
-is passed over.
+``srun -N 2 torchrun ...`` has two launchers, one inside the other. Words before the first (``env K=V``, ``apptainer exec``) are
+skipped.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ MODULES = {
     "horovod.runner": HOROVODRUN,
     "horovod.runner.launch": HOROVODRUN,
 }
-"""Launchers that are started by ``python -m``."""
+"""Launchers that ``python -m`` starts."""
 PYTHON_NAME = re.compile(r"python(\d+(\.\d+)*t?)?")
 JOINED = re.compile(r"(-[bBdEhiIOPqRsStuvVx]*)m(.*)")
-"""``-mMODULE`` and ``-um`` of a Python."""
+"""Flags of Python such as ``-mMODULE`` and ``-um``."""
 CONTAINERS = ("apptainer", "singularity")
 ENVIRONMENTS = (*CONTAINERS, "conda", "mamba", "micromamba", "uv", "poetry", "pdm", "hatch", "pipenv", "pixi", "rye")
-"""Programs that start another one where it finds other programs than those of this PATH."""
+"""Programs that start another one with programs from elsewhere than this PATH."""
 PREFIXES = frozenset(
     (
         *(*ENVIRONMENTS, "env", "taskset", "numactl", "nice", "ionice", "chrt", "stdbuf", "nohup", "time", "timeout", "setsid"),
         *("xvfb-run", "strace", "nsys", "py-spy", "perf"),
     )
 )
-"""Programs that start another one, which stands among their arguments."""
+"""Programs that start another one, which is among their arguments."""
 WITHOUT_AGENT = "ISE"
 """Flags of Python with which it imports no ``sitecustomize`` from PYTHONPATH."""
 
@@ -87,23 +87,23 @@ class ParsedLauncher:
     """One launcher in a command."""
 
     kind: str
-    named: int
-    """Index of the program that is started: its own, or the Python that has it as a module."""
-    at: int
-    """Index of the word behind its name: where its flags begin."""
-    program: int
-    """Index of the word that it starts."""
+    program_at: int
+    """Index of the program that starts: the launcher, or the Python that runs it as a module."""
+    flags_at: int
+    """Index of the word behind its name, where its flags begin."""
+    command_at: int
+    """Index of the first word of the command that it starts."""
     flags: Mapping[str, tuple[int, str]] = field(default_factory=dict)
-    """By name without dashes: the index of its word, and its value; an empty one where it has none. The last one counts."""
+    """By name without dashes: the index of the flag's word, and its value, empty if there is none. The last one counts."""
 
     def value(self, *names: str) -> str | None:
-        """Return the value of the first of these flags that is there."""
+        """Return the value of the first of these flags that is given."""
         return next((self.flags[name][1] for name in names if name in self.flags), None)
 
     def number(self, *names: str) -> int | None:
-        """Return that value where it is a whole number above 0."""
-        found = self.value(*names)
-        return int(found) if found is not None and re.fullmatch(r"0*[1-9][0-9]{0,5}", found) else None
+        """Return that value if it is a whole number above 0."""
+        text = self.value(*names)
+        return int(text) if text is not None and re.fullmatch(r"0*[1-9][0-9]{0,5}", text) else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,34 +117,34 @@ class CommandLine:
 
     @property
     def kind(self) -> str | None:
-        """The outermost launcher; ``python`` where there is none but Python, None where it is not known what is started."""
+        """The outermost launcher; ``python`` if Python runs without one; None if it is not known what starts."""
         return self.launchers[0].kind if self.launchers else None if self.python is None else PYTHON
 
     def find(self, kind: str) -> ParsedLauncher | None:
         """Return the launcher of a kind, if it has one."""
-        return next((one for one in self.launchers if one.kind == kind), None)
+        return next((launcher for launcher in self.launchers if launcher.kind == kind), None)
 
     @property
     def programs(self) -> list[str]:
-        """Those that it starts from this PATH or by their files: none of another environment's, such as ``conda run``'s."""
-        starts = sorted({0, *(one.named for one in self.launchers), *([] if self.python is None else [self.python])})
+        """Programs that it starts from this PATH or by their files; none of another environment such as ``conda run``'s."""
+        starts = sorted({0, *(launcher.program_at for launcher in self.launchers), *([] if self.python is None else [self.python])})
         inside = next((at for at in range(starts[-1] + 1) if PurePath(self.words[at]).name in ENVIRONMENTS), None)
-        own = starts if inside is None else [*(at for at in starts if at < inside), inside]
-        return list(dict.fromkeys(self.words[at] for at in own))
+        from_path = starts if inside is None else [*(at for at in starts if at < inside), inside]
+        return list(dict.fromkeys(self.words[at] for at in from_path))
 
     @property
     def file(self) -> str | None:
-        """The script that ranks run, as it is named; None where they run a module, or nobody knows what."""
+        """The script that ranks run, as it is named; None if they run a module, or it is not known."""
         words, torchrun = self.words, self.find(TORCHRUN)
         if torchrun and not {"m", "module", "no-python"} & torchrun.flags.keys():
-            at = torchrun.program
+            at = torchrun.command_at
         elif torchrun or self.python is None or words[(at := _after_flags(list(words), self.python)) - 1] in ("-m", "-c"):
             return None
         return words[at] if at < len(words) and words[at].endswith(".py") else None
 
 
 def read_command(text: str) -> CommandLine:
-    """Read a command as it is typed, with the variables of this process in their places.
+    """Read a command as typed, with variables of this process filled in.
 
     Raises:
         PlanError: it is empty, a quote is open, or it needs a shell.
@@ -155,44 +155,39 @@ def read_command(text: str) -> CommandLine:
     return command_of(["env", *words] if re.match(r"[A-Za-z_]\w*=", words[0]) else words)
 
 
-def command_of(given: Iterable[str]) -> CommandLine:
+def command_of(command: Iterable[str]) -> CommandLine:
     """Find the launchers in the words of a command."""
-    words = list(given)
+    words = list(command)
     launchers: list[ParsedLauncher] = []
     start, python = 0, None
-    while (found := _next(words, start)) is not None:
-        if isinstance(found, int):
-            python = found
+    while (following := _next_start(words, start)) is not None:
+        if isinstance(following, int):
+            python = following
             break
-        launchers.append(found)
-        start = found.program
+        launchers.append(following)
+        start = following.command_at
     return CommandLine(words=tuple(words), launchers=tuple(launchers), python=python)
 
 
-def _next(words: list[str], start: int) -> ParsedLauncher | int | None:
-    """Return the launcher that comes next, or the index of a Python; None where there is neither."""
+def _next_start(words: list[str], start: int) -> ParsedLauncher | int | None:
+    """Return the next launcher, or the index of a Python; None if there is neither."""
     if start >= len(words):
         return None
     last = len(words) if PurePath(words[start]).name in PREFIXES else start + 1
     for index in range(start, last):
         name = PurePath(words[index]).name
         if name in PROGRAMS:
-            return _launched(PROGRAMS[name], words, index + 1, named=index)
+            return _parse_launcher(PROGRAMS[name], words, index + 1, program_at=index)
         if PYTHON_NAME.fullmatch(name):
-            module = _module(words, index)
-            return _launched(MODULES[words[module]], words, module + 1, named=index) if module else index
+            module_at = _after_flags(words, index)
+            if module_at < len(words) and words[module_at - 1] == "-m" and words[module_at] in MODULES:
+                return _parse_launcher(MODULES[words[module_at]], words, module_at + 1, program_at=index)
+            return index
     return None
 
 
-def _module(words: list[str], python: int) -> int | None:
-    """Return the index of the launcher's module that a Python is to run, if it is one."""
-    index = _after_flags(words, python)
-    is_module = index < len(words) and words[index - 1] == "-m" and words[index] in MODULES
-    return index if is_module else None
-
-
 def _after_flags(words: list[str], python: int) -> int:
-    """Return the index of what a Python runs: a file, or the name of a module, which becomes a word of its own."""
+    """Return the index of what a Python runs: a file, or the name of a module, which is split off into its own word."""
     index = python + 1
     while index < len(words) and words[index].startswith("-") and words[index] not in ("-m", "-") and words[index][:2] != "-c":
         if joined := JOINED.fullmatch(words[index]):
@@ -203,7 +198,7 @@ def _after_flags(words: list[str], python: int) -> int:
 
 
 def blocking_flag(line: CommandLine) -> str | None:
-    """Return the flag of Python by which no agent arrives, such as ``-I``; None where there is none."""
+    """Return the flag of Python that keeps the agent out, such as ``-I``; None if there is none."""
     if line.python is None:
         return None
     end = _after_flags(list(line.words), line.python)
@@ -211,8 +206,8 @@ def blocking_flag(line: CommandLine) -> str | None:
     return next((word for word in short if set(word) & set(WITHOUT_AGENT)), None)
 
 
-def _launched(kind: str, words: list[str], at: int, *, named: int) -> ParsedLauncher:
-    values, flags, index = VALUES[kind], {}, at
+def _parse_launcher(kind: str, words: list[str], flags_at: int, *, program_at: int) -> ParsedLauncher:
+    values, flags, index = VALUES[kind], {}, flags_at
     while index < len(words) and words[index].startswith("-") and words[index] not in ("--", "-"):
         name, equals, value = words[index].lstrip("-").partition("=")
         name = name.replace("_", "-") if kind == TORCHRUN else name
@@ -224,13 +219,13 @@ def _launched(kind: str, words: list[str], at: int, *, named: int) -> ParsedLaun
             value = " ".join(words[index + 1 : index + 1 + arity])
         flags[name] = (index, value)
         index += 1 + arity
-    program = index + 1 if index < len(words) and words[index] == "--" else index
-    return ParsedLauncher(kind=kind, named=named, at=at, program=min(program, len(words)), flags=flags)
+    command_at = min(index + 1 if index < len(words) and words[index] == "--" else index, len(words))
+    return ParsedLauncher(kind=kind, program_at=program_at, flags_at=flags_at, command_at=command_at, flags=flags)
 
 
-def set_flag(words: list[str], one: ParsedLauncher, name: str, value: str) -> None:
-    """Replace the value of a flag that a launcher has among the words of its command."""
-    index = one.flags[name][0]
+def set_flag(words: list[str], launcher: ParsedLauncher, name: str, value: str) -> None:
+    """Replace the value of a launcher's flag among the words of its command."""
+    index = launcher.flags[name][0]
     flag, equals, _ = words[index].partition("=")
     if equals:
         words[index] = f"{flag}={value}"
@@ -239,44 +234,44 @@ def set_flag(words: list[str], one: ParsedLauncher, name: str, value: str) -> No
 
 
 def ranks_of(line: CommandLine, *, hosts: int = 1) -> int | None:
-    """Return how many ranks a command starts; None where its flags do not say. ``hosts``: that a plan names."""
+    """Return how many ranks a command starts; None if its flags do not say. ``hosts``: number of hosts in the plan."""
     if line.kind is None:
         return None
-    counts = [_ranks(one, hosts=hosts if number == 0 else 1) for number, one in enumerate(line.launchers)]
-    known = [count for count in counts if count is not None]
-    outer_srun = [one.kind for one in line.launchers] == [SRUN, TORCHRUN]
+    counts = [_ranks(launcher, hosts=hosts if number == 0 else 1) for number, launcher in enumerate(line.launchers)]
+    stated = [count for count in counts if count is not None]
+    outer_srun = [launcher.kind for launcher in line.launchers] == [SRUN, TORCHRUN]
     if outer_srun and line.launchers[1].number("nnodes") not in (None, 1):
-        return counts[1]  # its --nnodes counts what srun has started
-    return math.prod(known) if len(known) == len(counts) else None
+        return counts[1]  # its --nnodes counts the tasks of srun
+    return math.prod(stated) if len(stated) == len(counts) else None
 
 
-def _ranks(one: ParsedLauncher, *, hosts: int) -> int | None:
-    if one.kind == TORCHRUN:
-        local = one.number("nproc-per-node") if "nproc-per-node" in one.flags else 1
-        nodes = one.number("nnodes") if "nnodes" in one.flags else hosts
+def _ranks(launcher: ParsedLauncher, *, hosts: int) -> int | None:
+    if launcher.kind == TORCHRUN:
+        local = launcher.number("nproc-per-node") if "nproc-per-node" in launcher.flags else 1
+        nodes = launcher.number("nnodes") if "nnodes" in launcher.flags else hosts
         return local * nodes if local and nodes else None
-    if one.kind == SRUN:
-        nodes, each = one.number("N", "nodes"), one.number("ntasks-per-node")
-        return one.number("n", "ntasks") or (nodes * (each or 1) if nodes else None)
-    if one.kind == HOROVODRUN:
-        return one.number("np", "num-proc") or _slots(one)
-    each = one.number("N", "npernode", "ppn", "perhost")
-    return one.number("np", "n", "c") or (each * len(listed) if each and (listed := hosts_of(one)) else _slots(one))
+    if launcher.kind == SRUN:
+        nodes, each = launcher.number("N", "nodes"), launcher.number("ntasks-per-node")
+        return launcher.number("n", "ntasks") or (nodes * (each or 1) if nodes else None)
+    if launcher.kind == HOROVODRUN:
+        return launcher.number("np", "num-proc") or _slots(launcher)
+    each = launcher.number("N", "npernode", "ppn", "perhost")
+    return launcher.number("np", "n", "c") or (each * len(listed) if each and (listed := hosts_of(launcher)) else _slots(launcher))
 
 
-def hosts_of(one: ParsedLauncher) -> list[str]:
-    """Return the hosts that a launcher's flags list, each as it is written (``host1:2``); none where they list none."""
-    names = {HOROVODRUN: ("H", "hosts"), MPIRUN: ("H", "host", "hosts")}.get(one.kind, ())
-    return [entry for entry in (one.value(*names) or "").split(",") if entry]
+def hosts_of(launcher: ParsedLauncher) -> list[str]:
+    """Return the hosts that a launcher's flags list, each as written (``host1:2``)."""
+    names = {HOROVODRUN: ("H", "hosts"), MPIRUN: ("H", "host", "hosts")}.get(launcher.kind, ())
+    return [entry for entry in (launcher.value(*names) or "").split(",") if entry]
 
 
-def hostfile_of(one: ParsedLauncher) -> str | None:
+def hostfile_of(launcher: ParsedLauncher) -> str | None:
     """Return the hostfile that a launcher's flags name."""
-    names = {HOROVODRUN: ("hostfile",), MPIRUN: ("hostfile", "machinefile", "f")}.get(one.kind, ())
-    return one.value(*names)
+    names = {HOROVODRUN: ("hostfile",), MPIRUN: ("hostfile", "machinefile", "f")}.get(launcher.kind, ())
+    return launcher.value(*names)
 
 
-def _slots(one: ParsedLauncher) -> int | None:
-    """Return the slots of all hosts that are listed; one that gives no number has one."""
-    slots = [entry.rpartition(":")[2] if ":" in entry else "1" for entry in hosts_of(one)]
+def _slots(launcher: ParsedLauncher) -> int | None:
+    """Return the sum of slots of all listed hosts; a host without a number has one."""
+    slots = [entry.rpartition(":")[2] if ":" in entry else "1" for entry in hosts_of(launcher)]
     return sum(map(int, slots)) if slots and all(slot.isdecimal() for slot in slots) else None

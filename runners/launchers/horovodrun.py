@@ -23,24 +23,24 @@ VARIABLES = RankVariables(
 )
 
 BINDING = "--binding-args=--bind-to none --map-by slot"
-"""Its own default in Open MPI 5's words: to that ``-bind-to none``, with one dash, is a program called "none"."""
+"""Horovod's default, spelled for Open MPI 5, which reads ``-bind-to none`` with one dash as a program called "none"."""
 START_TIMEOUT_S = 120
-"""For its checks of other hosts; its own 30 s are short where many Pythons start at once."""
+"""For its checks of other hosts. Its default of 30 s is too short when many Pythons start at once."""
 
 
 class Horovodrun(Launcher):
     """``--gloo`` or ``--mpi`` by the transport; NCCL and none use the Gloo controller.
 
-    Its cache, in the home directory, would believe for an hour what has changed since, and it ends where it cannot write there.
-    Hosts always go by ``-H``: the hostfile parser of Horovod 0.28.1 fails on blank lines, comments and bare host names.
+    Its cache in the home directory would be stale for an hour, and it fails if it cannot write there.
+    Hosts are always given by ``-H``: the hostfile parser of Horovod 0.28.1 fails on blank lines, comments and bare host names.
     """
 
     executable = "horovodrun"
     rank_variables = (VARIABLES, mpirun.VARIABLES)
-    """Over MPI it calls mpirun, whose variables its ranks then find."""
+    """Over MPI it calls mpirun, which then sets its ranks' variables."""
 
     def commands(self, job: RankCommand) -> tuple[HostCommand, ...]:
-        """One ``horovodrun``; it carries its whole environment to other hosts, by ssh, or by mpirun's ``-x``."""
+        """One ``horovodrun``; it passes its whole environment on to other hosts, by ssh or by mpirun's ``-x``."""
         over_mpi = job.transport == "mpi"
         argv = (
             *("horovodrun", "--mpi" if over_mpi else "--gloo"),
@@ -53,16 +53,16 @@ class Horovodrun(Launcher):
         return (HostCommand(host=HERE, argv=argv, environment=environment),)
 
     def gives(self, transport: str | None) -> frozenset[str]:
-        """By transport: over MPI its ranks are mpirun's."""
+        """Over MPI its ranks are mpirun's."""
         return mpirun.VARIABLES.gives if transport == "mpi" else VARIABLES.gives
 
     def mpi_program(self, transport: str | None) -> tuple[str, str] | None:
-        """Horovod 0.28.1 does not know MPICH 5 by what its ``mpirun --version`` says."""
+        """Horovod 0.28.1 does not recognize MPICH 5 by its ``mpirun --version``."""
         return (mpirun.Mpirun.executable, OPEN_MPI) if transport == "mpi" else None
 
     @staticmethod
     def _over_hosts(job: RankCommand, *, over_mpi: bool) -> tuple[str, ...]:
-        """Without an interface it tries which ones all hosts share."""
+        """Without an interface, Horovod tests which ones all hosts share."""
         return (
             *("--start-timeout", str(START_TIMEOUT_S)),
             *(("--network-interfaces", job.network_interface) if job.network_interface else ()),

@@ -25,17 +25,17 @@ VARIABLES = RankVariables(
     others=("OMPI_COMM_WORLD_", "PMIX_"),
 )
 KEEP_FULL_NAMES, KEEP_FULL_NAMES_5 = "OMPI_MCA_orte_keep_fqdn_hostnames", "PRTE_MCA_prte_keep_fqdn_hostnames"
-"""In Open MPI 4, and in Open MPI 5. Neither minds the other's variables."""
+"""In Open MPI 4, and in Open MPI 5. Each ignores the other's variable."""
 
 
 class Mpirun(Launcher):
-    """Open MPI 4 or 5. Ranks are not bound to cores: the plan's affinity is set in the rank, alike under every launcher."""
+    """Open MPI 4 or 5. Ranks are not bound to cores: the rank sets the plan's affinity, under every launcher."""
 
     executable = "mpirun"
     rank_variables = (VARIABLES,)
 
     def commands(self, job: RankCommand) -> tuple[HostCommand, ...]:
-        """One ``mpirun``; ``-x`` carries the job's environment to every rank."""
+        """One ``mpirun``; ``-x`` passes the job's environment on to every rank."""
         argv = (
             *("mpirun", "-np", str(job.world_size), "-H", job.host_list, "--bind-to", "none", "--map-by", "slot"),
             *(("--oversubscribe",) if job.oversubscribed else ()),
@@ -50,7 +50,7 @@ class Mpirun(Launcher):
 
 
 def open_mpi_environment(job: RankCommand) -> dict[str, str]:
-    """Variables for Open MPI 4 and 5: root is allowed, names are whole, the interface to use (loopback when all ranks are here)."""
+    """Variables for Open MPI 4 and 5: allow root, keep full host names, and the interface (loopback if all ranks are here)."""
     root = dict.fromkeys(ALLOW_ROOT, "1") if job.as_root else {}
     names = dict.fromkeys((KEEP_FULL_NAMES, KEEP_FULL_NAMES_5), "1") if needs_full_names(job.hosts) else {}
     interface = "lo" if job.is_local else job.network_interface
@@ -60,7 +60,7 @@ def open_mpi_environment(job: RankCommand) -> dict[str, str]:
 
 
 def needs_full_names(hosts: Sequence[HostSlots]) -> bool:
-    """Whether a host is named by more than its first label, which is all that Open MPI would look for."""
+    """Whether a host name has more than one label. Open MPI would look up the first label only."""
     return any(re.search(r"\.[^.]*[A-Za-z]", entry.host) for entry in hosts)
 
 
@@ -80,13 +80,13 @@ END_OF_LIST = "RINGSIDE_LAST"
 
 
 class MpichMpiexec(Launcher):
-    """The MPI that Horovod or mpi4py was built with must be MPICH too."""
+    """MPICH. Horovod or mpi4py must have been built with MPICH, too."""
 
     executable = "mpiexec"
     rank_variables = (MPICH_VARIABLES,)
 
     def commands(self, job: RankCommand) -> tuple[HostCommand, ...]:
-        """One ``mpiexec``; ``-envlist`` carries the job's environment to every rank."""
+        """One ``mpiexec``; ``-envlist`` passes the job's environment on to every rank."""
         argv = (
             *("mpiexec", "-n", str(job.world_size), "-hosts", job.host_list, "-bind-to", "none"),
             *(("-iface", job.network_interface) if job.network_interface else ()),

@@ -1,4 +1,4 @@
-"""The one place that reads rank variables from the environment. Each launcher's file says which ones it sets."""
+"""The only module that reads rank variables from the environment. Each launcher's module names those that it sets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from measurement.errors import LaunchError, cut
 
 @dataclass(frozen=True, kw_only=True)
 class RankVariables:
-    """The names of the variables by which a rank reads its place."""
+    """The names of the variables from which a rank reads its place."""
 
     name: str
     """The launcher's name, for records."""
@@ -24,7 +24,7 @@ class RankVariables:
     gives: frozenset[str] = frozenset()
     """What a rank that finds these variables can count on (``World.gives``)."""
     others: tuple[str, ...] = ()
-    """Beginnings of further variables that belong to a rank."""
+    """Prefixes of further variables that belong to a rank."""
 
     def are_set(self, environment: Mapping[str, str]) -> bool:
         """Whether this process was started as such a rank."""
@@ -50,23 +50,23 @@ class RankVariables:
         return replace(world, gives=self.gives | ({RENDEZVOUS} if "MASTER_ADDR" in environment else set()))
 
     def belong(self, name: str) -> bool:
-        """Whether a variable is one of a rank's own."""
+        """Whether a variable belongs to a rank."""
         return name in self.family[1:] or name.startswith(self.others or ("\0",))
 
     def meeting_place(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """MASTER_ADDR and MASTER_PORT, where they follow from this launcher's variables; nothing where it sets them, or cannot."""
+        """MASTER_ADDR and MASTER_PORT from this launcher's variables; empty if it sets them itself, or they do not follow."""
         return {}
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnknownLauncher:
-    """A launcher that none of ours stands for: by its variables a process knows that it is one of several."""
+    """A launcher that Ringside does not support. Its variables show that a process is one of several."""
 
     name: str
     rank: tuple[str, ...]
     """Set in each of its processes; any of these."""
     size: tuple[str, ...]
-    """How many there are; the first that is set counts."""
+    """The number of processes; the first variable that is set counts."""
 
 
 UNKNOWN_LAUNCHERS = (
@@ -77,14 +77,14 @@ UNKNOWN_LAUNCHERS = (
     UnknownLauncher(name="blaunch (LSF)", rank=("LSF_PM_TASKID",), size=("LSB_DJOB_NUMPROC",)),
 )
 FIRST_SPECIAL_STEP = 0xFFFF_FFF0
-"""Slurm's batch script, its interactive step and the like have numbers from here on; they are no tasks of an ``srun``."""
+"""Slurm's batch script and interactive steps have numbers from here on; they are not tasks of an ``srun``."""
 
 
 def read_world(environment: Mapping[str, str], families: Iterable[RankVariables]) -> World:
-    """This process's place by the first family whose variables are set; a world of one where no launcher started it.
+    """This process's place from the first family whose variables are set; a world of one if no launcher started it.
 
     Raises:
-        LaunchError: a variable does not hold a number that fits, or a launcher that is not known here started several processes.
+        LaunchError: a variable does not hold a number that fits, or an unsupported launcher started several processes.
     """
     family = next((family for family in families if family.are_set(environment)), None)
     if family is not None:
@@ -95,7 +95,7 @@ def read_world(environment: Mapping[str, str], families: Iterable[RankVariables]
 
 
 def _refuse_several(environment: Mapping[str, str], launcher: UnknownLauncher) -> None:
-    """Each of several processes would take itself for a world of one."""
+    """Refuse an unsupported launcher's processes, each of which would take itself for a world of one."""
     marker = next((name for name in launcher.rank if name in environment), None)
     if marker is None or (marker == "SLURM_STEP_ID" and not is_slurm_task(environment)):
         return

@@ -1,4 +1,4 @@
-"""The words of a command, as the shell would make them that it was typed for. What only a shell can run is refused."""
+"""Splits a command into words as a shell would. What only a shell can run is refused."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ INSIDE = re.compile(
 )
 """What a shell reads between double quotes."""
 MARKS = {"*": "\ue000", "?": "\ue001", "[": "\ue002"}
-"""Stand for signs of a pattern while words are split."""
+"""Placeholders for pattern characters while words are split."""
 
 
 def shell_words(text: str, environment: Mapping[str, str]) -> list[str]:
-    """Split a command into words, with variables of an environment in their places.
+    """Split a command into words, with variables filled in from an environment.
 
     Raises:
         PlanError: a quote is open, a variable is not set or secret, or only a shell could run it.
@@ -52,28 +52,28 @@ def shell_words(text: str, environment: Mapping[str, str]) -> list[str]:
     return words
 
 
-def _read(text: str, environment: Mapping[str, str], found: re.Match[str]) -> str:
-    """Return what stands for a piece of a command, quoted so that it is split no further than a shell does."""
-    if found["needs_shell"]:
-        raise _needs_shell(text, found[0])
-    if found["double"] is not None:
-        return shlex.quote(INSIDE.sub(partial(_read_inside, text, environment), found["double"]))
-    if found["home"]:
-        name, equals, path = found[0].rpartition("=")
-        return name + equals + shlex.quote(os.path.expanduser(path))  # noqa: PTH111 - ~ may be nobody's, and stays
-    if found["name"]:
-        return " ".join(map(shlex.quote, _value(text, found["name"], environment).split()))
-    if found["pattern"]:
-        return MARKS[found[0]]
-    return "" if found[0] == "\\\n" else found[0]
+def _read(text: str, environment: Mapping[str, str], piece: re.Match[str]) -> str:
+    """Return the replacement for a piece of a command, quoted so that it is split no further than a shell does."""
+    if piece["needs_shell"]:
+        raise _needs_shell(text, piece[0])
+    if piece["double"] is not None:
+        return shlex.quote(INSIDE.sub(partial(_read_inside, text, environment), piece["double"]))
+    if piece["home"]:
+        name, equals, path = piece[0].rpartition("=")
+        return name + equals + shlex.quote(os.path.expanduser(path))  # noqa: PTH111 - an unknown user's ~ stays
+    if piece["name"]:
+        return " ".join(map(shlex.quote, _value(text, piece["name"], environment).split()))
+    if piece["pattern"]:
+        return MARKS[piece[0]]
+    return "" if piece[0] == "\\\n" else piece[0]
 
 
-def _read_inside(text: str, environment: Mapping[str, str], found: re.Match[str]) -> str:
-    if found["needs_shell"]:
-        raise _needs_shell(text, found[0])
-    if found["name"]:
-        return _value(text, found["name"], environment)
-    return "" if found[0] == "\\\n" else found[0][1:] if found[0][1] in '$`"\\' else found[0]
+def _read_inside(text: str, environment: Mapping[str, str], piece: re.Match[str]) -> str:
+    if piece["needs_shell"]:
+        raise _needs_shell(text, piece[0])
+    if piece["name"]:
+        return _value(text, piece["name"], environment)
+    return "" if piece[0] == "\\\n" else piece[0][1:] if piece[0][1] in '$`"\\' else piece[0]
 
 
 def _value(text: str, name: str, environment: Mapping[str, str]) -> str:
@@ -88,5 +88,5 @@ def _value(text: str, name: str, environment: Mapping[str, str]) -> str:
     return environment[name]
 
 
-def _needs_shell(text: str, found: str) -> PlanError:
-    return PlanError(f"command {quoted(text)} has '{found}', and no shell runs it; put it into a file, or bash -c '...'")
+def _needs_shell(text: str, piece: str) -> PlanError:
+    return PlanError(f"command {quoted(text)} has '{piece}', and no shell runs it; put it into a file, or bash -c '...'")

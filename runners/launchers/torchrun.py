@@ -20,7 +20,7 @@ VARIABLES = RankVariables(
 
 
 class Torchrun(Launcher):
-    """On one host the rendezvous port is chosen by torchrun itself, on loopback; several meet at the first, each by its number."""
+    """On one host torchrun chooses the rendezvous port itself, on loopback. Several hosts meet at the first, by node rank."""
 
     executable = "torchrun"
     rank_variables = (VARIABLES,)
@@ -51,5 +51,5 @@ def _ranks(job: RankCommand, number: int) -> tuple[str, ...]:
 
 
 def _torchrun(job: RankCommand) -> tuple[str, ...]:
-    """In a container it runs beside its ranks: it starts them itself."""
+    """In a container torchrun runs beside its ranks, since it starts them itself."""
     return (*job.container, job.python, "-m", "torch.distributed.run") if job.container else ("torchrun",)

@@ -1,11 +1,11 @@
-"""A command of the user's as a launcher: what it says is kept, and its ranks find the agent."""
+"""A user's own command as a launcher: its words are kept, and its ranks load the agent."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
@@ -18,53 +18,53 @@ from runners.launchers.mpirun import ALLOW_ROOT
 AGENT_FOLDER = Path(__file__).resolve().parents[2] / "measurement" / "agent"
 PYTHONPATH = "PYTHONPATH"
 SLURM_EXPORT_ENV = "SLURM_EXPORT_ENV"
-THERE = 'cd -- "$0" && exec env "$@"'
-"""For any shell: a command in a folder, behind its variables."""
+IN_FOLDER = 'cd -- "$0" && exec env "$@"'
+"""For any shell: runs a command in a folder, with variables."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Image:
-    """An image in which a command runs; or a program that runs any, before one is named."""
+    """An image in which a command runs; or a program that runs images, before one is named."""
 
     name: str = ""
-    """With the program, and the ID where that tells one."""
+    """With the program, and the ID if that is known."""
     shows: tuple[str, ...]
-    """Words of the program that fail unless it has an image, whose name stands in them."""
+    """A command of the program, with the image's name, that fails unless it has that image."""
     start: tuple[str, ...]
-    """Its words before folders that it is to show."""
+    """Words of the program before the folders to mount."""
     mount: str
-    """Such a folder, at its own path."""
+    """Words that mount a folder at its own path."""
     words: tuple[str, ...] = ()
-    """Its flags for GPUs, the user's flags, and the image."""
+    """Flags for GPUs, the user's flags, and the image."""
 
     def around(self, argv: Iterable[str], *, environment: Mapping[str, str], job: RankCommand) -> tuple[str, ...]:
-        """Return the command that runs another one in it, with these variables."""
-        shown = (self.mount.format(one) for one in dict.fromkeys((str(AGENT_FOLDER), job.folder, *job.folders)))
-        given = (f"{name}={value}" for name, value in environment.items())
-        return (*self.start, *shown, *self.words, "sh", "-c", THERE, job.folder, *given, *argv)
+        """Return the command that runs another one in this image, with these variables."""
+        shown = (self.mount.format(folder) for folder in dict.fromkeys((str(AGENT_FOLDER), job.folder, *job.folders)))
+        assignments = (f"{name}={value}" for name, value in environment.items())
+        return (*self.start, *shown, *self.words, "sh", "-c", IN_FOLDER, job.folder, *assignments, *argv)
 
 
 @dataclass(frozen=True, kw_only=True)
 class UsersCommand(Launcher):
-    """Its own launcher is the outermost, or the program in its place."""
+    """Ranks are started by the command's own outermost launcher, or by its program."""
 
     chooses_hosts: ClassVar[bool] = True
     line: CommandLine
     inherited: Mapping[str, str]
     """The user's environment, with the right programs first on PATH."""
     seed_flag: str | None = None
-    """By which its script takes the seed of a launch."""
+    """The flag by which its script takes the seed of a launch."""
     image: Image | None = None
-    """In which all of it runs."""
+    """The image that all of it runs in."""
 
     @cached_property
     def is_open_mpi(self) -> bool:
         """Whether its ``mpirun`` is Open MPI's."""
-        one = self.line.find(MPIRUN)
-        if one is None or self.is_in_container:
+        mpirun = self.line.find(MPIRUN)
+        if mpirun is None or self.is_in_container:
             return True
-        found = installed_mpi(self.line.words[one.at - 1], self.inherited["PATH"])
-        return found is None or found.name == OPEN_MPI
+        installed = installed_mpi(self.line.words[mpirun.flags_at - 1], self.inherited["PATH"])
+        return installed is None or installed.name == OPEN_MPI
 
     @property
     def is_in_container(self) -> bool:
@@ -84,26 +84,29 @@ class UsersCommand(Launcher):
         line, environment = self._filled(job), self._for_ranks(job)
         starts_everywhere = not job.is_local and len(job.hosts) > 1 and line.kind == TORCHRUN
         lines = for_each_host(line, [entry.host for entry in job.hosts]) if starts_everywhere else [(HERE, line)]
-        given = self.inherited.get(SLURM_EXPORT_ENV, "ALL")  # which an srun without --export follows
-        exported = {} if "ALL" in given else {SLURM_EXPORT_ENV: ",".join([given, *environment])}
+        exported_names = self.inherited.get(SLURM_EXPORT_ENV, "ALL")  # an srun without --export follows it
+        exported = {} if "ALL" in exported_names else {SLURM_EXPORT_ENV: ",".join([exported_names, *environment])}
         root = dict.fromkeys(ALLOW_ROOT, "1") if job.as_root else {}
         return tuple(
             self._started(
                 host,
-                with_variables(with_agent_path(one), environment, is_open_mpi=self.is_open_mpi),
+                with_variables(with_agent_path(command), environment, is_open_mpi=self.is_open_mpi),
                 environment | root | exported,
                 job,
             )
-            for host, one in lines
+            for host, command in lines
         )
 
     def _filled(self, job: RankCommand) -> CommandLine:
         values = {"{arm}": job.arm, "{launch}": job.launch, "{seed}": str(job.seed)}
-        line = command_of([reduce(lambda word, one: word.replace(*one), values.items(), word) for word in self.line.words])
+        words = list(self.line.words)
+        for placeholder, value in values.items():
+            words = [word.replace(placeholder, value) for word in words]
+        line = command_of(words)
         return with_seed(line, self.seed_flag, job.seed) if self.seed_flag else line
 
     def _for_ranks(self, job: RankCommand) -> dict[str, str]:
-        """All variables that must reach its ranks, those by which the agent arrives too."""
+        """All variables that must reach its ranks, with those that load the agent."""
         users_path = job.environment.get(PYTHONPATH, self.inherited.get(PYTHONPATH, ""))
         environment = {**job.environment, PYTHONPATH: os.pathsep.join(filter(None, [str(AGENT_FOLDER), users_path]))}
         if self.is_in_container and not self.image:  # it sees the home folder, /tmp and the current folder
@@ -113,29 +116,30 @@ class UsersCommand(Launcher):
 
 
 def with_agent_path(line: CommandLine) -> CommandLine:
-    """Return the command with the agent's folder before a PYTHONPATH that it sets itself."""
-    own = f"{PYTHONPATH}="
-    return command_of([f"{own}{AGENT_FOLDER}:{word.removeprefix(own)}" if word.startswith(own) else word for word in line.words])
+    """Return the command with the agent's folder at the front of a PYTHONPATH that it sets itself."""
+    start = f"{PYTHONPATH}="
+    words = [word.replace(start, f"{start}{AGENT_FOLDER}:", 1) if word.startswith(start) else word for word in line.words]
+    return command_of(words)
 
 
 def for_each_host(line: CommandLine, hosts: Sequence[str]) -> list[tuple[str, CommandLine]]:
-    """Return the command of each host, for a torchrun that several hosts start: each has its number, and meets at the first."""
-    one = line.launchers[0]
-    is_static = one.value("rdzv-backend") in (None, "static")
-    found = []
+    """Return the command of each host for a torchrun on several hosts. Each has its node rank, and all meet at the first."""
+    launcher = line.launchers[0]
+    is_static = launcher.value("rdzv-backend") in (None, "static")
+    commands = []
     for node, host in enumerate(hosts):
         wanted = {"nnodes": str(len(hosts))}
         wanted |= {"node-rank": str(node), "master-addr": hosts[0]} if is_static else {}
-        added = [word for name, value in wanted.items() if name not in one.flags for word in (f"--{name}", value)]
-        found.append((host, command_of([*line.words[: one.at], *added, *line.words[one.at :]])))
-    return found
+        added = [word for name, value in wanted.items() if name not in launcher.flags for word in (f"--{name}", value)]
+        commands.append((host, command_of([*line.words[: launcher.flags_at], *added, *line.words[launcher.flags_at :]])))
+    return commands
 
 
 def with_seed(line: CommandLine, flag: str, seed: int) -> CommandLine:
-    """Return the command whose script is given a seed by a flag: in the place of one that it has, or behind all else."""
+    """Return the command with a seed for its script: replaces the flag's value, or adds the flag at the end."""
     words = list(line.words)
-    first = line.launchers[-1].program if line.launchers else 0
-    for index in range(first, len(words)):
+    script_at = line.launchers[-1].command_at if line.launchers else 0
+    for index in range(script_at, len(words)):
         if words[index] == flag and index + 1 < len(words):
             words[index + 1] = str(seed)
             break

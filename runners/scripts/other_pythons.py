@@ -38,7 +38,7 @@ def python_of(words: Sequence[str], path: str) -> Path | None:
     """Return the Python that runs the script of a command; None where only another program knows."""
     line = command_of(words)
     torchrun = line.find(TORCHRUN)
-    at = line.python if line.python is not None else torchrun.named if torchrun else None
+    at = line.python if line.python is not None else torchrun.program_at if torchrun else None
     found = None if at is None or line.words[at] not in line.programs else shutil.which(line.words[at], path=path)
     if found is None:
         return None

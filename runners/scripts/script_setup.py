@@ -105,7 +105,7 @@ def _resolved(name: str, arm: Arm, plan: Plan) -> ArmSpec:
 def _require_undisturbed(line: CommandLine, environment: Mapping[str, str]) -> None:
     """Refuse what has Horovod tune or write a timeline while steps are timed: by flags of horovodrun, or in its environment."""
     if horovodrun := line.find(HOROVODRUN):
-        given = dict(word.split("=", 1) for word in line.words[: horovodrun.named] if "=" in word)
+        given = dict(word.split("=", 1) for word in line.words[: horovodrun.program_at] if "=" in word)
         flags = {HOROVODS_FLAGS[name]: value or "1" for name, (_, value) in horovodrun.flags.items() if name in HOROVODS_FLAGS}
         if why := refusal({**environment, **given, **flags}, ["horovod"]):
             raise PlanError(f"horovodrun with {why}")

@@ -182,7 +182,7 @@ def test_any_words_are_read_and_none_gets_lost(words):
     except PlanError:
         return
     assert line.words[-len(words) :] == tuple(words)
-    assert all(0 < one.at <= one.program <= len(line.words) for one in line.launchers)
+    assert all(0 < one.flags_at <= one.command_at <= len(line.words) for one in line.launchers)
     assert len(with_variables(with_agent_path(line), ["RINGSIDE_RUN"])) >= len(line.words)
 
 
@@ -199,7 +199,7 @@ def test_horovodruns_flags_are_those_that_it_has():
     line = read_command(
         shlex.join(["horovodrun", *["--blacklist-cooldown-range", "1", "2", "-np", "2", "--log-level", "INFO", "python"]])
     )
-    assert (ranks_of(line), list(line.words[line.launchers[0].program :])) == (parsed.num_proc, parsed.command)
+    assert (ranks_of(line), list(line.words[line.launchers[0].command_at :])) == (parsed.num_proc, parsed.command)
 
 
 def test_torchruns_flags_are_those_that_it_has():

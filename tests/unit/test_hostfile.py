@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from measurement.errors import HostfileError, LaunchError
 from runners.hosts.hostfile import MAX_SLOTS, parse_hostfile, parse_hosts, place_ranks, read_hostfile
-from runners.hosts.ssh_probe import WORDS, Probe, is_here, meaning, require_reachable
+from runners.hosts.ssh_probe import WORDS, Probe, is_here, require_reachable, status_of_error
 from runners.launchers.base import HostSlots
 from runners.processes.remote import host_command
 from tests.conftest import REPOSITORY
@@ -165,11 +165,11 @@ def test_more_ranks_than_slots():
     ],
 )
 def test_what_ssh_says_is_understood(said, status):
-    assert meaning(said) == status
+    assert status_of_error(said) == status
 
 
 def test_every_failure_has_its_remedy_and_one_line():
-    found = [Probe().status_of("host7", status, said="something") for status in WORDS]
+    found = [Probe().status_of("host7", status, reply="something") for status in WORDS]
     assert [reach.host for reach in found if not reach.remedy] == ["host7"]
     with pytest.raises(LaunchError) as caught:
         require_reachable(found)
