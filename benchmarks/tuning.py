@@ -33,7 +33,7 @@ from reports.conclusions.verdict import decide
 from reports.statistics.intervals import ratio_intervals
 from reports.tuning import Options, SearchedSetting, Trial, Tuning, headline, tried_sets
 from runners.processes.process_exit import EXIT_BAD_INPUT
-from runners.tuning.proposals import best_of, normal, optuna, propose, study_of
+from runners.tuning.proposals import best_of, effective_options, optuna, optuna_study, propose
 from runners.tuning.search import EXPLORED, open_settings
 
 PLUGINS = Path(__file__).parent / "plugins" / "bad_defaults.py"
@@ -70,7 +70,7 @@ class Truth:
         pair, joint = random.choice([one.option for one in settings], 2, replace=False), random.normal(0, size / 4)
         ends = {one.option: len(one.values) - 1 for one in settings}
         for values in itertools.product(*(one.values for one in settings)):
-            options = normal(settings, dict(zip(ends, values, strict=True)))
+            options = effective_options(settings, dict(zip(ends, values, strict=True)))
             if key(options) not in self._logs:
                 places = {one.option: one.values.index(options[one.option]) for one in settings if one.option in options}
                 effect = sum(walks[option][place] for option, place in places.items())
@@ -109,8 +109,10 @@ def search(
 
 def names_the_largest(settings: list[SearchedSetting], truth: Truth, trials: list[Trial]) -> bool:
     """Whether Optuna's importances put the setting first that changes most by itself."""
-    spans = {one.option: np.ptp([truth.of(normal(settings, {one.option: value})) for value in one.values]) for one in settings}
-    importances = optuna().importance.get_param_importances(study_of(settings, trials, seed=0))
+    spans = {
+        one.option: np.ptp([truth.of(effective_options(settings, {one.option: value})) for value in one.values]) for one in settings
+    }
+    importances = optuna().importance.get_param_importances(optuna_study(settings, trials, seed=0))
     return next(iter(importances)) == max(spans, key=lambda option: spans[option])
 
 

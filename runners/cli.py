@@ -22,7 +22,7 @@ from runners.tuning.tune_command import tune_command
 
 
 class Commands(TyperGroup):
-    """The commands; of one that is not there, the closest is told."""
+    """The commands; for an unknown one, the error names the closest."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and self.get_command(ctx, args[0]) is None:
@@ -48,7 +48,7 @@ for name, function in COMMANDS.items():
 
 
 def print_version(wanted: bool) -> None:
-    """Print Ringside's version and end, if that is wanted."""
+    """Print Ringside's version and exit, if ``wanted``."""
     if wanted:
         from importlib.metadata import version
 
@@ -98,9 +98,9 @@ def check(
             return
     else:
         options = settings(workload_option, "--workload-option")
-        asked = {"workload": workload, "workload_options": options, "local_batch_size": local_batch_size, "seed": seed}
-        alone = {"name": "check", "world_size": 2, "device": "cpu", "baseline": "ddp", "arms": {"ddp": {"backend": "ddp"}}}
-        plan = check_plan({**asked, **alone}, source="command line")
+        workload_keys = {"workload": workload, "workload_options": options, "local_batch_size": local_batch_size, "seed": seed}
+        other_keys = {"name": "check", "world_size": 2, "device": "cpu", "baseline": "ddp", "arms": {"ddp": {"backend": "ddp"}}}
+        plan = check_plan({**workload_keys, **other_keys}, source="command line")
     lines, is_ok = rehearse_here(plan)
     print(plan.workload, *lines, sep="\n  ")
     if not is_ok:
@@ -135,7 +135,7 @@ def hosts(
 
 
 def main() -> None:
-    """Entry point: a user's error is one message on stderr and exit code 2."""
+    """Entry point. A user's error is one message on stderr and exit code 2."""
     begin_in_utf8()
     run_command(_serve)
 

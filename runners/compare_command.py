@@ -1,4 +1,4 @@
-"""``ringside compare``, and what all commands that measure share: progress, what is shown, how to go on after Ctrl-C."""
+"""``ringside compare``, and what all commands that measure share: progress, the first screen, how to resume after Ctrl-C."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PLAN, MEASURING, EARLIER = "Plan", "Measuring", "An earlier result"
 
 
 class CompareOptions(SessionOptions):
-    """What ``ringside compare`` is asked besides a plan's own settings."""
+    """Options of ``ringside compare`` besides a plan's own settings."""
 
     plan: Path | None = None
     """A comparison plan (YAML), or the name of one of Ringside's own, such as local."""
@@ -42,12 +42,12 @@ class CompareOptions(SessionOptions):
     """With --against: the share of its speed that a figure may lose. A regression beyond it ends with code 3. [5%]"""
 
 
-_own, _measurement = partial(Flag, PLAN, CompareOptions), partial(Flag, MEASURING, Measurement, default=None)
+_option, _measurement = partial(Flag, PLAN, CompareOptions), partial(Flag, MEASURING, Measurement, default=None)
 FLAGS: Sequence[Flag] = (
-    _own("plan", is_argument=True),
+    _option("plan", is_argument=True),
     *session_flags(CompareOptions, PLAN),
-    _own("available"),
-    _own("dry_run"),
+    _option("available"),
+    _option("dry_run"),
     _measurement("minutes", help=MINUTES),
     _measurement("max_minutes"),
     _measurement("rehearsal", help="Try every arm before the first launch: once, unless it passed before; always; or never."),
@@ -58,26 +58,26 @@ FLAGS: Sequence[Flag] = (
 
 
 def compare_given(given: Given) -> None:
-    """Run a plan and end with the code that says what came out."""
+    """Run a plan; the exit code says what the result is."""
     from measurement.records.results import ResultsFolder, default_folder
     from reports.against import StoredComparison
     from runners.planning.available import arms_to_compare, left_out_line
     from runners.planning.plan_reading import DEFAULT, PLANS, find_plan, read_plan, require_named
 
-    asked = CompareOptions(**values_of(given, CompareOptions))
-    plan = require_named(asked.plan)
-    overrides = [*asked.settings, *(f"measurement.{name}={value}" for name, value in values_of(given, Measurement).items())]
+    options = CompareOptions(**values_of(given, CompareOptions))
+    plan = require_named(options.plan)
+    overrides = [*options.settings, *(f"measurement.{name}={value}" for name, value in values_of(given, Measurement).items())]
     overrides += [f"{name}={value}" for name, value in values_of(given, Plan).items()]
     chosen = read_plan(plan, overrides=overrides)
-    folder = ResultsFolder(asked.output or default_folder(chosen.name))
-    earlier = read_earlier(asked.against, asked.allow_slower)
+    folder = ResultsFolder(options.output or default_folder(chosen.name))
+    earlier = read_earlier(options.against, options.allow_slower)
     if earlier is not None and not chosen.points:
         earlier.require_like(StoredComparison(folder=folder, plan=chosen))
     has_next = find_plan(plan).resolve() == PLANS / f"{DEFAULT}.yaml"
-    chosen = arms_to_compare(chosen, folder, only_available=asked.available, has_next=has_next)
+    chosen = arms_to_compare(chosen, folder, only_available=options.available, has_next=has_next)
     if chosen.left_out:
         print(f"ringside: {left_out_line(chosen.left_out)}; compared: {', '.join(chosen.arms)}", file=sys.stderr)
-    if asked.dry_run:
+    if options.dry_run:
         print_commands(chosen)
         return
     again = words_of("compare", given, folder.root)
@@ -85,14 +85,14 @@ def compare_given(given: Given) -> None:
         raise PlanError(
             "--against follows the run of a plan that has points: run it without, then 'ringside report NEW --against OLD'"
         )
-    end_with(measure(chosen, folder, again=again, earlier=earlier, resume_elsewhere=asked.resume_elsewhere))
+    end_with(measure(chosen, folder, again=again, earlier=earlier, resume_elsewhere=options.resume_elsewhere))
 
 
 compare = command(compare_given, FLAGS, text="Run a plan: measure its arms interleaved, print the verdicts, write the reports.")
 
 
 def print_commands(plan: Plan) -> None:
-    """Print the command that each arm of a plan stands for, at each of its points, once all that needs no start is checked."""
+    """Check all that needs no start, then print the command of each arm at each point of a plan."""
     from runners.driver.compared_arms import ComparedArms
     from runners.driver.rehearsal import FOUND_LATER
     from runners.driver.run_study import point_plans
@@ -107,12 +107,12 @@ def print_commands(plan: Plan) -> None:
             command = setup.command(compared.inspection.placement, setup.plan.seed)
             size = setup.plan.world_size
             batch = f", with {FOUND_LATER}" if setup.arm.fit else ""
-            ranks = "" if chosen.are_scripts else f", {size} rank{'s' if size > 1 else ''}"  # which only ranks themselves know
+            ranks = "" if chosen.are_scripts else f", {size} rank{'s' if size > 1 else ''}"  # scripts' are known once they run
             print(f"{name}{f' at {point}' if point else ''}{ranks}{batch}:", *command.splitlines(), sep="\n  ")
 
 
 def read_earlier(folder: Path | None, allow_slower: str | None, *, allowed: Sequence[str] = ()) -> StoredComparison | None:
-    """Read the result that a new one is compared with; None where there is no ``--against``."""
+    """Read the result that a new one is compared with; None without ``--against``."""
     from measurement.records.results import ResultsFolder
     from reports.against import StoredComparison
     from runners.scripts.ab_command import percent_of
@@ -126,7 +126,7 @@ def read_earlier(folder: Path | None, allow_slower: str | None, *, allowed: Sequ
 
 
 def end_with(comparison: Comparison) -> None:
-    """End with the code that says what came out: an arm that is not ok, or a regression beyond what is allowed."""
+    """Exit with a code if an arm is not ok, or a regression is beyond what is allowed."""
     if not comparison.is_ok:
         raise typer.Exit(EXIT_FAILED)
     if comparison.against is not None and comparison.against.beyond:
@@ -143,14 +143,14 @@ def measure(
     is_shown: bool = True,
     tried: Sequence[LaunchRecord] = (),
 ) -> Comparison:
-    """Measure and show, then tell the trackers; neither, where it is a part of something larger. On Ctrl-C, how to go on."""
+    """Measure, show the result and send it to trackers; measure only if not ``is_shown``. On Ctrl-C, print how to resume."""
     from runners.driver.progress import LaunchProgress
     from runners.driver.run_comparison import ComparisonRun
     from runners.driver.run_study import StudyRun
 
     run: ComparisonRun | StudyRun | None = None
     try:
-        if chosen.points:  # each has progress of its own
+        if chosen.points:  # each point shows its own progress
             run = StudyRun(chosen, folder, resume_elsewhere=resume_elsewhere)
             run.prepare()
             comparison = run.run()
@@ -162,18 +162,19 @@ def measure(
                 run.prepare()
                 comparison = run.run()
     except (KeyboardInterrupt, RingsideError) as error:
-        if run is not None and run.comparison is not None and is_shown:  # it is measured, as far as it came
+        if run is not None and run.comparison is not None and is_shown:  # what was measured so far
             show(run.comparison, folder)
         if isinstance(error, KeyboardInterrupt):
-            raise interrupted_by_user(again) from None
+            print(f"ringside: interrupted; go on with: {printable(shlex.join(again))}", file=sys.stderr)
+            raise typer.Exit(interrupted_code()) from None
         raise
     if is_shown:
-        show(comparison, folder, tells=True)
+        show(comparison, folder, notify_trackers=True)
     return comparison
 
 
 def hold_trial(chosen: Plan, folder: ResultsFolder) -> list[LaunchRecord]:
-    """Hold the trial of a plan's commands alone, and show what they do differently; returns its records, none if one failed."""
+    """Run the trial of each command of a plan alone, and show how they differ; returns its records, none if one failed."""
     from runners.driver.progress import LaunchProgress
     from runners.driver.run_comparison import ComparisonRun
 
@@ -181,16 +182,10 @@ def hold_trial(chosen: Plan, folder: ResultsFolder) -> list[LaunchRecord]:
         return ComparisonRun(chosen, folder, progress=progress).try_alone()
 
 
-def interrupted_by_user(again: Sequence[str]) -> typer.Exit:
-    """How to go on, told on stderr; what to raise. ``again``: the command that asks for the same."""
-    print(f"ringside: interrupted; go on with: {printable(shlex.join(again))}", file=sys.stderr)
-    return typer.Exit(interrupted_code())
+def show(summary: Comparison, folder: ResultsFolder, *, notify_trackers: bool = False) -> bool:
+    """Print changes since an earlier result, the first screen, and where the reports are. Returns ``is_ok``.
 
-
-def show(summary: Comparison, folder: ResultsFolder, *, tells: bool = False) -> bool:
-    """The first screen on stdout, below what changed since an earlier result, and where the reports are. Returns ``is_ok``.
-
-    With ``tells``, trackers that the plan names are told then: one that cannot be is a line on stderr, and no other exit code.
+    With ``notify_trackers``, send the result to the plan's trackers. A failure is a line on stderr; the exit code stays.
     """
     from reports import send_reports
     from reports.formats.console import new_console
@@ -202,6 +197,6 @@ def show(summary: Comparison, folder: ResultsFolder, *, tells: bool = False) -> 
     console.print(comparison_lines(summary))
     console.print(f"report: {folder.root / 'report.html'}", markup=False, highlight=False, soft_wrap=True)
     sys.stdout.flush()
-    for failure in send_reports(folder, summary) if tells else []:
+    for failure in send_reports(folder, summary) if notify_trackers else []:
         print(f"ringside: {printable(failure)}", file=sys.stderr)
     return summary.is_ok

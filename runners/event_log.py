@@ -1,8 +1,8 @@
-"""TensorBoard's event files, written while a run goes on. One folder is one run.
+"""TensorBoard's event files, written during a run. One folder is one run.
 
-TensorBoard's step is an optimizer step for ``loss/step`` and ``learning_rate``, else how many epochs (or, in plans without
-``training``, rounds) were done. Every call writes to the file at once: a run can be watched, and one that is killed leaves its
-figures. The figures are those of the reports, of one round or epoch.
+TensorBoard's step is an optimizer step for ``loss/step`` and ``learning_rate``, else the number of finished epochs (or, in plans
+without ``training``, rounds). Every call writes to the file at once, so a run can be watched, and a killed run leaves its figures.
+The figures are those of the reports, for one round or epoch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TAGS: Mapping[Quantity, str] = {
     "held_out_top1": "accuracy/held_out_top1",
     "held_out_top5": "accuracy/held_out_top5",
 }
-"""What an epoch's figures are called; TensorBoard groups by the first part."""
+"""Tags of an epoch's figures; TensorBoard groups by the first part."""
 
 
 class TensorboardLog:
@@ -43,7 +43,7 @@ class TensorboardLog:
         self._throughput = f"throughput/{sample_unit}_per_s"
 
     def epoch(self, record: EpochRecord, block: BlockRecord) -> None:
-        """Write what is known of an epoch that is done; both are of all ranks."""
+        """Write the figures of a finished epoch; both arguments are of all ranks."""
         first = record.epoch * record.steps
         for step, loss in enumerate(record.step_losses, start=first):
             self._scalar("loss/step", loss, step)
@@ -53,12 +53,12 @@ class TensorboardLog:
         self._add(figures | self._timing(Steps.of(_steps([block]))), record.epoch + 1)
 
     def rounds(self, blocks: Sequence[BlockRecord]) -> None:
-        """Write every round of a launch that is over and did not train to the end. ``blocks``: all of one arm, at least one."""
+        """Write every round of a finished launch without training. ``blocks``: all of one arm, at least one."""
         steps = _steps(blocks)
         for number, raw in steps.groupby("round"):
-            own = Steps.of(raw)
-            figures = self._timing(own.where(kind="sync"))
-            terms = terms_by_launch(own, None)
+            round_steps = Steps.of(raw)
+            figures = self._timing(round_steps.where(kind="sync"))
+            terms = terms_by_launch(round_steps, None)
             if len(terms):
                 figures["exposed_exchange/s"] = float(terms["exposed_exchange"].iloc[0])
             self._add(figures, int(str(number)) + 1)

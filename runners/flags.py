@@ -1,4 +1,4 @@
-"""Command lines made from fields of pydantic models: a flag takes type, default, bounds and help from its field."""
+"""Command lines from fields of pydantic models: a flag takes type, default, bounds and help from its field."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ MINUTES = "Minutes to spend; launches and their length are chosen so that interv
 
 @dataclass(frozen=True)
 class Flag:
-    """One flag, and the field that its value is for."""
+    """One flag, and the field that takes its value."""
 
     panel: str
     """Heading in ``--help``."""
     model: type[BaseModel]
     field: str
     names: tuple[str, ...] = ()
-    """Empty: ``--`` and the name of the field. The longest is the one in messages."""
+    """Empty: ``--`` and the name of the field. Messages use the longest."""
     default: Any = ...
-    """Ellipsis: the field's. None: there is none."""
+    """Ellipsis: the field's default. None: no default."""
     help: str = ""
     """Empty: the docstring of the field."""
     is_argument: bool = False
-    """Give it without a name: an argument, not an option."""
+    """Whether it is given without a name: an argument, not an option."""
     metavar: str | None = None
 
     @property
@@ -50,27 +50,27 @@ class Flag:
 
     def parameter(self) -> inspect.Parameter:
         """Return the flag as an argument of a function that typer reads."""
-        found = self.model.model_fields[self.field]
-        kind = _type(found)
-        default = found.get_default() if self.default is ... else self.default
-        text = self.help or " ".join((found.description or "").replace("``", "").replace("None:", "Default:").split())
+        field = self.model.model_fields[self.field]
+        kind = _type(field)
+        default = field.get_default() if self.default is ... else self.default
+        text = self.help or " ".join((field.description or "").replace("``", "").replace("None:", "Default:").split())
         if kind is bool:
             default = False
-        elif self.is_argument and found.is_required():
+        elif self.is_argument and field.is_required():
             default = ...
         elif kind == list[str] or default is None:
             kind, default = kind | None, None
-        how: dict[str, Any] = {"help": text, "rich_help_panel": self.panel, **_bounds(found, kind)}
+        how: dict[str, Any] = {"help": text, "rich_help_panel": self.panel, **_bounds(field, kind)}
         how["metavar"] = self.metavar or (f"{{{','.join(self._words())}}}" if self._words() else None)
         names = self.names or (self.name,)
         option = typer.Argument(default, **how) if self.is_argument else typer.Option(default, *names, **how)
         return inspect.Parameter(_identifier(self.name), inspect.Parameter.KEYWORD_ONLY, default=option, annotation=kind)
 
     def require_known(self, value: Any) -> None:
-        """Refuse a word that is not on the field's list, if it has one, with a ``PlanError``."""
-        known = self._words()
-        if known and value not in known:
-            raise PlanError(f"{self.name} {value!r} is not known; use {', '.join(known[:-1])} or {known[-1]}")
+        """Refuse a word that is not among the field's choices, if it has any, with a ``PlanError``."""
+        words = self._words()
+        if words and value not in words:
+            raise PlanError(f"{self.name} {value!r} is not known; use {', '.join(words[:-1])} or {words[-1]}")
 
     def _words(self) -> tuple[str, ...]:
         annotation = self.model.model_fields[self.field].annotation
@@ -78,22 +78,22 @@ class Flag:
 
 
 def _identifier(name: str) -> str:
-    found = name.removeprefix("--").replace("-", "_")
-    return f"{found}_" if iskeyword(found) else found
+    identifier = name.removeprefix("--").replace("-", "_")
+    return f"{identifier}_" if iskeyword(identifier) else identifier
 
 
-def _type(found: FieldInfo) -> Any:
-    """What typer reads: a list of texts for a mapping, a list or a tuple, text for all that it does not know."""
-    if get_origin(found.annotation) in (dict, list, tuple):
+def _type(field: FieldInfo) -> Any:
+    """The type for typer: a list of texts for a mapping, list or tuple; text for types that typer does not have."""
+    if get_origin(field.annotation) in (dict, list, tuple):
         return list[str]
-    arguments = [one for one in get_args(found.annotation) if one is not type(None)]
-    kind = arguments[0] if len(arguments) == 1 else found.annotation
+    arguments = [argument for argument in get_args(field.annotation) if argument is not type(None)]
+    kind = arguments[0] if len(arguments) == 1 else field.annotation
     return kind if kind in (bool, int, float, Path) else str
 
 
-def _bounds(found: FieldInfo, kind: Any) -> dict[str, Any]:
-    """The least and the greatest value. Typer knows no exclusive ones, so that the model refuses fractions itself."""
-    bounds = {name: getattr(one, name) for one in found.metadata for name in ("ge", "gt", "le", "lt") if hasattr(one, name)}
+def _bounds(field: FieldInfo, kind: Any) -> dict[str, Any]:
+    """The bounds for typer, which has no exclusive ones: for fractions the model itself refuses them."""
+    bounds = {name: getattr(bound, name) for bound in field.metadata for name in ("ge", "gt", "le", "lt") if hasattr(bound, name)}
     if kind in (int, int | None):
         bounds = {"ge": bounds["gt"] + 1} if "gt" in bounds else bounds
         bounds |= {"le": bounds["lt"] - 1} if "lt" in bounds else {}
@@ -101,12 +101,12 @@ def _bounds(found: FieldInfo, kind: Any) -> dict[str, Any]:
 
 
 def command(run: Callable[[Given], None], flags: Sequence[Flag], *, text: str) -> Callable[..., None]:
-    """Return a function for typer that calls ``run`` with what was given. ``text``: what ``--help`` says above the flags."""
+    """Return a function for typer that calls ``run`` with the flags given. ``text``: the help above the flags."""
     by_name = {_identifier(flag.name): flag for flag in flags}
 
     def called(**values: Any) -> None:
-        known = {flag: values[name] for name, flag in by_name.items()}
-        given = {flag: value for flag, value in known.items() if value is not None and value is not False}
+        all_values = {flag: values[name] for name, flag in by_name.items()}
+        given = {flag: value for flag, value in all_values.items() if value is not None and value is not False}
         for flag, value in given.items():
             flag.require_known(value)
         run(given)
@@ -122,7 +122,7 @@ def values_of(given: Given, model: type[BaseModel]) -> dict[str, Any]:
 
 
 class SessionOptions(Section):
-    """What every command that measures is asked besides what it measures."""
+    """Options of every command that measures."""
 
     output: Path | None = None
     """Results folder; one that exists is resumed. [results/NAME-TIME]"""
@@ -134,28 +134,28 @@ class SessionOptions(Section):
 
 def session_flags(model: type[SessionOptions], panel: str) -> tuple[Flag, ...]:
     """Return the flags of ``SessionOptions``, for a command whose options derive from it."""
-    own = partial(Flag, panel, model)
-    return own("output", ("-o", "--output")), own("settings", ("--set",), metavar="KEY=VALUE"), own("resume_elsewhere")
+    option = partial(Flag, panel, model)
+    return option("output", ("-o", "--output")), option("settings", ("--set",), metavar="KEY=VALUE"), option("resume_elsewhere")
 
 
 def words_of(name: str, given: Given, folder: Path) -> list[str]:
-    """Return the command line by which ``ringside NAME`` is asked for the same into this results folder, but for defaults."""
+    """Return the command line that repeats ``ringside NAME`` into this results folder, without defaults."""
     arguments = [str(value) for flag, value in given.items() if flag.is_argument]
     words = ["ringside", name, *arguments, "-o", str(folder)]
     for flag, value in given.items():
         if value is True:
             words.append(flag.name)
         elif not flag.is_argument and flag.field != "output" and value != flag.parameter().default.default:
-            words += [word for one in (value if isinstance(value, list) else [value]) for word in (flag.name, str(one))]
+            words += [word for item in (value if isinstance(value, list) else [value]) for word in (flag.name, str(item))]
     return words
 
 
 class GroupedCommand(TyperCommand):
-    """Its ``--help`` has a heading for each group of flags, and names each flag in full however narrow the terminal is."""
+    """Its ``--help`` has a heading for each group of flags, and shows each flag in full in a narrow terminal, too."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the groups in the order of the flags."""
-        records = [(getattr(one, "rich_help_panel", None) or "Other", one.get_help_record(ctx)) for one in self.get_params(ctx)]
+        records = [(getattr(flag, "rich_help_panel", None) or "Other", flag.get_help_record(ctx)) for flag in self.get_params(ctx)]
         for panel, group in groupby((pair for pair in records if pair[1]), key=lambda pair: pair[0]):
             with formatter.section(panel):
                 formatter.write_dl([record for _, record in group])

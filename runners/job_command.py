@@ -1,4 +1,4 @@
-"""``ringside job``: a plan's job for a batch system or an orchestrator, from one template for each. Nothing is called."""
+"""``ringside job``: prints a plan's job for a batch system or an orchestrator, from one template each. Nothing is called."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ IN_IMAGES = (*PODS, "dstack", "skypilot")
 PLAN_IN_IMAGE = "/etc/ringside/plan.yaml"
 TIME = re.compile(r"([0-9]{1,4}):([0-5][0-9]):([0-5][0-9])")
 STOPS_BEFORE_S = 60
-"""Before the time limit: what was measured is kept, and reported."""
+"""Seconds before the time limit: what was measured is kept and reported."""
 MAX_NAME = 40
-"""Letters of a job's name: pods' names add up to 20, and the name of a host has 63 at most."""
+"""Letters in a job's name: pod names add up to 20, and a host name has at most 63."""
 
 
 def job(
@@ -53,15 +53,15 @@ def job(
     from runners.planning.plan_reading import find_plan
 
     if (image is None) == (engine in IN_IMAGES):
-        wants = "needs an --image with Ringside on PATH" if image is None else "takes no --image; a plan names one by 'container'"
-        raise PlanError(f"--for {engine} {wants}")
-    found = find_plan(plan)
-    path = found.absolute()
+        rule = "needs an --image with Ringside on PATH" if image is None else "takes no --image; a plan names one by 'container'"
+        raise PlanError(f"--for {engine} {rule}")
+    plan_path = find_plan(plan)
+    path = plan_path.absolute()
     placed = _place(plan, engine, nodes=nodes, settings=settings or ())
     name = re.sub("[^a-z0-9]+", "-", f"ringside-{placed.plan.name.lower()}")[:MAX_NAME].rstrip("-")
     if engine in SHARED_FILES:
         folder = (output or default_folder(placed.plan.name)).absolute()
-        compare = [sys.executable, "-P", "-m", "runners.cli", "compare", str(path if found is plan else plan)]
+        compare = [sys.executable, "-P", "-m", "runners.cli", "compare", str(path if plan_path is plan else plan)]
     else:
         folder = output or Path("/results", name)
         compare = ["ringside", "compare", path.name if engine == "ray" else PLAN_IN_IMAGE]
@@ -90,9 +90,9 @@ class _Placed:
     ranks: int
     """On each node."""
     settings: Sequence[str]
-    """Those that were given, and what the job sets besides."""
+    """The settings given, and those that the job adds."""
     takes_hosts: bool
-    """Whether the plan's hosts are the job's nodes; else all ranks are on one, or commands of scripts list hosts."""
+    """Whether the plan's hosts are the job's nodes; else all ranks are on one, or scripts' commands list hosts."""
 
     @property
     def wants_gpus(self) -> bool:
@@ -100,13 +100,13 @@ class _Placed:
         return self.plan.device == "cuda" or any(arm.transport == "nccl" for arm in self.plan.arms.values())
 
 
-def _place(given: Path, engine: Engine, *, nodes: int | None, settings: Sequence[str]) -> _Placed:
+def _place(plan_path: Path, engine: Engine, *, nodes: int | None, settings: Sequence[str]) -> _Placed:
     from measurement.plans.plan_file import read_content, world_size_at
     from runners.hosts.batch_jobs import JOB_IDS, KUBERNETES
     from runners.hosts.placement import has_commands, hosts_of_commands, planned_hosts, ranks_by_flags
     from runners.planning.plan_reading import find_plan, read_plan
 
-    content = read_content(find_plan(given), overrides=settings)
+    content = read_content(find_plan(plan_path), overrides=settings)
     are_scripts = has_commands(content)
     is_sized = "world_size" in content or bool(content.get("points")) or ranks_by_flags(content) is not None
     if are_scripts and not is_sized:
@@ -118,7 +118,7 @@ def _place(given: Path, engine: Engine, *, nodes: int | None, settings: Sequence
     hosts = ",".join(f"node{number}" for number in range(1, (nodes or 0) + 1))
     lists_hosts = are_scripts and bool(hosts_of_commands(content))
     placeholders = [f"hosts={hosts}"] if nodes and not lists_hosts else []
-    plan = read_plan(given, overrides=[*settings, *placeholders])
+    plan = read_plan(plan_path, overrides=[*settings, *placeholders])
     nodes = nodes or len(planned_hosts(plan))
     most = max([world_size_at(plan, name) for name in plan.points] or [plan.world_size])
     ranks = -(-most // nodes)
@@ -138,9 +138,11 @@ def _require_fit(plan: Plan, engine: Engine, *, nodes: int, ranks: int, most: in
         )
     if engine in PODS and nodes == 1:
         raise PlanError(f"--for {engine} has 2 nodes or more; give --nodes 2, or run 'ringside compare' in a plain Job")
-    own = next((name for name, point in plan.points.items() if point.hosts), None)
-    if own is not None:
-        raise PlanError(f"point '{own}' names hosts, and those of a job are its nodes; leave them out, and give its world_size")
+    own_hosts = next((name for name, point in plan.points.items() if point.hosts), None)
+    if own_hosts is not None:
+        raise PlanError(
+            f"point '{own_hosts}' names hosts, and those of a job are its nodes; leave them out, and give its world_size"
+        )
 
 
 def _seconds(time: str) -> int:
@@ -152,7 +154,7 @@ def _seconds(time: str) -> int:
 
 
 def _planned_seconds(plan: Plan) -> int:
-    """Twice what the plan measures, and ten minutes; an hour where it does not say by time how long it is."""
+    """Twice the plan's measuring time, and ten minutes; an hour if its length is not given by time."""
     measurement = plan.measurement
     if measurement.rounds is not None or measurement.steps_per_launch is not None or plan.training is not None:
         return 3600
@@ -163,17 +165,17 @@ def _planned_seconds(plan: Plan) -> int:
 
 
 def _filled(engine: Engine, values: Mapping[str, Any]) -> str:
-    """Return the template of an engine, with these values in their places.
+    """Return the template of an engine, filled with these values.
 
     Raises:
-        PlanError: a value would break out of its place.
+        PlanError: a value has characters that do not print.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     texts = [values["plan"], values["working_folder"], values["image"], *values["compare"], *values["plan_text"].split("\n")]
-    broken = next((text for text in texts if not text.replace("\t", " ").isprintable()), None)
-    if broken is not None:
-        raise PlanError(f"{quoted(broken)} cannot stand in a job; leave out characters that do not print")
+    unprintable = next((text for text in texts if not text.replace("\t", " ").isprintable()), None)
+    if unprintable is not None:
+        raise PlanError(f"{quoted(unprintable)} cannot be part of a job; leave out characters that do not print")
     environment = Environment(
         loader=PackageLoader("runners", "job_templates"),
         undefined=StrictUndefined,

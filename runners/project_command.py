@@ -64,6 +64,7 @@ def project(
         return
     if to is None:
         raise PlanError("nothing says what to project to; give sizes, such as --to 32,64, or --what-if")
+    from measurement.records.results import write_result
     from reports.projection.project import project as project_series
     from reports.projection.project import refusals
     from reports.projection.series import series_of
@@ -71,17 +72,17 @@ def project(
     sizes = _sizes(to)
     limit = float("inf") if fit_up_to is None else fit_up_to
     series, pairs = series_of(_concluded(source))
-    found = project_series(series, sizes, source=str(source), fit_up_to=limit, pairs=pairs)
-    told = refusals(found)
-    if len(told) == len(found.series):
-        raise PlanError("; ".join(told))
-    for line in told:
+    projection = project_series(series, sizes, source=str(source), fit_up_to=limit, pairs=pairs)
+    refused = refusals(projection)
+    if len(refused) == len(projection.series):
+        raise PlanError("; ".join(refused))
+    for line in refused:
         print(f"ringside: {printable(line)}", file=sys.stderr)
-    _write(found, source)
+    write_result(source / PROJECTION, projection.model_dump_json(indent=1) + "\n")
     if form == "json":
-        print(found.model_dump_json(indent=1))
+        print(projection.model_dump_json(indent=1))
     else:
-        _show(found)
+        _show(projection)
 
 
 def _sizes(text: str) -> list[int]:
@@ -92,7 +93,7 @@ def _sizes(text: str) -> list[int]:
 
 
 def _concluded(folder: Path) -> Comparison:
-    """From records, or from the report of runs of several sizes that people started themselves."""
+    """Conclude from records, or read the report of runs of several sizes that people started themselves."""
     from measurement.files import read_text
     from measurement.records.results import ResultsFolder
     from reports import conclude
@@ -122,15 +123,15 @@ def _answer_what_if(source: Path, links: Links, *, form: str) -> None:
 
     comparison = conclude(ResultsFolder(source), links=links)
     by_place = {place: point.what_if for place, point in comparison.places.items()}
-    found = [one for own in by_place.values() for one in own]
-    unknown = [one for one in found if one.is_unknown]
-    for line in dict.fromkeys(f"{one.scenario}: not known: {one.arms[0].unknown}" for one in unknown):
+    answers = [answer for of_place in by_place.values() for answer in of_place]
+    unknown = [answer for answer in answers if answer.is_unknown]
+    for line in dict.fromkeys(f"{answer.scenario}: not known: {answer.arms[0].unknown}" for answer in unknown):
         print(f"ringside: {line}", file=sys.stderr)
-    if len(unknown) == len(found):
+    if len(unknown) == len(answers):
         raise PlanError(f"'{source}' has no terms to answer from; they need steps without exchange (measurement: local_every)")
     if form == "json":
         shape = dict[str, list[WhatIf]] if comparison.points else list[WhatIf]
-        print(TypeAdapter(shape).dump_json(by_place if comparison.points else found, indent=1).decode())
+        print(TypeAdapter(shape).dump_json(by_place if comparison.points else answers, indent=1).decode())
         return
     console = new_console()
     console.print(rich_table(what_if_table(comparison)))
@@ -157,21 +158,15 @@ def parse_rate(text: str) -> int:
     return rate
 
 
-def _write(found: Projection, folder: Path) -> None:
-    from measurement.records.results import write_result
-
-    write_result(folder / PROJECTION, found.model_dump_json(indent=1) + "\n")
-
-
-def _show(found: Projection) -> None:
+def _show(projection: Projection) -> None:
     from reports.formats.console import new_console
     from reports.formats.terminal import rich_table, shown
     from reports.projection.project import notes, projection_table, ratio_table
 
     console = new_console()
-    console.print(rich_table(projection_table(found)))
-    if found.ratios:
+    console.print(rich_table(projection_table(projection)))
+    if projection.ratios:
         console.print()
-        console.print(rich_table(ratio_table(found)))
-    for line in notes(found):
+        console.print(rich_table(ratio_table(projection)))
+    for line in notes(projection):
         console.print(shown(line), soft_wrap=True)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class ReportOptions(Section):
-    """What ``ringside report`` is asked."""
+    """Options of ``ringside report``."""
 
     folders: tuple[str, ...]
     """A folder of 'ringside compare'; or those of runs that you started, or one above them, with names of your choice as in old=RUN
@@ -37,60 +37,51 @@ class ReportOptions(Section):
     figure: str | None = None
     """Print one value of comparison.json in the place of the first screen, such as results.horovod.throughput_ratio."""
 
-    def report_folder(self) -> ResultsFolder:
-        """Return the folder to write; refuses one that holds measurements."""
-        from measurement.records.results import ResultsFolder, default_folder
 
-        found = ResultsFolder(self.output or default_folder("report"))
-        if found.plan_path.exists():
-            raise PlanError(f"'{found.root}' holds measurements; give another folder for the report with -o")
-        return found
-
-
-_own, _earlier = partial(Flag, "Results", ReportOptions), partial(Flag, EARLIER, CompareOptions)
+_option, _earlier = partial(Flag, "Results", ReportOptions), partial(Flag, EARLIER, CompareOptions)
 FLAGS: Sequence[Flag] = (
-    _own("folders", is_argument=True),
-    _own("baseline"),
-    _own("output", ("-o", "--output")),
-    _own("allow", metavar="FIELD"),
-    _own("by", metavar="KEY"),
-    _own("figure", ("--json",), metavar="PATH"),
+    _option("folders", is_argument=True),
+    _option("baseline"),
+    _option("output", ("-o", "--output")),
+    _option("allow", metavar="FIELD"),
+    _option("by", metavar="KEY"),
+    _option("figure", ("--json",), metavar="PATH"),
     _earlier("against", metavar="OLD", help="For a comparison: its results at an earlier date; say what changed since."),
     _earlier("allow_slower", metavar="PERCENT"),
 )
 
 
 def report_given(given: Given) -> None:
-    """Rebuild reports, or make one, and end with the code that says what came out."""
+    """Rebuild reports, or make one; the exit code says what the result is."""
     from measurement.records.results import ResultsFolder
     from reports import write_reports
     from reports.runs import is_separate
 
-    asked, more = ReportOptions(**values_of(given, ReportOptions)), CompareOptions(**values_of(given, CompareOptions))
-    results = ResultsFolder(Path(asked.folders[0]))
-    if asked.by is not None:
+    options, against = ReportOptions(**values_of(given, ReportOptions)), CompareOptions(**values_of(given, CompareOptions))
+    results = ResultsFolder(Path(options.folders[0]))
+    if options.by is not None:
         besides = [flag.name for flag in given if flag.field not in ("folders", "by")]
-        if besides or len(asked.folders) > 1:
+        if besides or len(options.folders) > 1:
             raise PlanError(f"--by looks into one results folder; leave {', '.join(besides) or 'the other folders'} out")
-        show_by_key(results, asked.by)
+        show_by_key(results, options.by)
         return
-    earlier = read_earlier(more.against, more.allow_slower, allowed=asked.allow)
+    earlier = read_earlier(against.against, against.allow_slower, allowed=options.allow)
     if earlier is not None:
-        if len(asked.folders) > 1 or asked.baseline or asked.output:
+        if len(options.folders) > 1 or options.baseline or options.output:
             raise PlanError(
-                "--against holds the folder of one comparison against an earlier one; leave other folders and flags out"
+                "--against compares the folder of one comparison with an earlier one; leave other folders and flags out"
             )
         comparison = write_reports(results, earlier=earlier)
-        tell(comparison, results, asked)
+        print_answer(comparison, results, options)
         end_with(comparison)
         return
-    if len(asked.folders) > 1 or not results.plan_path.is_file() or is_separate(results):
-        is_ok = report_runs(asked)
+    if len(options.folders) > 1 or not results.plan_path.is_file() or is_separate(results):
+        is_ok = report_runs(options)
     else:
-        for flag, value in (("--baseline", asked.baseline), ("-o", asked.output), ("--allow", asked.allow)):
+        for flag, value in (("--baseline", options.baseline), ("-o", options.output), ("--allow", options.allow)):
             if value:
                 raise PlanError(f"{flag} is for runs that you started yourself; '{results.root}' is a comparison: leave it out")
-        is_ok = tell(write_reports(results), results, asked)
+        is_ok = print_answer(write_reports(results), results, options)
     if not is_ok:
         raise typer.Exit(EXIT_FAILED)
 
@@ -102,15 +93,19 @@ report = command(
 )
 
 
-def report_runs(asked: ReportOptions) -> bool:
+def report_runs(options: ReportOptions) -> bool:
     """Compare runs that people started themselves; write and show the reports. Returns whether every run is ok."""
+    from measurement.records.results import ResultsFolder, default_folder
     from reports.runs import read_runs
     from reports.separate_runs import conclude_runs, write_runs
 
-    where = asked.report_folder()
-    found = conclude_runs(read_runs(list(asked.folders)), name=where.root.name, baseline=asked.baseline, allowed=asked.allow)
-    write_runs(found, where)
-    return tell(found, where, asked)
+    folder = ResultsFolder(options.output or default_folder("report"))
+    if folder.plan_path.exists():
+        raise PlanError(f"'{folder.root}' holds measurements; give another folder for the report with -o")
+    runs = read_runs(list(options.folders))
+    comparison = conclude_runs(runs, name=folder.root.name, baseline=options.baseline, allowed=options.allow)
+    write_runs(comparison, folder)
+    return print_answer(comparison, folder, options)
 
 
 def show_by_key(folder: ResultsFolder, key: str) -> None:
@@ -126,11 +121,11 @@ def show_by_key(folder: ResultsFolder, key: str) -> None:
     )
 
 
-def tell(summary: Comparison, folder: ResultsFolder, asked: ReportOptions) -> bool:
-    """Print what is asked for: one value, or the first screen. Returns whether every arm is ok."""
+def print_answer(summary: Comparison, folder: ResultsFolder, options: ReportOptions) -> bool:
+    """Print one value if a path is given, else the first screen. Returns whether every arm is ok."""
     from reports.formats.for_programs import value_at
 
-    if asked.figure is None:
-        return show(summary, folder, tells=folder.plan_path.exists())
-    print(value_at(summary, asked.figure))
+    if options.figure is None:
+        return show(summary, folder, notify_trackers=folder.plan_path.exists())
+    print(value_at(summary, options.figure))
     return summary.is_ok

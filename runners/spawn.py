@@ -27,28 +27,28 @@ from runners.launchers.torchrun import VARIABLES
 
 DEFAULT_PORT = 29500
 IMPORTED_ONCE = ("torch", "torch._dynamo", "runners.rank.engine")
-"""Before ranks are forked, so that they share it: importing takes each of them two seconds of a core. The first optimizer imports
-the second. None of them starts a thread or touches a GPU, which a fork would not survive."""
+"""Imported before ranks are forked, so that they share it: an import takes each of them two seconds of a core. The first optimizer
+imports the second. None of them starts a thread or uses a GPU, which a fork would not survive."""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Spawn the ranks and wait; the first that fails ends the others and gives the exit code 1."""
     parser = _arguments()
-    given = parser.parse_args(argv)
-    if not given.module:
+    options = parser.parse_args(argv)
+    if not options.module:
         parser.error("give the module to run last: -m MODULE ARGUMENTS")
     try:
-        environment = first_rank(given)
+        environment = first_rank(options)
     except ValueError as error:
         parser.error(str(error))
-    module, *arguments = given.module
+    module, *arguments = options.module
 
-    gc.disable()  # importing torch leaves no garbage, and looking for it takes long
+    gc.disable()  # importing torch leaves no garbage, and collecting takes long
     for needed in IMPORTED_ONCE:
         importlib.import_module(needed)
     import torch.multiprocessing
 
-    gc.freeze()  # no rank looks at what all share, which would also copy it
+    gc.freeze()  # keeps ranks from scanning, and so copying, shared memory
     gc.enable()
     ranks = int(environment[VARIABLES.local_world_size])
     try:
@@ -72,41 +72,41 @@ def _arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def first_rank(given: argparse.Namespace) -> dict[str, str]:
+def first_rank(options: argparse.Namespace) -> dict[str, str]:
     """Return torchrun's variables as the first rank of this host has them.
 
     Raises:
-        ValueError: it does not fit together, or the port is taken.
+        ValueError: the options do not fit together, or the port is taken.
     """
-    listed = [int(text) if text.isdecimal() else 0 for text in given.nproc_per_node.split(",")]
-    nodes = len(listed) if given.nnodes is None else given.nnodes
+    listed = [int(text) if text.isdecimal() else 0 for text in options.nproc_per_node.split(",")]
+    nodes = len(listed) if options.nnodes is None else options.nnodes
     ranks = listed if len(listed) > 1 else listed * nodes
     if len(ranks) != nodes or min(ranks, default=0) < 1:
         raise ValueError(
-            f"--nproc-per-node {given.nproc_per_node} with --nnodes {nodes} does not fit; give one number of ranks for all hosts, "
-            "or one for each such as 2,1: at least 1 of each"
+            f"--nproc-per-node {options.nproc_per_node} with --nnodes {nodes} does not fit; give one number of ranks for all "
+            "hosts, or one for each such as 2,1: at least 1 of each"
         )
-    if not 0 <= given.node_rank < nodes:
-        raise ValueError(f"--node-rank {given.node_rank} lies outside --nnodes {nodes}; give 0 to {nodes - 1}")
-    host, port = _meeting(given, nodes=nodes)
+    if not 0 <= options.node_rank < nodes:
+        raise ValueError(f"--node-rank {options.node_rank} does not fit --nnodes {nodes}; give 0 to {nodes - 1}")
+    host, port = _rendezvous(options, nodes=nodes)
     return {
         "MASTER_ADDR": host,
         "MASTER_PORT": str(port),
-        "GROUP_RANK": str(given.node_rank),
-        VARIABLES.rank: str(sum(ranks[: given.node_rank])),
+        "GROUP_RANK": str(options.node_rank),
+        VARIABLES.rank: str(sum(ranks[: options.node_rank])),
         VARIABLES.local_rank: "0",
         VARIABLES.world_size: str(sum(ranks)),
-        VARIABLES.local_world_size: str(ranks[given.node_rank]),
+        VARIABLES.local_world_size: str(ranks[options.node_rank]),
     }
 
 
-def _meeting(given: argparse.Namespace, *, nodes: int) -> tuple[str, int]:
-    """Where the ranks meet; a port of this host is seen to be free."""
-    host, port = given.master_addr, given.master_port
+def _rendezvous(options: argparse.Namespace, *, nodes: int) -> tuple[str, int]:
+    """Address and port where the ranks meet; a port of this host is checked to be free."""
+    host, port = options.master_addr, options.master_port
     if nodes > 1 and host is None:
         raise ValueError("several hosts need --master-addr: the name or address of host 0, the same on every host")
     port = port or (free_port() if host is None else DEFAULT_PORT)
-    if given.node_rank == 0 and not is_free(port):
+    if options.node_rank == 0 and not is_free(port):
         holder = holder_of(port) or "another process"
         where = f"port {port} of {socket.gethostname()}"
         raise ValueError(f"{where} is in use by {holder}; give another with --master-port, on every host")
@@ -116,7 +116,7 @@ def _meeting(given: argparse.Namespace, *, nodes: int) -> tuple[str, int]:
 def run_rank(local_rank: int, first: dict[str, str], module: str, arguments: list[str]) -> None:
     """One rank: torchrun's variables, then the module as ``__main__``.
 
-    It tells of an exception itself: torch (2.15) would leave a file of it in the temporary folder.
+    It prints an exception itself: torch (2.15) would leave a file with it in the temporary folder.
     """
     rank = int(first[VARIABLES.rank]) + local_rank
     os.environ |= first | {VARIABLES.rank: str(rank), VARIABLES.local_rank: str(local_rank)}
@@ -125,7 +125,7 @@ def run_rank(local_rank: int, first: dict[str, str], module: str, arguments: lis
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)
-    except Exception:  # noqa: BLE001 - whatever the module raises, it is printed as Python prints it
+    except Exception:  # noqa: BLE001 - printed as Python prints it
         traceback.print_exc()
         sys.exit(1)
 

@@ -47,8 +47,8 @@ from runners.planning.workload import WorkloadSetup, require_model, resolve_work
 from runners.planning.workload_check import require_data
 from runners.protocol.messages import TraceCommand, TraceReply
 from runners.scripts.initial_state import SharedInitialState
-from runners.traces.nccl_log import VARIABLES, of_all_ranks
-from runners.traces.trace_file import on_one_clock, viewers_file
+from runners.traces.nccl_log import VARIABLES, merge_ranks
+from runners.traces.trace_file import on_one_clock, perfetto_file
 
 SHORT = {"minutes": None, "rounds": 1, "block_steps": 1, "warmup_steps": 1, "launches": 1, "control": False, "floor": False}
 """Changes of ``measurement``: one block with exchange, one without if the plan has such blocks, then the gate."""
@@ -180,8 +180,8 @@ def trace_arms(
         behind_s = [endpoint.supervisors.driver_time(name, 0, rank, 0.0) for rank in range(len(done.replies))]
         ranks = on_one_clock(done.replies, behind_s)
         file, spans = f"arm-{name}.json.gz", [span for rank in ranks for span in rank.spans]
-        write_result(folder / file, viewers_file(ranks))
-        nccl = of_all_ranks([reply.nccl for reply in done.replies])
+        write_result(folder / file, perfetto_file(ranks))
+        nccl = merge_ranks([reply.nccl for reply in done.replies])
         traces[name] = ArmTrace(arm=name, nccl=nccl, file=file, spans=spans)
 
     with open_endpoint(placement, has_store=True) as endpoint:

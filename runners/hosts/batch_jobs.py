@@ -87,9 +87,7 @@ def job_hosts(word: str, environment: Mapping[str, str]) -> tuple[HostSlots, ...
         return parse_hosts(",".join(entries), source=SKYPILOT_NODES)
     if word == FLUX and environment.get(FLUX_INSTANCE):
         return _flux_hosts()
-    raise PlanError(
-        f"hosts: {word} stands for the nodes of a job, and this process is in none of that kind; begin one, or name hosts"
-    )
+    raise PlanError(f"hosts: {word} means the nodes of a job, and this process is in no such job; start one, or name hosts")
 
 
 def unused_nodes(environment: Mapping[str, str]) -> str | None:

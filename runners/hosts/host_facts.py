@@ -90,8 +90,8 @@ def unfindable_hosts(views: Mapping[str, HostView]) -> dict[str, str]:
     """Return the hosts whose own name resolves to no address at which others find them, with reason and remedy. Pure."""
     own_addresses = {host: view["own_address"] for host, view in views.items()}
     return {
-        host: f"its own name, '{views[host]['name']}', stands for {address or 'none of its addresses'} there, which Gloo tells the "
-        "other hosts; put the name beside the address by which they reach it, in /etc/hosts there; for DDP, not for Horovod, "
+        host: f"its own name, '{views[host]['name']}', resolves to {address or 'none of its addresses'} there, which Gloo gives "
+        "the other hosts; put the name beside the address by which they reach it, in /etc/hosts there; for DDP, not for Horovod, "
         "network_interface (--network-interface) will do"
         for host, address in own_addresses.items()
         if address is None or ipaddress.ip_address(address.partition("%")[0]).is_loopback

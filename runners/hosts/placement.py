@@ -162,7 +162,9 @@ def spare_hosts(plan: Plan, taken: Sequence[HostSlots]) -> tuple[HostSlots, ...]
         return ()
     listed, names = named_hosts(plan.hosts), {entry.host for entry in taken}
     if len({entry.slots for entry in listed}) > 1:
-        raise PlanError(f"nodes: draw, but hosts have unlike numbers of slots ({', '.join(map(str, listed))}); give all as many")
+        raise PlanError(
+            f"nodes: draw, but hosts have different numbers of slots ({', '.join(map(str, listed))}); give all the same"
+        )
     spare = tuple(entry for entry in listed if entry.host not in names)
     if not spare:
         raise PlanError(f"nodes: draw, but {plan.world_size} ranks need all of {len(listed)} hosts; name more, or leave it out")

@@ -54,7 +54,7 @@ def inspect(plan: Plan) -> Preflight:
     if plan.hosts is None or hosts[0].host == HERE:
         unused = unused_nodes(os.environ) if plan.hosts is None else None
         placement = Placement(hosts=hosts, cores={HERE: core_count()})
-        kinds = [] if plan.device == "cpu" else _unlike_cards({HERE: {CARDS: cards()}})
+        kinds = [] if plan.device == "cpu" else _mixed_gpu_warnings({HERE: {CARDS: cards()}})
         return Preflight(placement=placement, warnings=[*([unused] if unused else []), *kinds])
     spare = spare_hosts(plan, hosts)
     names = [entry.host for entry in (*hosts, *spare)]
@@ -175,15 +175,15 @@ def host_differences(facts: Mapping[str, Mapping[str, Any]]) -> tuple[list[str],
 
     ``facts``: by host, ``conditions.fingerprint``.
     """
-    differences, unlike, worth_knowing = differing(facts), list[str](), list[str]()
+    differences, unequal, worth_knowing = differing(facts), list[str](), list[str]()
     for condition in (condition for condition in CONDITIONS if condition.hosts and condition.field in differences):
-        (unlike if condition.hosts == "refuse" else worth_knowing).append(
+        (unequal if condition.hosts == "refuse" else worth_knowing).append(
             f"hosts differ in {in_words(condition.field, differences[condition.field], none='missing', at='on')}"
         )
-    return unlike, [*worth_knowing, *_unlike_cards(facts)]
+    return unequal, [*worth_knowing, *_mixed_gpu_warnings(facts)]
 
 
-def _unlike_cards(facts: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _mixed_gpu_warnings(facts: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return a warning if GPUs are of several models: all ranks wait for the slowest."""
     kinds = {host: sorted(set(host_facts.get(CARDS, []))) for host, host_facts in facts.items()}
     if len({tuple(models) for models in kinds.values()}) < 2 and all(len(models) < 2 for models in kinds.values()):

@@ -57,7 +57,7 @@ class Srun(Launcher):
     executable = "srun"
     rank_variables = (VARIABLES,)
     remedies: ClassVar[Mapping[str, str]] = {
-        MPI: "start it with srun --mpi=pmix (srun --mpi=list tells whether this Slurm has it), or by mpirun inside the job"
+        MPI: "start it with srun --mpi=pmix (srun --mpi=list shows whether this Slurm has it), or by mpirun inside the job"
     }
 
     def commands(self, job: RankCommand) -> tuple[HostCommand, ...]:

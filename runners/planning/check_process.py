@@ -91,8 +91,8 @@ class CheckRequest(BaseModel):
         stray = next(filter(is_users, outside), None)
         if stray is not None:
             raise PlanError(
-                f"'{stray}' is imported as it lies there, not from the commit: it is on PYTHONPATH, or installed in editable form; "
-                "take it from there, or name the workload by its file, which then finds what lies beside it"
+                f"'{stray}' is imported from the working files, not from the commit: it is on PYTHONPATH, or installed in editable "
+                "mode; remove it from there, or name the workload by its file, which then finds the modules beside it"
             )
 
 
@@ -136,8 +136,8 @@ def facts_of(plan: Plan, *, host: str | None = None, place: CommandPlace | None 
     facts = WorkloadFacts.model_validate_json(answer)
     if python and facts.ringside != digest():
         raise PlanError(
-            f"'{python}' has another Ringside than this one (its files differ), and they would measure unlike; install this one "
-            f"there, {BY_COMMAND}"
+            f"'{python}' has another Ringside than this one (its files differ), and they would measure differently; install "
+            f"this one there, {BY_COMMAND}"
         )
     if facts.refused:
         raise PlanError(facts.refused)

@@ -123,7 +123,11 @@ def words_for(plan: Plan, arm: Arm) -> list[str]:
         value = getattr(values[flag.model], flag.field)
         if value in (None, flag.default, flag.model.model_fields[flag.field].get_default(call_default_factory=True)):
             continue
-        pairs = [f"{key}={_shown(key, item)}" for key, item in value.items()] if isinstance(value, Mapping) else None
+        pairs = (
+            [f"{key}={MASKED if looks_secret(key) else _as_yaml(item)}" for key, item in value.items()]
+            if isinstance(value, Mapping)
+            else None
+        )
         words += [word for item in pairs or (value if isinstance(value, tuple) else [value]) for word in (flag.name, str(item))]
     return words
 
@@ -139,10 +143,6 @@ def _settable_values(plan: Plan) -> Iterator[tuple[str, Any]]:
             value, default = getattr(owner, name), type(owner).model_fields[name].get_default(call_default_factory=True)
             if value != default:
                 yield ".".join(filter(None, (section, name))), value
-
-
-def _shown(key: str, value: Any) -> str:
-    return MASKED if looks_secret(key) else _as_yaml(value)
 
 
 def _as_yaml(value: Any) -> str:

@@ -204,7 +204,7 @@ class EngineRank:
             prepared=trainer.joined,
             device=trainer.device,
             steps=steps,
-            most_events=MAX_EVENTS // trainer.world.world_size,
+            max_events=MAX_EVENTS // trainer.world.world_size,
         )
         return reply.model_copy(update={"nccl": read_log(self.log)})
 

@@ -25,31 +25,31 @@ from runners.protocol.messages import TraceReply
 from runners.traces.trace_file import TRAINING
 
 STEP = "ProfilerStep#"
-"""What torch's own tools know a step by."""
+"""Prefix by which torch's own tools recognize a step."""
 DATA_WAIT, FORWARD, BACKWARD, OPTIMIZER, _ = range(len(PHASES))
 EXCHANGES = ("gloo:", "nccl", "mpi:")
-"""How collectives begin: over Gloo where they were issued until they are done; over NCCL their kernels."""
+"""Prefixes of collectives: over Gloo from issue to completion; over NCCL their kernels."""
 LIBRARY = ("torch::distributed::reducer::", "torch.distributed.ddp.reducer::")
-"""How DDP's reducer begins what it does on the training thread."""
+"""Prefixes of what DDP's reducer does on the training thread."""
 GRADIENT = "torch::autograd::AccumulateGrad"
 CONVERSION = "aten::copy_"
-"""Between tensors of unlike types."""
+"""A copy between tensors of different types."""
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 SHOWN = ("cpu_op", "user_annotation", "cuda_runtime", *ON_GPU)
 """Kinds of events that a viewer shows."""
 FLOWS = ("fwdbwd", "ac2g")
 MAX_EVENTS = 400_000
-"""How many an arm's ranks keep together: a viewers' file of two arms then has less than 50 MB, at about 25 bytes each."""
+"""Limit for all ranks of an arm: at about 25 bytes each, the files of two arms have less than 50 MB."""
 ITEM_BYTES = {
     **dict.fromkeys(("double", "Double", "long int", "Long"), 8),
     **dict.fromkeys(("float", "Float", "int", "Int"), 4),
     **dict.fromkeys(("c10::Half", "Half", "c10::BFloat16", "BFloat16"), 2),
 }
-"""By what the profiler calls a tensor's type; others count a byte."""
+"""Bytes of an element by the profiler's name of its type; 1 for others."""
 
 
 class PhaseRanges(StepTimer):
-    """In the place of a clock: opens a range of the profiler for each step, and one for each phase in it."""
+    """Takes the place of a timer: opens a range of the profiler for each step, and one for each phase in it."""
 
     def __init__(self, device: torch.device, *, micro_steps: int) -> None:
         super().__init__(device)
@@ -75,7 +75,7 @@ class PhaseRanges(StepTimer):
         self._leave()
 
     def skip(self) -> None:
-        """What follows is outside of every range."""
+        """Do nothing: no range is open."""
 
     def _enter(self, name: str) -> None:
         self._open.append(record_function(name))
@@ -92,24 +92,24 @@ def trace_steps(
     prepared: Prepared,
     device: torch.device,
     steps: int,
-    most_events: int,
+    max_events: int,
 ) -> TraceReply:
     """Take steps and trace them. Collective.
 
     Args:
-        step: takes one.
-        backend: is asked for what the profiler does not see.
-        prepared: what is trained.
-        device: that this rank computes on.
-        steps: how many.
-        most_events: the longest are kept, where there are more.
+        step: takes one training step.
+        backend: provides spans that the profiler does not see.
+        prepared: the model and optimizer that are trained.
+        device: the device of this rank.
+        steps: number of steps.
+        max_events: if there are more events, the longest are kept.
     """
     ranges = PhaseRanges(device, micro_steps=backend.micro_steps)
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
     backend.barrier()
     every = _ExperimentalConfig(profile_all_threads=True)  # Gloo's among them
     with (
-        backend.traced(prepared) as own,
+        backend.traced(prepared) as library_spans,
         profile(activities=activities, record_shapes=True, experimental_config=every) as profiler,
     ):
         for number in range(steps):
@@ -118,16 +118,16 @@ def trace_steps(
         if device.type == "cuda":
             torch.cuda.synchronize(device)
     document = _exported(profiler)
-    spans, events = [*own, *spans_of(document, own)], list(_events(document))
-    if len(events) > most_events:
-        longest = sorted((one for one in events if "dur" in one), key=lambda one: one["dur"], reverse=True)
-        events = longest[:most_events]
+    spans, events = [*library_spans, *spans_of(document, library_spans)], list(_events(document))
+    if len(events) > max_events:
+        longest = sorted((event for event in events if "dur" in event), key=lambda event: event["dur"], reverse=True)
+        events = longest[:max_events]
     packed = gzip.compress(json.dumps(events, separators=(",", ":")).encode(), mtime=0)
     return TraceReply(spans=spans, events=base64.b64encode(packed).decode())
 
 
 def _exported(profiler: Any) -> Mapping[str, Any]:
-    """The profiler's events, as it writes them."""
+    """The profiler's events, as it exports them."""
     with tempfile.TemporaryDirectory(prefix="ringside-trace-") as folder:
         path = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(path))
@@ -136,7 +136,7 @@ def _exported(profiler: Any) -> Mapping[str, Any]:
 
 
 def _slices(document: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], int, int]]:
-    """Every event that takes time, when it begins and how long it takes, in nanoseconds since the epoch."""
+    """Every event that takes time, with its begin and length in nanoseconds since the epoch."""
     for event in document["traceEvents"]:
         if event.get("ph") == "X" and event.get("cat") in SHOWN and isinstance(event.get("pid"), int):
             yield event, _begin_ns(document, event), int(1000 * event["dur"])
@@ -146,10 +146,10 @@ def _begin_ns(document: Mapping[str, Any], event: Mapping[str, Any]) -> int:
     return int(document.get("baseTimeNanoseconds", 0)) + int(1000 * event["ts"])
 
 
-def spans_of(document: Mapping[str, Any], own: Sequence[Span] = ()) -> Iterator[Span]:
-    """What reports draw and count of the profiler's events. ``own``: collectives that it did not see."""
+def spans_of(document: Mapping[str, Any], library_spans: Sequence[Span] = ()) -> Iterator[Span]:
+    """The profiler's events that reports draw and count. ``library_spans``: collectives that the profiler did not see."""
     sent = {_elements(shape) for event in document["traceEvents"] if _row_of(event) == "exchange" for shape in _shapes(event)}
-    sent |= {(one.num_bytes or 0) // ITEM_BYTES["Half"] for one in own if one.name.startswith(EXCHANGES)}
+    sent |= {(span.num_bytes or 0) // ITEM_BYTES["Half"] for span in library_spans if span.name.startswith(EXCHANGES)}
     on_cpu = not any(event.get("cat") in ON_GPU for event in document["traceEvents"])  # a GPU does these when it gets to them
     for event, begin_ns, length_ns in _slices(document):
         name, row = event["name"], _row_of(event)
@@ -161,7 +161,7 @@ def spans_of(document: Mapping[str, Any], own: Sequence[Span] = ()) -> Iterator[
 
 
 def _converts(event: Mapping[str, Any], sent: Set[int]) -> bool:
-    """Whether it copies a whole bucket, which lies flat, into another type or back."""
+    """Whether it converts a whole bucket, which is flat, into another type or back."""
     if event["name"] != CONVERSION:
         return False
     shapes, kinds = _shapes(event), event["args"].get("Input type", [])
@@ -183,7 +183,7 @@ def _row_of(event: Mapping[str, Any]) -> Row | None:
 
 
 def _bytes(args: Mapping[str, Any]) -> int | None:
-    """Bytes of an operation's tensors; None where the profiler does not tell."""
+    """Bytes of an operation's tensors; None if the profiler does not record them."""
     if "In msg nelems" in args:  # a kernel of NCCL's
         return int(args["In msg nelems"]) * ITEM_BYTES.get(str(args.get("dtype")), 1)
     kinds, shapes = args.get("Input type"), args.get("Input Dims")
@@ -203,21 +203,21 @@ def _elements(shape: Any) -> int:
 
 
 def _events(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """What a viewer shows: slices on the rows of their threads and streams, and the arrows between them; in nanoseconds."""
-    own = threading.get_native_id()
+    """The events for a viewer: slices on rows of threads and streams, and arrows between them; in nanoseconds."""
+    training_thread = threading.get_native_id()
 
     def place(event: Mapping[str, Any]) -> str:
         on_gpu = event.get("cat") in ON_GPU or (event.get("cat") == "ac2g" and event["ph"] == "f")
-        return f"stream {event['tid']}" if on_gpu else TRAINING if event["tid"] == own else f"thread {event['tid']}"
+        return f"stream {event['tid']}" if on_gpu else TRAINING if event["tid"] == training_thread else f"thread {event['tid']}"
 
     for event, begin_ns, length_ns in _slices(document):
         if _row_of(event) != "exchange":
             kept = {key: value for key, value in event.get("args", {}).items() if key in ("stream", "correlation", "device")}
             what = {"ph": "X", "name": event["name"], "cat": event["cat"], "args": kept}
             yield what | {"row": place(event), "ts": begin_ns, "dur": length_ns}
-    arrows = [one for one in document["traceEvents"] if one.get("ph") in ("s", "f") and one.get("cat") in FLOWS]
-    ends = {(one["cat"], one["id"], one["ph"]) for one in arrows}
-    for one in arrows:
-        if {(one["cat"], one["id"], "s"), (one["cat"], one["id"], "f")} <= ends:
-            what = {key: one[key] for key in ("ph", "id", "cat")} | {"name": one["cat"], "bp": "e"}
-            yield what | {"row": place(one), "ts": _begin_ns(document, one)}
+    arrows = [event for event in document["traceEvents"] if event.get("ph") in ("s", "f") and event.get("cat") in FLOWS]
+    ends = {(event["cat"], event["id"], event["ph"]) for event in arrows}
+    for event in arrows:
+        if {(event["cat"], event["id"], "s"), (event["cat"], event["id"], "f")} <= ends:
+            what = {key: event[key] for key in ("ph", "id", "cat")} | {"name": event["cat"], "bp": "e"}
+            yield what | {"row": place(event), "ts": _begin_ns(document, event)}

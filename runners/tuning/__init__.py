@@ -1,1 +1,1 @@
-"""``ringside tune``: searches each arm's settings on one budget, and confirms what it found by fresh launches."""
+"""``ringside tune``: searches the settings of an arm, and confirms the best in fresh launches."""

@@ -1,7 +1,7 @@
-"""The search itself: launches of an arm with its defaults beside trials of its settings, and the plans that follow from them.
+"""The search: launches of an arm's defaults beside trials of its settings, and the plans that follow from them.
 
-A launch is a comparison of its own in ``search/NNN``: plan, records and logs lie there. What was tried is read back from these
-folders, so that a search that was interrupted goes on where it was.
+A launch is a separate comparison in ``search/NNN``, with plan, records and logs. Trials are read back from these folders, so an
+interrupted search resumes where it stopped.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from runners.hosts.placement import planned_hosts
 from runners.planning.arms import resolve_arm
 from runners.planning.plan_reading import MAX_ARMS
 from runners.planning.workload import resolve_cases, resolve_workload
-from runners.tuning.proposals import best_of, one_fewer, propose
+from runners.tuning.proposals import best_of, leave_one_out, propose
 
 EXPLORED = 0.6
-"""Share of the budget that is spent on new settings; the rest measures the most promising again."""
+"""Share of the budget for new settings; the rest measures the most promising again."""
 Measure = Callable[[Plan, ResultsFolder], Comparison]
-"""Runs a plan into a folder, or goes on with one."""
+"""Runs a plan into a folder, or resumes it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchLaunch:
-    """A launch of the search that is done."""
+    """A finished launch of the search."""
 
     trials: Sequence[Trial]
     has_buffers: bool
@@ -69,7 +69,7 @@ class Search:
 
     @property
     def settings(self) -> list[SearchedSetting]:
-        """What is searched; the first launch tells whether the model has buffers."""
+        """The settings to search; the first launch shows whether the model has buffers."""
         has_buffers = any(launch.has_buffers for launch in self.launches)
         stated = self.backend.search_space(has_buffers=has_buffers, several_hosts=len(planned_hosts(self.plan)) > 1)
         return open_settings(stated, self.backend, self.arm, self.plan.environment | self.arm.environment, lossy=self.asked.lossy)
@@ -85,10 +85,10 @@ class Search:
         return sum(launch.seconds for launch in self.launches)
 
     def run(self, measure: Measure) -> Options:
-        """Measure launch after launch until the budget is spent; those that lie in the folder are read.
+        """Measure launch after launch until the budget is spent; finished ones are read from the folder.
 
         Returns:
-            The options to take: none where nothing promises to be faster than the defaults.
+            The options to take: none if nothing is expected to be faster than the defaults.
 
         Raises:
             LaunchError: the arm fails with the plan's own settings.
@@ -98,26 +98,26 @@ class Search:
             plan = folder.read_plan() if folder.plan_path.is_file() else self._next_plan()
             if plan is None:
                 return best_of(self.trials, margin=self.plan.measurement.noise_threshold / 2)
-            done = self._read_launch(folder)
-            if done is None:
+            launch = self._read_launch(folder)
+            if launch is None:
                 measure(plan, folder)
-                done = self._read_launch(folder)
-            if done is None:
+                launch = self._read_launch(folder)
+            if launch is None:
                 raise LaunchError(f"'{folder.root}' holds no whole launch; see its logs, and go on with -o {self.root}")
-            self.launches.append(done)
+            self.launches.append(launch)
 
     def confirmation(self, best: Options) -> Plan:
-        """The plan of fresh launches: the best beside the arm's defaults."""
+        """The plan of fresh launches that compare the best with the arm's defaults."""
         tuned = f"{self.name}-tuned"
         arms = {self.name: self.arm, tuned: with_options(self.arm, best)}
         return made_plan(self.plan, "confirm", arms, baseline=self.name, question=tuned)
 
-    def without_each(self, best: Options) -> Plan:
-        """The plan of fresh launches that say which settings mattered: the best without each of its options, beside the best."""
+    def ablation(self, best: Options) -> Plan:
+        """The plan of fresh launches that compare the best without each of its options with the best."""
         tuned = f"{self.name}-tuned"
         arms = {tuned: with_options(self.arm, best)}
-        fewer = one_fewer(self.settings, best)
-        arms |= {f"without-{left}": with_options(self.arm, options) for left, options in zip(best, fewer, strict=True)}
+        reduced = zip(best, leave_one_out(self.settings, best), strict=True)
+        arms |= {f"without-{option}": with_options(self.arm, options) for option, options in reduced}
         return made_plan(self.plan, "without", arms, baseline=tuned, question=None)
 
     def tuned_plan(self, options: Options) -> Plan:
@@ -126,7 +126,7 @@ class Search:
         return made_plan(self.plan, "tuned", arms)
 
     def _next_plan(self) -> Plan | None:
-        """The next launch, of the defaults and trials; None where the budget is spent or nothing is left to try."""
+        """The next launch, of the defaults and trials; None if the budget is spent or nothing is left to try."""
         spent, limit_s = self.seconds, 60 * self.asked.minutes
         if self.launches and spent + max(launch.seconds for launch in self.launches) > limit_s:
             return None
@@ -134,7 +134,8 @@ class Search:
         chosen = propose(self.settings, self.trials, number, seed=self.plan.seed, repeat=repeat)
         if not chosen:
             return None
-        arms = {self.name: self.arm} | {f"trial-{place}": with_options(self.arm, one) for place, one in enumerate(chosen, 1)}
+        trials = {f"trial-{number}": with_options(self.arm, options) for number, options in enumerate(chosen, 1)}
+        arms = {self.name: self.arm} | trials
         measure = self.plan.measurement
         each_s = measure.expected_launch_s / len(self.plan.compared_arms())
         lengths = {"rounds": measure.rounds, "steps_per_launch": measure.steps_per_launch}
@@ -146,7 +147,7 @@ class Search:
         return made_plan(self.plan, "search", arms, baseline=self.name, seed=seed, **others)
 
     def _read_launch(self, folder: ResultsFolder) -> SearchLaunch | None:
-        """None unless every arm of the launch has a record and none was interrupted."""
+        """Return a launch, if every arm has a record and none was interrupted; else None."""
         report = folder.root / "comparison.json"
         if not report.is_file():
             return None
@@ -154,10 +155,10 @@ class Search:
         if {record.arm for record in records} != set(plan.arms) or not all(record.complete for record in records):
             return None
         comparison = Comparison.model_validate_json(report.read_bytes())
-        own = comparison.arm(self.name)
-        if not self.launches and own.status != "ok":
-            why = own.errors[0].message if own.errors else "its gate did not pass"
-            raise LaunchError(f"arm '{self.name}' cannot be tuned: with the plan's own settings it is {own.status} ({why})")
+        defaults = comparison.arm(self.name)
+        if not self.launches and defaults.status != "ok":
+            why = defaults.errors[0].message if defaults.errors else "its gate did not pass"
+            raise LaunchError(f"arm '{self.name}' cannot be tuned: with the plan's own settings it is {defaults.status} ({why})")
         return SearchLaunch(
             trials=self._read_trials(plan, comparison),
             has_buffers=any(rank.kept_bytes.get("buffers", 0) for record in records for rank in record.ranks),
@@ -165,31 +166,31 @@ class Search:
         )
 
     def _read_trials(self, plan: Plan, comparison: Comparison) -> list[Trial]:
-        """The trials of a launch, each compared with the arm's defaults of the same rounds."""
-        blocks, found = pd.DataFrame(comparison.block_table), []
-        for one in (one for one in comparison.arms if one.name != self.name):
-            options = {name: value for name, value in one.options.items() if name not in self.arm.options}
-            tables = total_tables(plan, blocks, [[one.name, self.name]]) if one.status == "ok" else []
+        """Return the trials of a launch, each compared with the arm's defaults in the same rounds."""
+        blocks, trials = pd.DataFrame(comparison.block_table), []
+        for arm in (arm for arm in comparison.arms if arm.name != self.name):
+            options = {name: value for name, value in arm.options.items() if name not in self.arm.options}
+            tables = total_tables(plan, blocks, [[arm.name, self.name]]) if arm.status == "ok" else []
             ratios = launch_ratios(tables[0]) if tables else None
             log = float(ratios.logs.mean()) if ratios else None
-            found.append(Trial(launch=len(self.launches), options=options, status=one.status, log_ratio=log))
-        return found
+            trials.append(Trial(launch=len(self.launches), options=options, status=arm.status, log_ratio=log))
+        return trials
 
 
 def open_settings(
     stated: Sequence[Setting], backend: Backend, arm: Arm, variables: Collection[str] = (), *, lossy: bool = False
 ) -> list[SearchedSetting]:
-    """Return what of an arm may be searched: what its back end states, without what options or variables fix."""
-    defaults, found = type(backend).Options(), []
-    for one in stated:
-        default = getattr(defaults, one.option)
-        is_idle = any(arm.options.get(other, value) != value for other, value in one.only_with.items())
-        if one.option in arm.options or one.variable in variables or (one.is_lossy and not lossy) or is_idle:
+    """Return an arm's settings to search: those that its backend states, without those fixed by options or variables."""
+    defaults, settings = type(backend).Options(), []
+    for setting in stated:
+        default = getattr(defaults, setting.option)
+        is_idle = any(arm.options.get(other, value) != value for other, value in setting.only_with.items())
+        if setting.option in arm.options or setting.variable in variables or (setting.is_lossy and not lossy) or is_idle:
             continue
-        values = list(one.values) if default in one.values else [default, *one.values]
-        limits = {"only_with": dict(one.only_with), "is_lossy": one.is_lossy}
-        found.append(SearchedSetting(option=one.option, values=values, default=default, **limits))
-    return found
+        values = list(setting.values) if default in setting.values else [default, *setting.values]
+        limits = {"only_with": dict(setting.only_with), "is_lossy": setting.is_lossy}
+        settings.append(SearchedSetting(option=setting.option, values=values, default=default, **limits))
+    return settings
 
 
 def with_options(arm: Arm, options: Options) -> Arm:
@@ -198,10 +199,10 @@ def with_options(arm: Arm, options: Options) -> Arm:
 
 
 def made_plan(plan: Plan, ending: str, arms: Mapping[str, Arm], **others: Any) -> Plan:
-    """Return a plan like another, with other arms."""
+    """Return a copy of a plan with other arms."""
     name = f"{plan.name.removesuffix(f'-{ending}')}-{ending}"
     content = plan.model_dump(mode="json") | {"left_out": {}, "name": name}
-    content["arms"] = {one: arm.model_dump(mode="json", exclude_defaults=True) for one, arm in arms.items()}
+    content["arms"] = {arm_name: arm.model_dump(mode="json", exclude_defaults=True) for arm_name, arm in arms.items()}
     return check_plan(content | others, source=name)
 
 
@@ -209,11 +210,11 @@ def _require_tunable(plan: Plan, arm: str) -> None:
     if arm not in plan.arms:
         raise PlanError(unknown_name("arm", arm, plan.arms, remedy="name one with --arm"))
     refused = {
-        "arms by command, whose settings lie in your scripts": plan.are_scripts,
+        "arms by command, whose settings are in your scripts": plan.are_scripts,
         "training to the end, which has no short trials": plan.training is not None,
         "points; tune each in a plan of its own": bool(plan.points),
         "arms with work of their own": plan.has_own_work or plan.batches is not None,
         "measurement.mode 'separate'": plan.measurement.mode == "separate",
     }
-    for what in (what for what, is_so in refused.items() if is_so):
-        raise PlanError(f"plan '{plan.name}' cannot be tuned: it has {what}")
+    for feature in (feature for feature, is_there in refused.items() if is_there):
+        raise PlanError(f"plan '{plan.name}' cannot be tuned: it has {feature}")

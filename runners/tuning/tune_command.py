@@ -26,11 +26,11 @@ EXIT_FAILED = 1
 RESULT, PLAN = "tuning.json", "tuned.yaml"
 """Files of a results folder."""
 Run = Callable[..., "Comparison"]
-"""Measures a plan into a folder, shows the result or not, and says on Ctrl-C how to go on."""
+"""Measures a plan into a folder, optionally shows the result, and says on Ctrl-C how to resume."""
 
 
 class TuneOptions(SessionOptions):
-    """What ``ringside tune`` is asked besides a plan."""
+    """Options of ``ringside tune`` besides a plan."""
 
     plan: Path | None = None
     """A comparison plan (YAML), or the name of one of Ringside's own."""
@@ -46,10 +46,10 @@ class TuneOptions(SessionOptions):
     """Search compression, too, which may change how it trains."""
 
 
-_own = partial(Flag, "Search", TuneOptions)
+_flag = partial(Flag, "Search", TuneOptions)
 FLAGS: Sequence[Flag] = (
-    _own("plan", is_argument=True),
-    *map(_own, ("arm", "minutes", "at_once", "lossy")),
+    _flag("plan", is_argument=True),
+    *map(_flag, ("arm", "minutes", "at_once", "lossy")),
     *session_flags(TuneOptions, "Search"),
 )
 
@@ -61,7 +61,7 @@ def tune_command(run: Run) -> Callable[..., None]:
 
 
 def tune_given(run: Run, given: Given) -> None:
-    """Search and confirm, and end with the code that says whether fresh launches failed."""
+    """Search and confirm. The exit code says whether fresh launches failed."""
     from measurement.conditions.same_environment import plan_digest
     from measurement.records.results import default_folder
     from reports.tuning import SearchRequest
@@ -69,24 +69,24 @@ def tune_given(run: Run, given: Given) -> None:
     from runners.tuning.proposals import sampler_name
     from runners.tuning.search import Search
 
-    own = TuneOptions(**values_of(given, TuneOptions))
-    chosen = read_plan(require_named(own.plan), overrides=own.settings)
+    options = TuneOptions(**values_of(given, TuneOptions))
+    chosen = read_plan(require_named(options.plan), overrides=options.settings)
     sampler = sampler_name()
-    wanted = own.model_dump(include=SearchRequest.model_fields.keys() & TuneOptions.model_fields.keys())
+    wanted = options.model_dump(include=SearchRequest.model_fields.keys() & TuneOptions.model_fields.keys())
     asked = SearchRequest(**wanted | {"plan_digest": plan_digest(chosen)})
-    root = own.output or default_folder(f"{chosen.name}-tune")
+    root = options.output or default_folder(f"{chosen.name}-tune")
     search = Search(chosen, root, asked)
-    begin(root, asked)
-    measure = partial(run, again=words_of("tune", given, root), resume_elsewhere=own.resume_elsewhere)
-    if not finish(search, measure, sampler=sampler):
+    record_request(root, asked)
+    measure = partial(run, again=words_of("tune", given, root), resume_elsewhere=options.resume_elsewhere)
+    if not search_and_confirm(search, measure, sampler=sampler):
         raise typer.Exit(EXIT_FAILED)
 
 
-def begin(root: Path, asked: SearchRequest) -> None:
-    """Write down what is asked, or see that a folder was begun with the same.
+def record_request(root: Path, asked: SearchRequest) -> None:
+    """Record the request in the folder, or check that the folder was started with the same one.
 
     Raises:
-        RecordError: it was not.
+        RecordError: the folder is for another request, or for none.
     """
     from measurement.files import read_text
     from measurement.records.results import write_result
@@ -101,8 +101,8 @@ def begin(root: Path, asked: SearchRequest) -> None:
         write_result(path, text)
 
 
-def finish(search: Search, run: Run, *, sampler: str) -> bool:
-    """Search as far as the budget goes, confirm, write the files and show; returns whether fresh launches were ok."""
+def search_and_confirm(search: Search, run: Run, *, sampler: str) -> bool:
+    """Search until the budget is spent, confirm, write the files and show them; returns whether fresh launches were ok."""
     from backends import make_backend
     from measurement.records.results import ResultsFolder, write_result
     from reports.tuning import Tuning
@@ -130,24 +130,24 @@ def finish(search: Search, run: Run, *, sampler: str) -> bool:
         fresh_minutes=0.0,
     )
     if tuning.is_confirmed and len(best) > 1:
-        fresh.append(run(search.without_each(best), ResultsFolder(search.root / "without"), is_shown=False))
+        fresh.append(run(search.ablation(best), ResultsFolder(search.root / "without"), is_shown=False))
         results = {option: fresh[1].result(f"without-{option}") for option in best}
         tuning.without = {option: result for option, result in results.items() if result is not None}
-    tuning.fresh_minutes = sum(one.seconds.get("total", 0.0) for one in fresh) / 60
+    tuning.fresh_minutes = sum(comparison.seconds.get("total", 0.0) for comparison in fresh) / 60
     write_result(search.root / PLAN, plan_text(search.tuned_plan(best if tuning.is_confirmed else {})))
     write_result(search.root / RESULT, tuning.model_dump_json(indent=1) + "\n")
     show(tuning, search.root)
-    return all(one.is_ok for one in fresh)
+    return all(comparison.is_ok for comparison in fresh)
 
 
 def plan_text(plan: Plan) -> str:
-    """A plan as a file for ``ringside compare``, without what is at its default."""
+    """A plan as a file for ``ringside compare``, without defaults."""
     content = plan.model_dump(mode="json", exclude_defaults=True)
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
 
 
 def show(tuning: Tuning, root: Path) -> None:
-    """Print the answer, what was tried, the user's code, and where the files are."""
+    """Print the answer, the trials, code for the user, and where the files are."""
     from reports.formats.console import new_console
     from reports.formats.terminal import rich_table, shown
     from reports.tuning import headline, next_step, notes, tried_table

@@ -21,7 +21,7 @@ HIDDEN_NAME = """
 printf '127.0.0.1 localhost\\n127.0.1.1 %s\\n10.77.0.1 host1\\n10.77.0.2 host2\\n' "$(hostname)" > /run/hosts
 mount --bind /run/hosts /etc/hosts
 """
-WHY = "its own name, 'host2', stands for 127.0.1.1 there, which Gloo tells the other hosts"
+WHY = "its own name, 'host2', resolves to 127.0.1.1 there, which Gloo gives the other hosts"
 
 
 @pytest.fixture

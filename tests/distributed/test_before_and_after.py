@@ -152,5 +152,5 @@ def test_what_is_imported_from_elsewhere_than_the_commit_is_refused(tmp_path, mo
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "own"))
     arms = {**TINY["arms"], "new": {"backend": "ddp", "commit": "trunk"}}
     plan = check_plan({**TINY, "workload": "train.py:Net", "arms": arms}, source="test")
-    with pytest.raises(PlanError, match=r"arm 'new': '.*/own/layers.py' is imported as it lies there, not from the commit"):
+    with pytest.raises(PlanError, match=r"arm 'new': '.*/own/layers.py' is imported from the working files, not from the commit"):
         require_own_work(resolve_arms(plan).values(), host=None)

@@ -84,7 +84,7 @@ def test_outside_of_a_job(tmp_path):
     assert (job_system({}), unused_nodes({})) == (None, None)
     assert job_system({"OMPI_MCA_orte_default_hostfile": "hosts"}) is None  # a user's own, in no pod
     for word in JOB_IDS:
-        with pytest.raises(PlanError, match=f"^hosts: {word} stands for the nodes of a job, and this process is in none"):
+        with pytest.raises(PlanError, match=f"^hosts: {word} means the nodes of a job, and this process is in no such job"):
             job_hosts(word, {})
 
 

@@ -23,7 +23,7 @@ GOOD = view("host1", "10.0.0.1", eth0=["10.0.0.1"])
 def test_a_host_that_others_cannot_find_by_what_its_name_means_to_it(own):
     (host, why), *others = names.unfindable_hosts({"host1": GOOD, "host2": view("host2", own)}).items()
     assert (host, others) == ("host2", [])
-    assert why.startswith(f"its own name, 'host2', stands for {own or 'none of its addresses'} there, which Gloo")
+    assert why.startswith(f"its own name, 'host2', resolves to {own or 'none of its addresses'} there, which Gloo")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from measurement.probes.installed_libraries import nccl_of, version_of
 from measurement.records.trace import ArmTrace, NcclCollective, Traces
 from reports import conclude
 from reports.formats.texts import MarkdownReport
-from runners.traces.nccl_log import choices_of, of_all_ranks
+from runners.traces.nccl_log import choices_of, merge_ranks
 from tests.kit.results_factory import make_plan, write_results
 
 RANK_0 = """
@@ -36,7 +36,7 @@ OLD = ["node1:1:1 [0] NCCL INFO 4194304 Bytes -> Algo 1 proto 2 time 98.531982"]
 
 
 def test_the_log_says_by_what_network_connections_and_algorithms():
-    found = of_all_ranks([choices_of(RANK_0), choices_of(RANK_1), None])
+    found = merge_ranks([choices_of(RANK_0), choices_of(RANK_1), None])
     assert (found.version, found.network, found.channels) == ("2.28.9+cuda13.0", "IB", 16)
     assert found.connections == ["NET/IB/GDRDMA", "NET/Socket/Shared", "P2P/CUMEM", "SHM/direct/direct"]
     assert found.collectives == [
@@ -52,7 +52,7 @@ def test_numbers_of_older_releases_become_names():
 
 def test_a_rank_without_nccl_says_nothing():
     assert choices_of(["loss 0.3", "Algo 1"]) is None
-    assert of_all_ranks([None, None]) is None
+    assert merge_ranks([None, None]) is None
 
 
 @pytest.mark.slow

@@ -97,7 +97,7 @@ def test_launches_draw_as_many_hosts_as_the_ranks_need(tmp_path):
     assert {as_text(one.hosts) for one in drawn} == {"a:2,b:1", "a:2,c:1", "b:2,c:1"}
     assert {(one.threads_per_rank, one.spare) for one in drawn} == {(2, ())}, "all launches alike"
     assert spare_hosts(read_tiny(tmp_path, hosts="a:2,b:2,c:2", world_size=3), hosts) == ()
-    for hosts, message in (("a:2,b:1", "unlike numbers of slots"), ("a:1,b:1", "2 ranks need all of 2 hosts")):
+    for hosts, message in (("a:2,b:1", "different numbers of slots"), ("a:1,b:1", "2 ranks need all of 2 hosts")):
         refused = read_tiny(tmp_path, hosts=hosts, world_size=2, nodes="draw")
         with pytest.raises(PlanError, match=message):
             spare_hosts(refused, planned_hosts(refused))

@@ -46,7 +46,7 @@ def test_variables_say_where_ranks_meet_unless_flags_do(monkeypatch):
             ["--nproc-per-node", "2,1", "--nnodes", "3"],
             "--nproc-per-node 2,1 with --nnodes 3 does not fit; give one number",
         ),
-        (["--nnodes", "2", "--node-rank", "2", "--master-addr", "h"], "--node-rank 2 lies outside --nnodes 2; give 0 to 1"),
+        (["--nnodes", "2", "--node-rank", "2", "--master-addr", "h"], "--node-rank 2 does not fit --nnodes 2; give 0 to 1"),
         (["--nnodes", "0"], "--nproc-per-node 1 with --nnodes 0 does not fit; .*at least 1 of each"),
     ],
 )

@@ -18,7 +18,7 @@ from reports.traces.causes import with_causes, with_named
 from reports.traces.exchange import traced_steps
 from reports.wording.causes import cause_clause, trace_sentence
 from runners.protocol.messages import TraceReply
-from runners.traces.trace_file import on_one_clock, viewers_file
+from runners.traces.trace_file import on_one_clock, perfetto_file
 from tests.kit import trace_format
 from tests.kit.changed import changed
 from tests.kit.results_factory import write_results
@@ -46,7 +46,7 @@ def test_ranks_are_on_one_clock_and_the_file_follows_the_formats_rules(tmp_path)
     traced = on_one_clock(ranks, [0.0, 0.005])
     assert [[one.begin_ns for one in rank.spans if one.row == "step"] for rank in traced] == [[START], [START]]
     path = tmp_path / "two.json.gz"
-    path.write_bytes(viewers_file(traced))
+    path.write_bytes(perfetto_file(traced))
     events = trace_format.read(path)
     assert trace_format.faults(events) == []
     assert len({one["pid"] for one in events}) == 2

@@ -14,9 +14,9 @@ from measurement.plans.plan import Arm
 from measurement.plans.plan_file import check_plan
 from reports import write_reports
 from reports.tuning import SearchedSetting, SearchRequest, Trial, Tuning, headline, notes, tried_sets
-from runners.tuning.proposals import best_of, normal, one_fewer, propose
+from runners.tuning.proposals import best_of, effective_options, leave_one_out, propose
 from runners.tuning.search import Search, open_settings
-from runners.tuning.tune_command import begin, finish
+from runners.tuning.tune_command import record_request, search_and_confirm
 from tests.conftest import TINY, ringside_here, write_plan
 from tests.kit.changed import changed
 from tests.kit.plans import tiny
@@ -69,8 +69,10 @@ def test_a_back_end_states_what_may_be_searched_and_the_plan_fixes_what_it_sets(
 
 def test_what_means_nothing_beside_the_others_is_left_out():
     settings = list(options_of("ddp").values())
-    assert normal(settings, {"bucket_cap_mb": 50.0, "first_bucket_mb": 5.0, "static_graph": False}) == {"bucket_cap_mb": 50.0}
-    assert normal(settings, {"first_bucket_mb": 5.0}) == {"first_bucket_mb": 5.0}
+    assert effective_options(settings, {"bucket_cap_mb": 50.0, "first_bucket_mb": 5.0, "static_graph": False}) == {
+        "bucket_cap_mb": 50.0
+    }
+    assert effective_options(settings, {"first_bucket_mb": 5.0}) == {"first_bucket_mb": 5.0}
     with pytest.raises(PlanError, match=r"first_bucket_mb 5 beside bucket_cap_mb 50: .* leave one of them out"):
         make_backend("ddp", transport="gloo", options={"bucket_cap_mb": 50, "first_bucket_mb": 5}).check(world_size=2)
 
@@ -79,7 +81,7 @@ def test_without_one_setting_goes_what_means_nothing_beside_its_default():
     """A back end whose default bucket is not PyTorch's was tried with a first bucket beside it, and refused."""
     cap = SearchedSetting(option="bucket_cap_mb", values=[0.001, None], default=0.001)
     first = SearchedSetting(option="first_bucket_mb", values=[None, 5.0], default=None, only_with={"bucket_cap_mb": None})
-    assert one_fewer([cap, first], {"bucket_cap_mb": None, "first_bucket_mb": 5.0}) == [{}, {"bucket_cap_mb": None}]
+    assert leave_one_out([cap, first], {"bucket_cap_mb": None, "first_bucket_mb": 5.0}) == [{}, {"bucket_cap_mb": None}]
 
 
 def test_settings_become_the_users_own_code():
@@ -150,8 +152,8 @@ class Machine:
 
 def tuned(root, machine, asked=ASKED, **changes):
     """A whole tuning, and what it came to."""
-    begin(root, asked)
-    assert finish(Search(plan_of(**changes), root, asked), machine, sampler="a test's sampler")
+    record_request(root, asked)
+    assert search_and_confirm(Search(plan_of(**changes), root, asked), machine, sampler="a test's sampler")
     return Tuning.model_validate_json((root / "tuning.json").read_text())
 
 
@@ -253,7 +255,7 @@ def test_bad_input_is_one_message(tmp_path, changes, flags, message):
 
 
 def test_a_folder_of_another_search_and_a_missing_optuna_are_refused(tmp_path, monkeypatch):
-    begin(tmp_path / "out", ASKED)
+    record_request(tmp_path / "out", ASKED)
     done = ringside_here("tune", write_plan(tmp_path), "--arm", "ddp", "-o", tmp_path / "out")
     assert done.returncode == 2
     assert "holds a search that was asked for otherwise" in done.stderr
