@@ -47,7 +47,7 @@ def job(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace a value of the plan; may be repeated.")
     ] = None,
 ) -> None:
-    """Print a job that runs a comparison. Edit what your site wants besides; submitted again, the comparison goes on."""
+    """Print a job that runs a comparison. Edit what else your site needs. Submitted again, the comparison resumes."""
     from measurement.files import read_text
     from measurement.records.results import default_folder
     from runners.planning.plan_reading import find_plan

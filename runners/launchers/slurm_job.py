@@ -83,7 +83,7 @@ def expand_counts(text: str) -> list[int]:
     for part in text.split(","):
         read = re.fullmatch(r"([0-9]{1,9})(?:\(x([0-9]{1,5})\))?", part)
         if read is None or not 0 < int(read[2] or 1) + len(counts) <= MAX_NODES:
-            raise LaunchError(f"{quoted(text)} is no list of numbers as Slurm writes it, such as '4(x2),1'")
+            raise LaunchError(f"{quoted(text)} is not a list of numbers as Slurm writes it, such as '4(x2),1'")
         counts += [int(read[1])] * int(read[2] or 1)
     return counts
 
@@ -112,4 +112,4 @@ def _numbers(listed: str, text: str) -> list[str]:
 
 
 def _no_list(text: str) -> LaunchError:
-    return LaunchError(f"{quoted(text)} is no list of nodes as Slurm writes it, such as 'node[01-04,7]'")
+    return LaunchError(f"{quoted(text)} is not a list of nodes as Slurm writes it, such as 'node[01-04,7]'")

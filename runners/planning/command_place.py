@@ -130,7 +130,7 @@ def interpreter(python: str, *, is_here: bool) -> str:
     if path is None or not os.access(path, os.X_OK) or Path(path).is_dir():
         inside = Path(path or python, "bin", "python")
         hint = f"did you mean '{inside}'?" if inside.is_file() else "give the path of one, such as /envs/old/bin/python"
-        raise UnavailableError(f"python {quoted(python)} is no program that can be run; {hint}", lack=f"no {python}")
+        raise UnavailableError(f"python {quoted(python)} is not an executable program; {hint}", lack=f"no {python}")
     return path
 
 

@@ -46,8 +46,8 @@ def commit_of(repository: Path, revision: str) -> str:
     done = _git(repository, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
     if done.returncode:
         raise PlanError(
-            f"commit {quoted(revision)} is no revision of the git repository '{repository}'; give a branch, a tag or a hash that "
-            f"'git -C {repository} log --all --oneline' lists, or fetch it first"
+            f"commit {quoted(revision)} is not a revision of the git repository '{repository}'; give a branch, a tag or a hash "
+            f"that 'git -C {repository} log --all --oneline' lists, or fetch it first"
         )
     return done.stdout.strip()
 

@@ -289,7 +289,7 @@ def test_two_commits_start_alike_where_they_are_asked_to(tmp_path):
 
 def test_a_revision_that_is_not_there_is_refused(tmp_path):
     refused = ab(ALONE, ALONE, "--name-b", "b", "--commit-b", "no-such-revision", out=tmp_path / "out", code=2).done.stderr
-    assert refused.startswith("ringside: arm 'b': commit 'no-such-revision' is no revision of") and "Traceback" not in refused
+    assert refused.startswith("ringside: arm 'b': commit 'no-such-revision' is not a revision of") and "Traceback" not in refused
     assert not (tmp_path / "out").exists()
 
 

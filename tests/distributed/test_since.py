@@ -161,7 +161,7 @@ def test_the_first_slower_commit_is_named(repository, tmp_path):
     [
         ((), "give a command in quotes, --good and --bad"),
         (("python train.py", "--good", "HEAD", "--bad", "HEAD~1"), "'HEAD' does not come before 'HEAD~1'"),
-        (("python train.py", "--good", "tiny", "--bad", "HEAD"), "commit 'tiny' is no revision"),
+        (("python train.py", "--good", "tiny", "--bad", "HEAD"), "commit 'tiny' is not a revision"),
         (("python train.py", "--package", "tiny", "--good", "1.0", "--bad", "3.0"), "'3.0' is no version of tiny"),
         (("python train.py", "--good", "HEAD~1", "--bad", "HEAD", "--minutes", "0"), "--minutes 0 is no time to spend"),
     ],
@@ -249,7 +249,7 @@ def test_a_golden_result_that_is_none_is_refused(tmp_path):
         (("ab", "python train.py", "--with-b", '"'), "No closing quotation; quote its words as in a shell"),
         (
             ("ab", "python train.py", "--with-b", "tiny==2.0", "--python", "nothing"),
-            "python 'nothing' is no program that can be run",
+            "python 'nothing' is not an executable program",
         ),
         (("gate", "python train.py", "--slower", "much"), "--slower 'much' is no share"),
         (("gate",), "give a command in quotes: ringside gate"),

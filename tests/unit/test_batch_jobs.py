@@ -101,5 +101,5 @@ def test_jobs_that_cannot_be_read(tmp_path):
         job_hosts("lsf", {"LSB_MCPU_HOSTS": "node1 2 node2 x"})
     with pytest.raises(HostfileError, match="FLUX_URI is set, but 'flux hostlist local' fails"):
         job_hosts("flux", {"FLUX_URI": "local:///none"})
-    with pytest.raises(LaunchError, match="is no list of nodes"):
+    with pytest.raises(LaunchError, match="is not a list of nodes"):
         job_hosts("slurm", {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n["})

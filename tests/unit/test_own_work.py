@@ -97,7 +97,7 @@ def test_the_arms_python_comes_first_on_path_and_runs_its_ranks(tmp_path):
     assert found.environment["PATH"].startswith(f"{python.parent}:")
     assert found.environment["PYTHON_EXEC"] == str(python)
     for wrong, hint in ((tmp_path, f"did you mean '{python}'"), (tmp_path / "none", "give the path of one"), ("nopython", "give")):
-        with pytest.raises(PlanError, match=f"arm 'b': python .* is no program that can be run; {hint}"):
+        with pytest.raises(PlanError, match=f"arm 'b': python .* is not an executable program; {hint}"):
             resolve_arms(tiny(arms={"a": ddp(), "b": ddp(python=str(wrong))}))
 
 

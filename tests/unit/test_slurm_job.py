@@ -42,7 +42,7 @@ def test_a_list_of_nodes(text, nodes):
 
 @pytest.mark.parametrize("text", ["n[", "n[1-", "n[a]", "n]1[", "n[1-999999999]", "n[3-1]", "[[1]]", "n[1-60000][1-60000]"])
 def test_what_is_no_list_of_nodes_is_refused_and_takes_no_memory(text):
-    with pytest.raises(LaunchError, match="is no list of nodes as Slurm writes it"):
+    with pytest.raises(LaunchError, match="is not a list of nodes as Slurm writes it"):
         expand_nodes(text)
 
 

@@ -55,7 +55,7 @@ def test_a_killed_process_leaves_nothing_for_long(repository, tmp_path, monkeypa
 def test_revisions_and_repositories_that_are_not_there_are_refused(repository, tmp_path):
     assert commit_of(repository, "v1") == git(repository, "rev-parse", "HEAD~1").strip()
     for revision in ("nothing", "--all", "HEAD:train.py"):
-        with pytest.raises(PlanError, match="is no revision of the git repository"):
+        with pytest.raises(PlanError, match="is not a revision of the git repository"):
             commit_of(repository, revision)
     with pytest.raises(PlanError, match="is not in a git repository"):
         repository_of(tmp_path / "elsewhere.py")
