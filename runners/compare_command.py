@@ -65,27 +65,27 @@ def compare_given(given: Given) -> None:
     from runners.planning.plan_reading import DEFAULT, PLANS, find_plan, read_plan, require_named
 
     options = CompareOptions(**values_of(given, CompareOptions))
-    plan = require_named(options.plan)
+    reference = require_named(options.plan)
     overrides = [*options.settings, *(f"measurement.{name}={value}" for name, value in values_of(given, Measurement).items())]
     overrides += [f"{name}={value}" for name, value in values_of(given, Plan).items()]
-    chosen = read_plan(plan, overrides=overrides)
-    folder = ResultsFolder(options.output or default_folder(chosen.name))
+    plan = read_plan(reference, overrides=overrides)
+    folder = ResultsFolder(options.output or default_folder(plan.name))
     earlier = read_earlier(options.against, options.allow_slower)
-    if earlier is not None and not chosen.points:
-        earlier.require_like(StoredComparison(folder=folder, plan=chosen))
-    has_next = find_plan(plan).resolve() == PLANS / f"{DEFAULT}.yaml"
-    chosen = arms_to_compare(chosen, folder, only_available=options.available, has_next=has_next)
-    if chosen.left_out:
-        print(f"ringside: {left_out_line(chosen.left_out)}; compared: {', '.join(chosen.arms)}", file=sys.stderr)
+    if earlier is not None and not plan.points:
+        earlier.require_like(StoredComparison(folder=folder, plan=plan))
+    has_next = find_plan(reference).resolve() == PLANS / f"{DEFAULT}.yaml"
+    plan = arms_to_compare(plan, folder, only_available=options.available, has_next=has_next)
+    if plan.left_out:
+        print(f"ringside: {left_out_line(plan.left_out)}; compared: {', '.join(plan.arms)}", file=sys.stderr)
     if options.dry_run:
-        print_commands(chosen)
+        print_commands(plan)
         return
     again = words_of("compare", given, folder.root)
-    if chosen.points and earlier is not None:
+    if plan.points and earlier is not None:
         raise PlanError(
             "--against follows the run of a plan that has points: run it without, then 'ringside report NEW --against OLD'"
         )
-    end_with(measure(chosen, folder, again=again, earlier=earlier, resume_elsewhere=options.resume_elsewhere))
+    end_with(measure(plan, folder, again=again, earlier=earlier, resume_elsewhere=options.resume_elsewhere))
 
 
 compare = command(compare_given, FLAGS, text="Run a plan: measure its arms interleaved, print the verdicts, write the reports.")
@@ -98,16 +98,16 @@ def print_commands(plan: Plan) -> None:
     from runners.driver.run_study import point_plans
 
     say = partial(print, file=sys.stderr)
-    for point, chosen in point_plans(plan).items() if plan.points else [("", plan)]:
-        compared = ComparedArms(chosen, say=say)
+    for point, point_plan in point_plans(plan).items() if plan.points else [("", plan)]:
+        compared = ComparedArms(point_plan, say=say)
         for line in (*(f"note: {note}" for note in compared.check()), *(f"warning: {warning}" for warning in compared.warnings())):
             say(printable(line))
-        for name in chosen.arms:
+        for name in point_plan.arms:
             setup = compared.arms[name]
             command = setup.command(compared.inspection.placement, setup.plan.seed)
             size = setup.plan.world_size
             batch = f", with {FOUND_LATER}" if setup.arm.fit else ""
-            ranks = "" if chosen.are_scripts else f", {size} rank{'s' if size > 1 else ''}"  # scripts' are known once they run
+            ranks = "" if point_plan.are_scripts else f", {size} rank{'s' if size > 1 else ''}"  # scripts' are known once they run
             print(f"{name}{f' at {point}' if point else ''}{ranks}{batch}:", *command.splitlines(), sep="\n  ")
 
 
@@ -134,7 +134,7 @@ def end_with(comparison: Comparison) -> None:
 
 
 def measure(
-    chosen: Plan,
+    plan: Plan,
     folder: ResultsFolder,
     *,
     again: Sequence[str],
@@ -150,14 +150,14 @@ def measure(
 
     run: ComparisonRun | StudyRun | None = None
     try:
-        if chosen.points:  # each point shows its own progress
-            run = StudyRun(chosen, folder, resume_elsewhere=resume_elsewhere)
+        if plan.points:  # each point shows its own progress
+            run = StudyRun(plan, folder, resume_elsewhere=resume_elsewhere)
             run.prepare()
             comparison = run.run()
         else:
-            with LaunchProgress(seconds_per_launch=chosen.measurement.expected_launch_s) as progress:
+            with LaunchProgress(seconds_per_launch=plan.measurement.expected_launch_s) as progress:
                 run = ComparisonRun(
-                    chosen, folder, progress=progress, resume_elsewhere=resume_elsewhere, earlier=earlier, tried=tried
+                    plan, folder, progress=progress, resume_elsewhere=resume_elsewhere, earlier=earlier, tried=tried
                 )
                 run.prepare()
                 comparison = run.run()
@@ -173,13 +173,13 @@ def measure(
     return comparison
 
 
-def hold_trial(chosen: Plan, folder: ResultsFolder) -> list[LaunchRecord]:
+def hold_trial(plan: Plan, folder: ResultsFolder) -> list[LaunchRecord]:
     """Run the trial of each command of a plan alone, and show how they differ; returns its records, none if one failed."""
     from runners.driver.progress import LaunchProgress
     from runners.driver.run_comparison import ComparisonRun
 
-    with LaunchProgress(seconds_per_launch=chosen.measurement.expected_launch_s) as progress:
-        return ComparisonRun(chosen, folder, progress=progress).try_alone()
+    with LaunchProgress(seconds_per_launch=plan.measurement.expected_launch_s) as progress:
+        return ComparisonRun(plan, folder, progress=progress).try_alone()
 
 
 def show(summary: Comparison, folder: ResultsFolder, *, notify_trackers: bool = False) -> bool:

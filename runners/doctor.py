@@ -129,7 +129,7 @@ def horovod_findings() -> list[Finding]:
     answer = probe(HOROVOD_PROBE)
     if isinstance(answer, str):
         return [missing_horovod(answer)]
-    controllers = [name for name, there in (("MPI", answer["mpi"]), ("Gloo", answer["gloo"])) if there]
+    controllers = [name for name, is_built in (("MPI", answer["mpi"]), ("Gloo", answer["gloo"])) if is_built]
     rebuild = "" if len(controllers) == 2 else f"rebuild it: make clean, then {SETUP}"
     gpu = f"NCCL (built with {answer['nccl']})" if answer["nccl"] else "none: CPU build"
     wanting = toolchain.gpu_compute_capabilities() and not answer["nccl"]
@@ -225,11 +225,11 @@ def gpu_findings() -> list[Finding]:
     gpus = {"cards": [], "driver": None, "error": answer} if isinstance(answer, str) else answer
     pipe = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "")
     remedy = "install a driver and a torch that fit each other and these cards" if gpus["error"] else ""
-    ends = "arms that wait would hold up those in its context: unset it, and echo quit | nvidia-cuda-mps-control" if pipe else ""
+    stop_mps = "arms that wait would delay others in its context: unset it, and echo quit | nvidia-cuda-mps-control"
     return [
         finding("gpu", "GPUs", "; ".join(map(str.strip, gpus["cards"])) or "shown by nvidia-smi"),
         finding("gpu", "torch on them", f"driver {gpus['driver']}: {gpus['error'] or 'computes'}", remedy, status="missing"),
-        finding("gpu", "MPS", f"CUDA_MPS_PIPE_DIRECTORY={pipe}" if pipe else "off", ends),
+        finding("gpu", "MPS", f"CUDA_MPS_PIPE_DIRECTORY={pipe}" if pipe else "off", stop_mps if pipe else ""),
     ]
 
 
@@ -239,12 +239,12 @@ def host_findings() -> list[Finding]:
     busy = busy_warning(usable_cores())
     shared = Path("/dev/shm")
     shared_bytes = shutil.disk_usage(shared).total if shared.is_dir() else 0
-    more = "" if shared_bytes >= MIN_SHM_BYTES else "give the container more: docker run --shm-size=8g, or --ipc=host"
+    remedy = "" if shared_bytes >= MIN_SHM_BYTES else "give the container more: docker run --shm-size=8g, or --ipc=host"
     return [
         user_finding(),
         finding("host", "cores", f"{usable} usable of {os.cpu_count() or 1}"),
         finding("host", "load", busy or "others use little of the cores", BUSY_REMEDY if busy else ""),
-        finding("host", "/dev/shm", f"{shared_bytes / 2**20:.0f} MiB", more),
+        finding("host", "/dev/shm", f"{shared_bytes / 2**20:.0f} MiB", remedy),
         program_finding("host", "ssh", "needed for several hosts: apt-get install openssh-client", status="warning"),
     ]
 

@@ -120,9 +120,9 @@ def _place(plan_path: Path, engine: Engine, *, nodes: int | None, settings: Sequ
     placeholders = [f"hosts={hosts}"] if nodes and not lists_hosts else []
     plan = read_plan(plan_path, overrides=[*settings, *placeholders])
     nodes = nodes or len(planned_hosts(plan))
-    most = max([world_size_at(plan, name) for name in plan.points] or [plan.world_size])
-    ranks = -(-most // nodes)
-    _require_fit(plan, engine, nodes=nodes, ranks=ranks, most=most)
+    max_world_size = max([world_size_at(plan, name) for name in plan.points] or [plan.world_size])
+    ranks = -(-max_world_size // nodes)
+    _require_fit(plan, engine, nodes=nodes, ranks=ranks, max_world_size=max_world_size)
     takes_hosts = nodes > 1 and not lists_hosts
     word = KUBERNETES if engine in PODS else engine
     changes = [f"hosts={word}"] if takes_hosts and engine in (*SHARED_FILES, *PODS) else []
@@ -131,23 +131,24 @@ def _place(plan_path: Path, engine: Engine, *, nodes: int | None, settings: Sequ
     return _Placed(plan=plan, nodes=nodes, ranks=ranks, settings=[*settings, *changes], takes_hosts=takes_hosts)
 
 
-def _require_fit(plan: Plan, engine: Engine, *, nodes: int, ranks: int, most: int) -> None:
-    if -(-most // ranks) < nodes:
+def _require_fit(plan: Plan, engine: Engine, *, nodes: int, ranks: int, max_world_size: int) -> None:
+    used_nodes = -(-max_world_size // ranks)
+    if used_nodes < nodes:
         raise PlanError(
-            f"world_size {most} leaves some of {nodes} nodes idle; give --nodes {-(-most // ranks)}, or another world_size"
+            f"world_size {max_world_size} leaves some of {nodes} nodes idle; give --nodes {used_nodes}, or another world_size"
         )
     if engine in PODS and nodes == 1:
         raise PlanError(f"--for {engine} has 2 nodes or more; give --nodes 2, or run 'ringside compare' in a plain Job")
-    own_hosts = next((name for name, point in plan.points.items() if point.hosts), None)
-    if own_hosts is not None:
+    point_name = next((name for name, point in plan.points.items() if point.hosts), None)
+    if point_name is not None:
         raise PlanError(
-            f"point '{own_hosts}' names hosts, and those of a job are its nodes; leave them out, and give its world_size"
+            f"point '{point_name}' names hosts, and those of a job are its nodes; leave them out, and give its world_size"
         )
 
 
 def _seconds(time: str) -> int:
-    read = TIME.fullmatch(time)
-    seconds = sum(int(part) * unit for part, unit in zip(read.groups(), (3600, 60, 1), strict=True)) if read else 0
+    match = TIME.fullmatch(time)
+    seconds = sum(int(part) * unit for part, unit in zip(match.groups(), (3600, 60, 1), strict=True)) if match else 0
     if seconds <= STOPS_BEFORE_S:
         raise PlanError(f"--time {quoted(time)}: give hours, minutes and seconds, more than a minute, such as 2:00:00")
     return seconds

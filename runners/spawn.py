@@ -113,13 +113,13 @@ def _rendezvous(options: argparse.Namespace, *, nodes: int) -> tuple[str, int]:
     return host or LOOPBACK, port
 
 
-def run_rank(local_rank: int, first: dict[str, str], module: str, arguments: list[str]) -> None:
+def run_rank(local_rank: int, first_rank_variables: dict[str, str], module: str, arguments: list[str]) -> None:
     """One rank: torchrun's variables, then the module as ``__main__``.
 
     It prints an exception itself: torch (2.15) would leave a file with it in the temporary folder.
     """
-    rank = int(first[VARIABLES.rank]) + local_rank
-    os.environ |= first | {VARIABLES.rank: str(rank), VARIABLES.local_rank: str(local_rank)}
+    rank = int(first_rank_variables[VARIABLES.rank]) + local_rank
+    os.environ |= first_rank_variables | {VARIABLES.rank: str(rank), VARIABLES.local_rank: str(local_rank)}
     sys.argv = [module, *arguments]
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)

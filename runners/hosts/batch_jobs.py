@@ -103,8 +103,8 @@ def unused_nodes(environment: Mapping[str, str]) -> str | None:
 def _flux_hosts() -> tuple[HostSlots, ...]:
     """With as many slots as a node has cores."""
     names = expand_nodes(_flux("hostlist", "local"))
-    read = re.search(r"(\d+) Nodes?, (\d+) Cores?", _flux("resource", "info"))
-    slots = int(read[2]) // int(read[1]) if read else 1
+    counts = re.search(r"(\d+) Nodes?, (\d+) Cores?", _flux("resource", "info"))
+    slots = int(counts[2]) // int(counts[1]) if counts else 1
     return parse_hosts(",".join(f"{name}:{max(1, slots)}" for name in dict.fromkeys(names)), source="flux hostlist")
 
 

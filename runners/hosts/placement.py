@@ -60,8 +60,8 @@ class Placement:
     def sample(self, rng: random.Random) -> Placement:
         """Draw the hosts of one launch. They keep their order, and all get the threads of the host with the fewest cores."""
         candidates = (*self.hosts, *self.spare)
-        chosen = sorted(rng.sample(range(len(candidates)), k=len(self.hosts)))
-        places = zip(chosen, self.hosts, strict=True)
+        indices = sorted(rng.sample(range(len(candidates)), k=len(self.hosts)))
+        places = zip(indices, self.hosts, strict=True)
         hosts = tuple(HostSlots(host=candidates[index].host, slots=entry.slots) for index, entry in places)
         return replace(self, hosts=hosts, spare=(), cores=dict.fromkeys(self.cores, min(self.cores.values())))
 
@@ -184,10 +184,10 @@ def with_world_size(content: Mapping[str, Any], *, hosts: Sequence[HostSlots]) -
     Raises:
         PlanError: a command cannot be read, or another number is given.
     """
-    most = ranks_by_flags(content, hosts=len(hosts) or 1)
-    world_size = content.get("world_size", most or 1)
-    if most and world_size != most:
-        raise PlanError(f"world_size {quoted(world_size)} is not what the commands start, which is {most}; leave it out")
+    num_ranks = ranks_by_flags(content, hosts=len(hosts) or 1)
+    world_size = content.get("world_size", num_ranks or 1)
+    if num_ranks and world_size != num_ranks:
+        raise PlanError(f"world_size {quoted(world_size)} is not what the commands start, which is {num_ranks}; leave it out")
     return {**content, "world_size": world_size}
 
 
@@ -215,7 +215,7 @@ def hosts_of_commands(content: Mapping[str, Any]) -> tuple[HostSlots, ...]:
         HostfileError: a list, or a file, is not accepted.
         PlanError: a command cannot be read.
     """
-    most: dict[str, int] = {}
+    slots_of: dict[str, int] = {}
     for name, arm in _commands(content).items():
         line = _command_line(name, arm)
         if not line.launchers or line.kind == TORCHRUN:
@@ -223,17 +223,17 @@ def hosts_of_commands(content: Mapping[str, Any]) -> tuple[HostSlots, ...]:
         listed = _hosts_in_flags(line, Path(arm.get("directory") or "."))
         lack = (ranks_of(line) or 0) - sum(entry.slots for entry in listed)
         for number, entry in enumerate(listed):
-            more = lack if number == 0 and lack > 0 else 0  # ranks that share cores, if its flags allow it
-            most[entry.host] = max(most.get(entry.host, 0), entry.slots + more)
+            extra_slots = lack if number == 0 and lack > 0 else 0  # ranks that share cores, if its flags allow it
+            slots_of[entry.host] = max(slots_of.get(entry.host, 0), entry.slots + extra_slots)
     here = (HERE, socket.gethostname().lower())
-    if all(host.lower() in here or host.startswith("127.") for host in most):
+    if all(host.lower() in here or host.startswith("127.") for host in slots_of):
         return ()
-    return tuple(HostSlots(host=host, slots=slots) for host, slots in most.items())
+    return tuple(HostSlots(host=host, slots=slots) for host, slots in slots_of.items())
 
 
 def _hosts_in_flags(line: CommandLine, folder: Path) -> tuple[HostSlots, ...]:
-    first = line.launchers[0]
-    named, file = hosts_of(first), hostfile_of(first)
-    if named:
-        return parse_hosts(",".join(named), source=f"-H of '{line.words[0]}'")
+    launcher = line.launchers[0]
+    listed, file = hosts_of(launcher), hostfile_of(launcher)
+    if listed:
+        return parse_hosts(",".join(listed), source=f"-H of '{line.words[0]}'")
     return read_hostfile(folder / file) if file else ()

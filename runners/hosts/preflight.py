@@ -146,12 +146,12 @@ def ask(host: str, *, here: frozenset[str], question: Sequence[str]) -> dict[str
     return dict(json.loads(answer))
 
 
-def _without_interface(facts: Mapping[str, Mapping[str, Any]], wanted: str | None) -> list[str]:
+def _without_interface(facts: Mapping[str, Mapping[str, Any]], interface: str | None) -> list[str]:
     """Return which hosts lack the interface, a line for each."""
     return [
-        f"host '{host}' has no interface '{wanted}'; it has {', '.join(host_facts['interfaces'])}: set network_interface"
+        f"host '{host}' has no interface '{interface}'; it has {', '.join(host_facts['interfaces'])}: set network_interface"
         for host, host_facts in facts.items()
-        if wanted is not None and wanted not in host_facts["interfaces"]
+        if interface is not None and interface not in host_facts["interfaces"]
     ]
 
 

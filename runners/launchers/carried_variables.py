@@ -15,8 +15,8 @@ def with_variables(line: CommandLine, names: Iterable[str], *, is_open_mpi: bool
         if launcher.kind == SRUN:
             _export(words, launcher, names)
         elif launcher.kind == MPIRUN and is_open_mpi:
-            has = {word.partition("=")[0] for before, word in itertools.pairwise(words) if before == "-x"}
-            words[launcher.flags_at : launcher.flags_at] = [part for name in names if name not in has for part in ("-x", name)]
+            passed = {word.partition("=")[0] for flag, word in itertools.pairwise(words) if flag == "-x"}
+            words[launcher.flags_at : launcher.flags_at] = [word for name in names if name not in passed for word in ("-x", name)]
         elif launcher.kind == MPIRUN:
             _list_for_hydra(words, launcher, names)
     return tuple(words)
@@ -27,8 +27,8 @@ def _export(words: list[str], launcher: ParsedLauncher, names: list[str]) -> Non
     exported = launcher.value("export")
     if exported is None or "ALL" in exported.split(","):
         return
-    kept = [] if exported == "NONE" else [exported]
-    set_flag(words, launcher, "export", ",".join([*kept, *names]))
+    variables = [] if exported == "NONE" else [exported]
+    set_flag(words, launcher, "export", ",".join([*variables, *names]))
 
 
 def _list_for_hydra(words: list[str], launcher: ParsedLauncher, names: list[str]) -> None:

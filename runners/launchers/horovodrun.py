@@ -46,7 +46,9 @@ class Horovodrun(Launcher):
             *("horovodrun", "--mpi" if over_mpi else "--gloo"),
             *("-np", str(job.world_size), "-H", job.host_list, "--disable-cache"),
             *((BINDING,) if over_mpi else ()),
-            *(() if job.is_local else self._over_hosts(job, over_mpi=over_mpi)),
+            *(() if job.is_local else ("--start-timeout", str(START_TIMEOUT_S))),
+            *(() if job.is_local or not job.network_interface else ("--network-interfaces", job.network_interface)),
+            *((f"--mpi-args=--prefix {shlex.quote(job.mpi_prefix)}",) if over_mpi and job.mpi_prefix and not job.is_local else ()),
             *job.python_command,
         )
         environment = dict(job.environment) | (mpirun.open_mpi_environment(job) if over_mpi else {})
@@ -59,15 +61,6 @@ class Horovodrun(Launcher):
     def mpi_program(self, transport: str | None) -> tuple[str, str] | None:
         """Horovod 0.28.1 does not recognize MPICH 5 by its ``mpirun --version``."""
         return (mpirun.Mpirun.executable, OPEN_MPI) if transport == "mpi" else None
-
-    @staticmethod
-    def _over_hosts(job: RankCommand, *, over_mpi: bool) -> tuple[str, ...]:
-        """Without an interface, Horovod tests which ones all hosts share."""
-        return (
-            *("--start-timeout", str(START_TIMEOUT_S)),
-            *(("--network-interfaces", job.network_interface) if job.network_interface else ()),
-            *((f"--mpi-args=--prefix {shlex.quote(job.mpi_prefix)}",) if over_mpi and job.mpi_prefix else ()),
-        )
 
     def refuses(self, hosts: Sequence[HostSlots]) -> str | None:
         """Horovod 0.28.1 splits ``-H`` at colons."""

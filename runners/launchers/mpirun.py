@@ -55,8 +55,8 @@ def open_mpi_environment(job: RankCommand) -> dict[str, str]:
     names = dict.fromkeys((KEEP_FULL_NAMES, KEEP_FULL_NAMES_5), "1") if needs_full_names(job.hosts) else {}
     interface = "lo" if job.is_local else job.network_interface
     of_daemons = ("OMPI_MCA_oob_tcp_if_include", *(() if job.is_local else ("PRTE_MCA_prte_if_include",)))  # which refuses lo
-    chosen = dict.fromkeys((*of_daemons, "OMPI_MCA_btl_tcp_if_include"), interface) if interface else {}
-    return root | names | chosen
+    interfaces = dict.fromkeys((*of_daemons, "OMPI_MCA_btl_tcp_if_include"), interface) if interface else {}
+    return root | names | interfaces
 
 
 def needs_full_names(hosts: Sequence[HostSlots]) -> bool:

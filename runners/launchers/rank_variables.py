@@ -102,10 +102,10 @@ def _refuse_several(environment: Mapping[str, str], launcher: UnknownLauncher) -
     size = next((name for name in launcher.size if name in environment), None)
     if size is not None and environment[size].strip() == "1":
         return
-    seen = f"{size or marker}={cut(environment[size or marker])}"
+    evidence = f"{size or marker}={cut(environment[size or marker])}"
     raise LaunchError(
-        f"{launcher.name} started this process as one of several ({seen}), and Ringside does not read its variables: each would be "
-        "a world of 1; start the ranks with horovodrun or mpirun inside the job, or with torchrun, once per host"
+        f"{launcher.name} started this process as one of several ({evidence}), and Ringside does not read its variables: each "
+        "would be a world of 1; start the ranks with horovodrun or mpirun inside the job, or with torchrun, once per host"
     )
 
 

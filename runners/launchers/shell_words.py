@@ -36,9 +36,9 @@ def shell_words(text: str, environment: Mapping[str, str]) -> list[str]:
     Raises:
         PlanError: a quote is open, a variable is not set or secret, or only a shell could run it.
     """
-    read = PIECE.sub(partial(_read, text, environment), text)
+    expanded = PIECE.sub(partial(_read, text, environment), text)
     try:
-        marked = shlex.split(read)
+        marked = shlex.split(expanded)
     except ValueError as error:
         raise PlanError(f"command {quoted(text)} cannot be read: {error}; quote it as for a shell") from error
     words = []

@@ -81,10 +81,10 @@ def expand_counts(text: str) -> list[int]:
     """
     counts: list[int] = []
     for part in text.split(","):
-        read = re.fullmatch(r"([0-9]{1,9})(?:\(x([0-9]{1,5})\))?", part)
-        if read is None or not 0 < int(read[2] or 1) + len(counts) <= MAX_NODES:
+        match = re.fullmatch(r"([0-9]{1,9})(?:\(x([0-9]{1,5})\))?", part)
+        if match is None or not 0 < int(match[2] or 1) + len(counts) <= MAX_NODES:
             raise LaunchError(f"{quoted(text)} is not a list of numbers as Slurm writes it, such as '4(x2),1'")
-        counts += [int(read[1])] * int(read[2] or 1)
+        counts += [int(match[1])] * int(match[2] or 1)
     return counts
 
 
@@ -101,13 +101,13 @@ def _numbers(listed: str, text: str) -> list[str]:
     """``01-03,7`` is 01, 02, 03, 7."""
     numbers: list[str] = []
     for span in listed.split(","):
-        read = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", span)
-        if read is None:
+        match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", span)
+        if match is None:
             raise _no_list(text)
-        first, last = int(read[1]), int(read[2] or read[1])
+        first, last = int(match[1]), int(match[2] or match[1])
         if not 0 <= last - first < MAX_NODES:
             raise _no_list(text)
-        numbers += [f"{number:0{len(read[1])}d}" for number in range(first, last + 1)]
+        numbers += [f"{number:0{len(match[1])}d}" for number in range(first, last + 1)]
     return numbers
 
 

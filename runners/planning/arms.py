@@ -140,8 +140,8 @@ def plan_of_arm(plan: Plan, backend: type[Backend]) -> Plan:
         return plan
     if backend.takes_all_ranks_batches and len(planned_hosts(plan)) > 1:
         raise PlanError(f"{backend.__name__} is one process and the plan has several hosts; leave it out, or compare on one host")
-    alone = {"world_size": 1, "micro_steps": 1, "local_batch_size": plan.local_batch_size * plan.micro_steps * plan.world_size}
-    return plan.model_copy(update=alone)
+    global_batch_size = plan.local_batch_size * plan.micro_steps * plan.world_size
+    return plan.model_copy(update={"world_size": 1, "micro_steps": 1, "local_batch_size": global_batch_size})
 
 
 def choose_transport(reference: str, transport: str | None, *, device: str) -> str | None:
@@ -196,9 +196,9 @@ def require_given(gives: AbstractSet[str], backend: Backend, *, launcher: str, r
     over = f" over '{backend.transport}'" if MPI in missing else ""
     names = [f"'{name}'" for name in usable_launchers(backend)]
     listed = " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-    others = f"use {listed}" if names else "use a launcher that does"
+    default_remedy = f"use {listed}" if names else "use a launcher that does"
     remedies = make_launcher(launcher).remedies if REGISTRY.find(launcher) else {}
-    remedy = next((remedies[need] for need in sorted(missing) if need in remedies), others)
+    remedy = next((remedies[need] for need in sorted(missing) if need in remedies), default_remedy)
     why = "; ".join(WITHOUT.get(need, f"it does not give '{need}'") for need in sorted(missing))
     raise PlanError(f"launcher '{launcher}' cannot start backend '{reference}'{over} ({why}); {remedy}")
 
@@ -233,8 +233,8 @@ def job_of(plan: Plan, name: str, arm: Arm, *, transport: str | None, launch: in
     """
     scaled_by = global_plan or plan
     is_scaled = plan.training is not None and plan.training.learning_rate_scaling == "linear"
-    of_plan = {field: getattr(plan, field) for field in Job.model_fields.keys() & Plan.model_fields.keys()}
-    of_arm: dict[str, Any] = {
+    plan_fields = {field: getattr(plan, field) for field in Job.model_fields.keys() & Plan.model_fields.keys()}
+    arm_fields: dict[str, Any] = {
         "arm": name,
         "backend": arm.backend,
         "transport": transport,
@@ -242,4 +242,4 @@ def job_of(plan: Plan, name: str, arm: Arm, *, transport: str | None, launch: in
         "seed": seed_of(plan, launch),
         "learning_rate_scale": scaled_by.world_size * scaled_by.micro_steps if is_scaled else None,
     }
-    return Job(**of_plan | of_arm)
+    return Job(**plan_fields | arm_fields)

@@ -31,29 +31,29 @@ def arms_to_compare(plan: Plan, folder: ResultsFolder, *, only_available: bool, 
             raise PlanError("--available is for arms of backends; arms by command all run, or none: leave the flag out")
         return plan
     if folder.plan_path.is_file():
-        begun = folder.read_plan()
-        arms = {name: arm for name, arm in plan.arms.items() if name not in begun.left_out}
-        arms |= {name: arm for name, arm in begun.arms.items() if name not in plan.arms and begun.left_out}
-        return _with_arms(plan, arms, left_out=begun.left_out) if begun.left_out else plan
+        started_plan = folder.read_plan()
+        arms = {name: arm for name, arm in plan.arms.items() if name not in started_plan.left_out}
+        arms |= {name: arm for name, arm in started_plan.arms.items() if name not in plan.arms and started_plan.left_out}
+        return _with_arms(plan, arms, left_out=started_plan.left_out) if started_plan.left_out else plan
     reasons = {name: _why_not_here(name, arm, plan) for name, arm in plan.arms.items()} if only_available else {}
     left_out = {name: reason for name, reason in reasons.items() if reason}
     if not left_out:
         return plan
     arms = {name: arm for name, arm in plan.arms.items() if name not in left_out}
     if len(arms) == 1 and has_next:
-        able = [name for name, arm in NATIVE.items() if not _why_not_here(name, arm, plan)]
-        arms |= {name: NATIVE[name] for name in able[:1]}
+        runnable = [name for name, arm in NATIVE.items() if not _why_not_here(name, arm, plan)]
+        arms |= {name: NATIVE[name] for name in runnable[:1]}
     if len(arms) < 2:
-        kept = f"only '{next(iter(arms))}' can run here, with nothing to compare it to" if arms else "no arm can run here"
-        raise PlanError(f"{kept}; {left_out_line(left_out)}")
+        remaining = f"only '{next(iter(arms))}' can run here, with nothing to compare it to" if arms else "no arm can run here"
+        raise PlanError(f"{remaining}; {left_out_line(left_out)}")
     return _with_arms(plan, arms, left_out=left_out)
 
 
 def _with_arms(plan: Plan, arms: Mapping[str, Arm], *, left_out: Mapping[str, str]) -> Plan:
-    asked = {plan.question} & {*arms, *(arm.backend for arm in arms.values())}
+    question = plan.question if plan.question in {*arms, *(arm.backend for arm in arms.values())} else None
     baseline = plan.baseline if plan.baseline in arms else next(iter(arms))
-    kept = {"arms": dict(arms), "baseline": baseline, "question": plan.question if asked else None, "left_out": dict(left_out)}
-    return plan.model_copy(update=kept)
+    changes = {"arms": dict(arms), "baseline": baseline, "question": question, "left_out": dict(left_out)}
+    return plan.model_copy(update=changes)
 
 
 def _why_not_here(name: str, arm: Arm, plan: Plan) -> str | None:

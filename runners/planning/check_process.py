@@ -146,13 +146,13 @@ def facts_of(plan: Plan, *, host: str | None = None, place: CommandPlace | None 
 
 def _argv(plan: Plan, place: CommandPlace | None = None, *, is_model: bool = True) -> list[str]:
     checkout = place.checkout if place else None
-    asked = CheckRequest(
+    request = CheckRequest(
         plan=plan.model_dump(mode="json", include=set(CHECKED_PLAN_KEYS)),
         is_model=is_model,
         worktree=str(checkout) if checkout else None,
         repository=str(place.repository) if checkout and place else None,
     )
-    argv = remote.python("runners.planning.check_process", asked.model_dump_json())
+    argv = remote.python("runners.planning.check_process", request.model_dump_json())
     argv = [place.interpreter, *argv[1:]] if place else argv
     return [*plan.container, *argv[1:]] if plan.container else argv
 
@@ -201,10 +201,10 @@ def require_own_work(arms: Iterable[ArmSpec], *, host: str | None, micro_benchma
 
 def main() -> None:
     """Answer the question on the command line."""
-    asked = CheckRequest.model_validate_json(sys.argv[1])
+    request = CheckRequest.model_validate_json(sys.argv[1])
     search_beside(Path.cwd())
     try:
-        facts = asked.facts()
+        facts = request.facts()
     except PlanError as error:
         facts = {"refused": str(error)}
     facts_here = fingerprint()

@@ -110,16 +110,16 @@ def resolve_place(name: str, arm: Arm, plan: Plan, *, file: str | None = None) -
         if arm.commit is None:
             return CommandPlace(typed_in=folder, python=python, file=file)
         place = (folder / file).parent.resolve() / Path(file).name if file else folder.resolve()
-        near = folder if arm.command else place
-        repository = repository_of(next(parent for parent in (near, *near.parents) if parent.is_dir()))
+        search_start = folder if arm.command else place
+        repository = repository_of(next(parent for parent in (search_start, *search_start.parents) if parent.is_dir()))
         if not folder.resolve().is_relative_to(repository):
             folder = repository  # the workload's file alone is of the repository
         commit = commit_of(repository, arm.commit)
         for kind, needed in (("folder", folder.resolve()), ("file", place)):
             if needed.is_relative_to(repository) and not has_in_commit(repository, commit, needed.relative_to(repository)):
                 raise PlanError(f"commit {quoted(arm.commit)} has no {kind} '{needed.relative_to(repository)}'")
-        named = os.path.relpath(place, folder.resolve()) if file else None  # an absolute path would not be in the checkout
-        return CommandPlace(typed_in=folder, python=python, commit=commit, repository=repository, file=named)
+        relative_file = os.path.relpath(place, folder.resolve()) if file else None  # an absolute path would not be in the checkout
+        return CommandPlace(typed_in=folder, python=python, commit=commit, repository=repository, file=relative_file)
 
 
 def interpreter(python: str, *, is_here: bool) -> str:

@@ -23,15 +23,15 @@ def named_ports(texts: Iterable[str]) -> set[int]:
     return {int(port) for text in texts for port in NAMED.findall(text)}
 
 
-def num_ports_needed(asked: Collection[int]) -> int:
+def num_ports_needed(requested: Collection[int]) -> int:
     """How many free ports ``meeting_settings`` takes."""
-    return 2 * len(asked) + SPARE if asked else 0
+    return 2 * len(requested) + SPARE if requested else 0
 
 
-def meeting_settings(asked: Collection[int], free: Iterable[int], placement: Placement) -> dict[str, Any]:
+def meeting_settings(requested: Collection[int], free: Iterable[int], placement: Placement) -> dict[str, Any]:
     """The agent's settings by which the processes of a start meet: a free port for each port they may ask for. Pure."""
-    chosen = [port for port in free if port not in asked]
-    ports = dict(zip(sorted(asked), chosen, strict=False))
+    usable = [port for port in free if port not in requested]
+    ports = dict(zip(sorted(requested), usable, strict=False))
     if placement.is_local:
-        return {"ports": ports, "spare_ports": chosen[len(ports) :][:SPARE]}
+        return {"ports": ports, "spare_ports": usable[len(ports) :][:SPARE]}
     return {"ports": ports, "hosts": [entry.host for entry in placement.hosts]}

@@ -128,22 +128,22 @@ def with_option_arms(content: Mapping[str, Any], *, source: str) -> dict[str, An
     arms = content.get("arms")
     if not isinstance(arms, Mapping):
         return dict(content)
-    made = {name: _arms_by_option(str(name), arm, source) for name, arm in arms.items()}
-    if not any(made.values()):
+    arms_of = {name: _arms_by_option(str(name), arm, source) for name, arm in arms.items()}
+    if not any(arms_of.values()):
         return dict(content)
     joined: dict[Any, Any] = {}
-    for name, several in made.items():
+    for name, several in arms_of.items():
         for new, arm in (several or {name: arms[name]}).items():
             if new in joined:
                 raise PlanError(f"plan '{source}': two arms would be called '{new}'; rename one")
             joined[new] = arm
-    if len(joined) > max(MAX_ARMS, len(made)):
+    if len(joined) > max(MAX_ARMS, len(arms_of)):
         raise PlanError(
-            f"plan '{source}': its lists make {len(joined)} arms of {len(made)}, and {MAX_ARMS} are the most; try fewer values "
+            f"plan '{source}': its lists make {len(joined)} arms of {len(arms_of)}, and {MAX_ARMS} are the most; try fewer values "
             "at once, or make plans of them"
         )
     for key in ("baseline", "question"):
-        several = made.get(content.get(key)) if isinstance(content.get(key), str) else None
+        several = arms_of.get(content.get(key)) if isinstance(content.get(key), str) else None
         if several:
             raise PlanError(f"plan '{source}': {key} '{content[key]}' is made into several arms; name one: {', '.join(several)}")
     return {**content, "arms": joined}
@@ -162,11 +162,11 @@ def _arms_by_option(name: str, arm: Any, source: str) -> dict[str, Any] | None:
     if not lists:
         return None
     return {
-        "-".join([name, *(f"{option}-{_text(value)}" for option, value in chosen.items())]): {
+        "-".join([name, *(f"{option}-{_text(value)}" for option, value in combination.items())]): {
             **arm,
-            "options": {**options, **chosen},
+            "options": {**options, **combination},
         }
-        for chosen in (dict(zip(lists, values, strict=True)) for values in product(*lists.values()))
+        for combination in (dict(zip(lists, values, strict=True)) for values in product(*lists.values()))
     }
 
 

@@ -87,8 +87,8 @@ def plan_content(given: Given) -> dict[str, Any]:
     Raises:
         PlanError: a value that is not accepted, or flags that do not go together.
     """
-    asked = [str(setting) for setting in given.get(SETTINGS, ())]
-    for setting in asked:
+    set_values = [str(setting) for setting in given.get(SETTINGS, ())]
+    for setting in set_values:
         key = setting.partition("=")[0].strip()
         if not any(fnmatch(key, pattern) for pattern in SETTABLE):
             raise PlanError(f"--set {quoted(key)} is not for a standalone run; it sets {', '.join(SETTABLE)}")
@@ -98,12 +98,12 @@ def plan_content(given: Given) -> dict[str, Any]:
         "measurement": values_of(given, Measurement) | FIXED,
         "training": values_of(given, TrainingSettings),
     }
-    training = overridden(content, asked)["training"]
+    training = overridden(content, set_values)["training"]
     if "epochs" in training:
         return content | {"measurement": content["measurement"] | {"local_every": 0}}
     if training:
-        named = f"--set training.{next(iter(training))}"
-        raise PlanError(f"{named} is for training to the end; say --epochs N with it, or leave it out to measure throughput")
+        flag = f"--set training.{next(iter(training))}"
+        raise PlanError(f"{flag} is for training to the end; say --epochs N with it, or leave it out to measure throughput")
     return content | {"training": None}
 
 

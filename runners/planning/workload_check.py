@@ -69,9 +69,9 @@ def build_here(setup: WorkloadSetup, *, local_batch_size: int, seed: int) -> Wor
 
 def require_data(setup: WorkloadSetup, *, local_batch_size: int, seed: int) -> None:
     """Have a workload look at its data; raises a ``PlanError`` where it cannot be made, or its data is missing or damaged."""
-    made = build_here(setup, local_batch_size=local_batch_size, seed=seed)
-    with trying("require_data", made.require_data):
-        made.require_data()
+    workload = build_here(setup, local_batch_size=local_batch_size, seed=seed)
+    with trying("require_data", workload.require_data):
+        workload.require_data()
 
 
 def require_epochs(plan: Plan, setup: WorkloadSetup) -> None:
@@ -82,9 +82,9 @@ def require_epochs(plan: Plan, setup: WorkloadSetup) -> None:
     """
     if plan.training is None or plan.hosts is not None:
         return
-    made = build_here(setup, local_batch_size=plan.local_batch_size, seed=plan.seed)
-    with trying("batches_per_epoch", made.batches_per_epoch):
-        steps_per_epoch(made, reference=plan.workload, world_size=plan.world_size, micro_steps=plan.micro_steps)
+    workload = build_here(setup, local_batch_size=plan.local_batch_size, seed=plan.seed)
+    with trying("batches_per_epoch", workload.batches_per_epoch):
+        steps_per_epoch(workload, reference=plan.workload, world_size=plan.world_size, micro_steps=plan.micro_steps)
 
 
 def check_workload(setup: WorkloadSetup, job: Job, *, rank: int, device: torch.device, backend: Backend) -> list[str]:
@@ -176,13 +176,13 @@ class _Trial:
         with trying("build_optimizer", method):
             built: Any = method(self.model)
         optimizers = list(built) if isinstance(built, Sequence) else [built]
-        closed = [type(member).__name__ for member in optimizers if isinstance(member, Optimizer) and _needs_closure(member)]
-        if closed:
-            message = f"build_optimizer() gave {closed[0]}, whose step() needs a closure, which is not supported"
+        with_closure = [type(member).__name__ for member in optimizers if isinstance(member, Optimizer) and _needs_closure(member)]
+        if with_closure:
+            message = f"build_optimizer() gave {with_closure[0]}, whose step() needs a closure, which is not supported"
             raise wrong(f"{message}; take another, such as Adam", method)
         if not optimizers or not all(isinstance(member, Optimizer) for member in optimizers):
-            seen = " and ".join(type(member).__name__ for member in optimizers) or "nothing"
-            raise wrong(f"build_optimizer() gave {seen}; return a torch.optim.Optimizer, or a list of them", method)
+            types = " and ".join(type(member).__name__ for member in optimizers) or "nothing"
+            raise wrong(f"build_optimizer() gave {types}; return a torch.optim.Optimizer, or a list of them", method)
         with trying("build_optimizer", method):
             optimizer = as_one(built)
         stepped = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
@@ -234,11 +234,11 @@ class _Trial:
         hooks = [*before, *(hook for member in members for hook in member._optimizer_step_post_hooks.values())]
         if not hooks and type(self._workload).after_step is Workload.after_step:
             return
-        ends = time.monotonic() + MAX_SECONDS
+        deadline = time.monotonic() + MAX_SECONDS
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of schedulers that see no step of the optimizer
             for step in count(2):
-                if step > (needed or MAX_STEPS) or time.monotonic() > ends:
+                if step > (needed or MAX_STEPS) or time.monotonic() > deadline:
                     return
                 try:
                     for hook in hooks:

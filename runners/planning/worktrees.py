@@ -112,11 +112,11 @@ def _new_folder() -> Path:
     root = cache_root().parent / "worktrees"
     try:
         root.mkdir(parents=True, exist_ok=True)
-        made = tempfile.mkdtemp(prefix=f"{socket.gethostname()}-{os.getpid()}-", dir=root)
+        folder = tempfile.mkdtemp(prefix=f"{socket.gethostname()}-{os.getpid()}-", dir=root)
     except OSError:
         return Path(tempfile.mkdtemp(prefix="worktree-")).resolve()
     remove_left_folders(root, "")
-    return Path(made).resolve()
+    return Path(folder).resolve()
 
 
 def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -212,12 +212,12 @@ def _events(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
     for event, begin_ns, length_ns in _slices(document):
         if _row_of(event) != "exchange":
-            kept = {key: value for key, value in event.get("args", {}).items() if key in ("stream", "correlation", "device")}
-            what = {"ph": "X", "name": event["name"], "cat": event["cat"], "args": kept}
-            yield what | {"row": place(event), "ts": begin_ns, "dur": length_ns}
+            args = {key: value for key, value in event.get("args", {}).items() if key in ("stream", "correlation", "device")}
+            slice_event = {"ph": "X", "name": event["name"], "cat": event["cat"], "args": args}
+            yield slice_event | {"row": place(event), "ts": begin_ns, "dur": length_ns}
     arrows = [event for event in document["traceEvents"] if event.get("ph") in ("s", "f") and event.get("cat") in FLOWS]
-    ends = {(event["cat"], event["id"], event["ph"]) for event in arrows}
+    arrow_ends = {(event["cat"], event["id"], event["ph"]) for event in arrows}
     for event in arrows:
-        if {(event["cat"], event["id"], "s"), (event["cat"], event["id"], "f")} <= ends:
-            what = {key: event[key] for key in ("ph", "id", "cat")} | {"name": event["cat"], "bp": "e"}
-            yield what | {"row": place(event), "ts": _begin_ns(document, event)}
+        if {(event["cat"], event["id"], "s"), (event["cat"], event["id"], "f")} <= arrow_ends:
+            slice_event = {key: event[key] for key in ("ph", "id", "cat")} | {"name": event["cat"], "bp": "e"}
+            yield slice_event | {"row": place(event), "ts": _begin_ns(document, event)}

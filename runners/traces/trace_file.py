@@ -62,8 +62,8 @@ def _with_operations(ranks: Sequence[TracedRank]) -> list[TracedRank]:
         for span in rank.spans:
             if span.name == "submitted":
                 submitted.setdefault(span.tensors[0], []).append(span)
-        rest = [span for span in rank.spans if not _is_noted(span)]
-        completed.append(replace(rank, spans=rest + list(_operations_of_rank(operations, submitted, rank.rank))))
+        other_spans = [span for span in rank.spans if not _is_noted(span)]
+        completed.append(replace(rank, spans=other_spans + list(_operations_of_rank(operations, submitted, rank.rank))))
     return completed
 
 
@@ -113,16 +113,16 @@ def _rows(rank: TracedRank, pid: int, zero_ns: int, numbers: dict[tuple[int, str
     by_row[EXCHANGE] = [_exchange(span) for span in rank.spans if span.row == "exchange"]
     tids = itertools.count(1)
     for name, events in by_row.items():
-        first = 0
+        first_tid = 0
         for number, lane in enumerate(lanes(event for event in events if event["ph"] == "X")):
             tid = next(tids)
-            first = first or tid
+            first_tid = first_tid or tid
             yield from _named(pid, name if number == 0 else f"{name} ({number + 1})", tid)
             for event in lane:
                 yield event | {"pid": pid, "tid": tid, "ts": (event["ts"] - zero_ns) / 1000, "dur": event["dur"] / 1000}
-        for event in (event for event in events if event["ph"] != "X" and first):
+        for event in (event for event in events if event["ph"] != "X" and first_tid):
             number = numbers.setdefault((pid, event["cat"], event["id"]), len(numbers) + 1)
-            yield event | {"pid": pid, "tid": first, "ts": (event["ts"] - zero_ns) / 1000, "id": number}
+            yield event | {"pid": pid, "tid": first_tid, "ts": (event["ts"] - zero_ns) / 1000, "id": number}
 
 
 def _exchange(span: Span) -> dict[str, Any]:

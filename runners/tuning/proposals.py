@@ -66,18 +66,18 @@ def best_of(trials: list[Trial], *, margin: float) -> Options:
 
 def effective_options(settings: Sequence[SearchedSetting], values: Mapping[str, Any]) -> Options:
     """Return the options to set: those that are not at their defaults, and have an effect beside the others."""
-    chosen = {setting.option: values.get(setting.option, setting.default) for setting in settings}
+    all_values = {setting.option: values.get(setting.option, setting.default) for setting in settings}
     return {
-        setting.option: chosen[setting.option]
+        setting.option: all_values[setting.option]
         for setting in settings
-        if chosen[setting.option] != setting.default
-        and all(chosen.get(name, value) == value for name, value in setting.only_with.items())
+        if all_values[setting.option] != setting.default
+        and all(all_values.get(name, value) == value for name, value in setting.only_with.items())
     }
 
 
 def leave_one_out(settings: Sequence[SearchedSetting], options: Options) -> list[Options]:
     """Return the option set without each of its options in turn, and without options that then have no effect."""
-    return [effective_options(settings, {name: value for name, value in options.items() if name != left}) for left in options]
+    return [effective_options(settings, {name: options[name] for name in options if name != left_out}) for left_out in options]
 
 
 def optuna_study(settings: Sequence[SearchedSetting], trials: Sequence[Trial], *, seed: int) -> Any:
@@ -104,8 +104,8 @@ def _explore(settings: Sequence[SearchedSetting], trials: Sequence[Trial], numbe
     study, failed = optuna_study(settings, trials, seed=seed), [trial.options for trial in trials if trial.log_ratio is None]
     proposals: list[Options] = []
     for _ in range(MAX_DRAWS):
-        drawn = study.ask(_space(settings)).params
-        options = effective_options(settings, {setting.option: setting.values[drawn[setting.option]] for setting in settings})
+        indices = study.ask(_space(settings)).params
+        options = effective_options(settings, {setting.option: setting.values[indices[setting.option]] for setting in settings})
         if options and options not in failed and options not in proposals:
             proposals.append(options)
         if len(proposals) == number:

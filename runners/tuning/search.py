@@ -47,14 +47,14 @@ class SearchLaunch:
 class Search:
     """Searches the settings of one arm of a plan."""
 
-    def __init__(self, plan: Plan, root: Path, asked: SearchRequest) -> None:
+    def __init__(self, plan: Plan, root: Path, request: SearchRequest) -> None:
         """Prepare a search; nothing is started.
 
         Raises:
             PlanError: there is nothing to search.
         """
-        _require_tunable(plan, asked.arm)
-        self.plan, self.root, self.asked, self.name = plan, root, asked, asked.arm
+        _require_tunable(plan, request.arm)
+        self.plan, self.root, self.request, self.name = plan, root, request, request.arm
         self.arm = plan.arms[self.name]
         setup = resolve_arm(self.name, self.arm, plan)
         if resolve_cases(plan, resolve_workload(plan.workload, plan.workload_options), {self.name: setup}):
@@ -72,7 +72,7 @@ class Search:
         """The settings to search; the first launch shows whether the model has buffers."""
         has_buffers = any(launch.has_buffers for launch in self.launches)
         stated = self.backend.search_space(has_buffers=has_buffers, several_hosts=len(planned_hosts(self.plan)) > 1)
-        return open_settings(stated, self.backend, self.arm, self.plan.environment | self.arm.environment, lossy=self.asked.lossy)
+        return open_settings(stated, self.backend, self.arm, self.plan.environment | self.arm.environment, lossy=self.request.lossy)
 
     @property
     def trials(self) -> list[Trial]:
@@ -127,14 +127,14 @@ class Search:
 
     def _next_plan(self) -> Plan | None:
         """The next launch, of the defaults and trials; None if the budget is spent or nothing is left to try."""
-        spent, limit_s = self.seconds, 60 * self.asked.minutes
+        spent, limit_s = self.seconds, 60 * self.request.minutes
         if self.launches and spent + max(launch.seconds for launch in self.launches) > limit_s:
             return None
-        number, repeat = min(self.asked.at_once, MAX_ARMS - 1), spent / limit_s >= EXPLORED
-        chosen = propose(self.settings, self.trials, number, seed=self.plan.seed, repeat=repeat)
-        if not chosen:
+        number, repeat = min(self.request.at_once, MAX_ARMS - 1), spent / limit_s >= EXPLORED
+        proposals = propose(self.settings, self.trials, number, seed=self.plan.seed, repeat=repeat)
+        if not proposals:
             return None
-        trials = {f"trial-{number}": with_options(self.arm, options) for number, options in enumerate(chosen, 1)}
+        trials = {f"trial-{number}": with_options(self.arm, options) for number, options in enumerate(proposals, 1)}
         arms = {self.name: self.arm} | trials
         measure = self.plan.measurement
         each_s = measure.expected_launch_s / len(self.plan.compared_arms())
@@ -142,9 +142,9 @@ class Search:
         settings = measure.model_dump(mode="json") | dict.fromkeys(("minutes", "max_minutes")) | lengths
         settings |= {"control": False, "floor": False, "local_every": 0}
         settings |= {"rehearsal": "never", "launches": 1, "seconds_per_launch": each_s * len(arms)}
-        others = {"measurement": settings, "reports": ["json"], "question": None}
+        changes = {"measurement": settings, "reports": ["json"], "question": None}
         seed = self.plan.seed + len(self.launches)  # another order of arms in each launch
-        return made_plan(self.plan, "search", arms, baseline=self.name, seed=seed, **others)
+        return made_plan(self.plan, "search", arms, baseline=self.name, seed=seed, **changes)
 
     def _read_launch(self, folder: ResultsFolder) -> SearchLaunch | None:
         """Return a launch, if every arm has a record and none was interrupted; else None."""
@@ -198,12 +198,12 @@ def with_options(arm: Arm, options: Options) -> Arm:
     return arm.model_copy(update={"options": arm.options | options})
 
 
-def made_plan(plan: Plan, ending: str, arms: Mapping[str, Arm], **others: Any) -> Plan:
+def made_plan(plan: Plan, ending: str, arms: Mapping[str, Arm], **changes: Any) -> Plan:
     """Return a copy of a plan with other arms."""
     name = f"{plan.name.removesuffix(f'-{ending}')}-{ending}"
     content = plan.model_dump(mode="json") | {"left_out": {}, "name": name}
     content["arms"] = {arm_name: arm.model_dump(mode="json", exclude_defaults=True) for arm_name, arm in arms.items()}
-    return check_plan(content | others, source=name)
+    return check_plan(content | changes, source=name)
 
 
 def _require_tunable(plan: Plan, arm: str) -> None:

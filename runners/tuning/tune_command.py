@@ -70,19 +70,19 @@ def tune_given(run: Run, given: Given) -> None:
     from runners.tuning.search import Search
 
     options = TuneOptions(**values_of(given, TuneOptions))
-    chosen = read_plan(require_named(options.plan), overrides=options.settings)
+    plan = read_plan(require_named(options.plan), overrides=options.settings)
     sampler = sampler_name()
-    wanted = options.model_dump(include=SearchRequest.model_fields.keys() & TuneOptions.model_fields.keys())
-    asked = SearchRequest(**wanted | {"plan_digest": plan_digest(chosen)})
-    root = options.output or default_folder(f"{chosen.name}-tune")
-    search = Search(chosen, root, asked)
-    record_request(root, asked)
+    fields = options.model_dump(include=SearchRequest.model_fields.keys() & TuneOptions.model_fields.keys())
+    request = SearchRequest(**fields | {"plan_digest": plan_digest(plan)})
+    root = options.output or default_folder(f"{plan.name}-tune")
+    search = Search(plan, root, request)
+    record_request(root, request)
     measure = partial(run, again=words_of("tune", given, root), resume_elsewhere=options.resume_elsewhere)
     if not search_and_confirm(search, measure, sampler=sampler):
         raise typer.Exit(EXIT_FAILED)
 
 
-def record_request(root: Path, asked: SearchRequest) -> None:
+def record_request(root: Path, request: SearchRequest) -> None:
     """Record the request in the folder, or check that the folder was started with the same one.
 
     Raises:
@@ -91,7 +91,7 @@ def record_request(root: Path, asked: SearchRequest) -> None:
     from measurement.files import read_text
     from measurement.records.results import write_result
 
-    path, text = root / "asked.json", asked.model_dump_json(indent=1) + "\n"
+    path, text = root / "asked.json", request.model_dump_json(indent=1) + "\n"
     if path.is_file():
         if read_text(path) != text:
             raise RecordError(f"'{root}' holds a search that was asked for otherwise, see {path}; give another folder with -o")
@@ -117,7 +117,7 @@ def search_and_confirm(search: Search, run: Run, *, sampler: str) -> bool:
     backend = make_backend(arm.backend, transport=search.backend.transport, options=arm.options | best)
     tuning = Tuning(
         name=search.plan.name,
-        asked=search.asked,
+        asked=search.request,
         sampler=sampler,
         fixed=arm.options,
         settings=search.settings,
@@ -134,16 +134,11 @@ def search_and_confirm(search: Search, run: Run, *, sampler: str) -> bool:
         results = {option: fresh[1].result(f"without-{option}") for option in best}
         tuning.without = {option: result for option, result in results.items() if result is not None}
     tuning.fresh_minutes = sum(comparison.seconds.get("total", 0.0) for comparison in fresh) / 60
-    write_result(search.root / PLAN, plan_text(search.tuned_plan(best if tuning.is_confirmed else {})))
+    tuned = search.tuned_plan(best if tuning.is_confirmed else {}).model_dump(mode="json", exclude_defaults=True)
+    write_result(search.root / PLAN, yaml.safe_dump(tuned, sort_keys=False, allow_unicode=True))
     write_result(search.root / RESULT, tuning.model_dump_json(indent=1) + "\n")
     show(tuning, search.root)
     return all(comparison.is_ok for comparison in fresh)
-
-
-def plan_text(plan: Plan) -> str:
-    """A plan as a file for ``ringside compare``, without defaults."""
-    content = plan.model_dump(mode="json", exclude_defaults=True)
-    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
 
 
 def show(tuning: Tuning, root: Path) -> None:
