@@ -57,17 +57,17 @@ FLAGS: Sequence[Flag] = (
 )
 
 
-def compare_given(given: Given) -> None:
+def run_compare(flags: Given) -> None:
     """Run a plan; the exit code says what the result is."""
     from measurement.records.results import ResultsFolder, default_folder
     from reports.against import StoredComparison
     from runners.planning.available import arms_to_compare, left_out_line
     from runners.planning.plan_reading import DEFAULT, PLANS, find_plan, read_plan, require_named
 
-    options = CompareOptions(**values_of(given, CompareOptions))
+    options = CompareOptions(**values_of(flags, CompareOptions))
     reference = require_named(options.plan)
-    overrides = [*options.settings, *(f"measurement.{name}={value}" for name, value in values_of(given, Measurement).items())]
-    overrides += [f"{name}={value}" for name, value in values_of(given, Plan).items()]
+    overrides = [*options.settings, *(f"measurement.{name}={value}" for name, value in values_of(flags, Measurement).items())]
+    overrides += [f"{name}={value}" for name, value in values_of(flags, Plan).items()]
     plan = read_plan(reference, overrides=overrides)
     folder = ResultsFolder(options.output or default_folder(plan.name))
     earlier = read_earlier(options.against, options.allow_slower)
@@ -80,15 +80,15 @@ def compare_given(given: Given) -> None:
     if options.dry_run:
         print_commands(plan)
         return
-    again = words_of("compare", given, folder.root)
+    again = words_of("compare", flags, folder.root)
     if plan.points and earlier is not None:
         raise PlanError(
             "--against follows the run of a plan that has points: run it without, then 'ringside report NEW --against OLD'"
         )
-    end_with(measure(plan, folder, again=again, earlier=earlier, resume_elsewhere=options.resume_elsewhere))
+    exit_by_result(measure(plan, folder, again=again, earlier=earlier, resume_elsewhere=options.resume_elsewhere))
 
 
-compare = command(compare_given, FLAGS, text="Run a plan: measure its arms interleaved, print the verdicts, write the reports.")
+compare = command(run_compare, FLAGS, text="Run a plan: measure its arms interleaved, print the verdicts, write the reports.")
 
 
 def print_commands(plan: Plan) -> None:
@@ -125,7 +125,7 @@ def read_earlier(folder: Path | None, allow_slower: str | None, *, allowed: Sequ
     return StoredComparison.read(ResultsFolder(folder), allow_slower=share, allowed=allowed)
 
 
-def end_with(comparison: Comparison) -> None:
+def exit_by_result(comparison: Comparison) -> None:
     """Exit with a code if an arm is not ok, or a regression is beyond what is allowed."""
     if not comparison.is_ok:
         raise typer.Exit(EXIT_FAILED)

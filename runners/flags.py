@@ -106,19 +106,19 @@ def command(run: Callable[[Given], None], flags: Sequence[Flag], *, text: str) -
 
     def called(**values: Any) -> None:
         all_values = {flag: values[name] for name, flag in by_name.items()}
-        given = {flag: value for flag, value in all_values.items() if value is not None and value is not False}
-        for flag, value in given.items():
+        given_flags = {flag: value for flag, value in all_values.items() if value is not None and value is not False}
+        for flag, value in given_flags.items():
             flag.require_known(value)
-        run(given)
+        run(given_flags)
 
     called.__doc__, called.__annotations__ = text, {}
     vars(called)["__signature__"] = inspect.Signature([flag.parameter() for flag in flags])
     return called
 
 
-def values_of(given: Given, model: type[BaseModel]) -> dict[str, Any]:
+def values_of(flags: Given, model: type[BaseModel]) -> dict[str, Any]:
     """Return what was given for the fields of one model."""
-    return {flag.field: value for flag, value in given.items() if flag.model is model}
+    return {flag.field: value for flag, value in flags.items() if flag.model is model}
 
 
 class SessionOptions(Section):
@@ -138,11 +138,11 @@ def session_flags(model: type[SessionOptions], panel: str) -> tuple[Flag, ...]:
     return option("output", ("-o", "--output")), option("settings", ("--set",), metavar="KEY=VALUE"), option("resume_elsewhere")
 
 
-def words_of(name: str, given: Given, folder: Path) -> list[str]:
+def words_of(name: str, flags: Given, folder: Path) -> list[str]:
     """Return the command line that repeats ``ringside NAME`` into this results folder, without defaults."""
-    arguments = [str(value) for flag, value in given.items() if flag.is_argument]
+    arguments = [str(value) for flag, value in flags.items() if flag.is_argument]
     words = ["ringside", name, *arguments, "-o", str(folder)]
-    for flag, value in given.items():
+    for flag, value in flags.items():
         if value is True:
             words.append(flag.name)
         elif not flag.is_argument and flag.field != "output" and value != flag.parameter().default.default:

@@ -11,7 +11,7 @@ import typer
 
 from measurement.errors import PlanError
 from measurement.plans.settings import Section
-from runners.compare_command import EARLIER, EXIT_FAILED, CompareOptions, end_with, read_earlier, show
+from runners.compare_command import EARLIER, EXIT_FAILED, CompareOptions, exit_by_result, read_earlier, show
 from runners.flags import Flag, Given, command, values_of
 
 if TYPE_CHECKING:
@@ -51,16 +51,16 @@ FLAGS: Sequence[Flag] = (
 )
 
 
-def report_given(given: Given) -> None:
+def run_report(flags: Given) -> None:
     """Rebuild reports, or make one; the exit code says what the result is."""
     from measurement.records.results import ResultsFolder
     from reports import write_reports
     from reports.runs import is_separate
 
-    options, against = ReportOptions(**values_of(given, ReportOptions)), CompareOptions(**values_of(given, CompareOptions))
+    options, against = ReportOptions(**values_of(flags, ReportOptions)), CompareOptions(**values_of(flags, CompareOptions))
     results = ResultsFolder(Path(options.folders[0]))
     if options.by is not None:
-        besides = [flag.name for flag in given if flag.field not in ("folders", "by")]
+        besides = [flag.name for flag in flags if flag.field not in ("folders", "by")]
         if besides or len(options.folders) > 1:
             raise PlanError(f"--by looks into one results folder; leave {', '.join(besides) or 'the other folders'} out")
         show_by_key(results, options.by)
@@ -73,7 +73,7 @@ def report_given(given: Given) -> None:
             )
         comparison = write_reports(results, earlier=earlier)
         print_answer(comparison, results, options)
-        end_with(comparison)
+        exit_by_result(comparison)
         return
     if len(options.folders) > 1 or not results.plan_path.is_file() or is_separate(results):
         is_ok = report_runs(options)
@@ -87,7 +87,7 @@ def report_given(given: Given) -> None:
 
 
 report = command(
-    report_given,
+    run_report,
     FLAGS,
     text="Rebuild the reports of a comparison, or make one of runs that you started yourself, such as python -m runners.hvd.",
 )

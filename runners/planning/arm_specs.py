@@ -24,7 +24,7 @@ from runners.launchers.learned import Learned
 from runners.launchers.slurm_job import shared_cores
 from runners.planning.command_place import CommandPlace
 from runners.planning.meeting_ports import meeting_settings, num_ports_needed
-from runners.planning.standalone_flags import MODULES, words_for
+from runners.planning.standalone_flags import MODULES, flags_for
 from runners.processes import remote
 from runners.processes.local import base_environment, search_path
 from runners.processes.run_processes import RUN_ID
@@ -151,7 +151,7 @@ class ArmSpec(PlannedArm):
         What looks secret is masked. ``plan_placement``: that of the whole plan.
         """
         environment = {name: value for name, value in self.requested_environment.items() if WHILE_STOPPED.get(name) != value}
-        flags = words_for(self.plan.model_copy(update={"seed": seed}), self.arm.model_copy(update={"transport": self.transport}))
+        flags = flags_for(self.plan.model_copy(update={"seed": seed}), self.arm.model_copy(update={"transport": self.transport}))
         pasted = {"folder": str(self.place.pasted[1]), "arguments": tuple(flags), "seed": seed, "master_port": DEFAULT_PORT}
         job = self._job(self.placement(plan_placement), environment, **pasted)
         typed = self.launcher.typed(job)

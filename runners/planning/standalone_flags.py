@@ -81,22 +81,22 @@ def settings(texts: Sequence[str] | None, flag: str) -> dict[str, Any]:
     return {key: parse_yaml(value, source=f"{flag} {key}") for key, _, value in pairs}
 
 
-def plan_content(given: Given) -> dict[str, Any]:
+def plan_content(flags: Given) -> dict[str, Any]:
     """Return the plan content that the flags ask for.
 
     Raises:
         PlanError: a value that is not accepted, or flags that do not go together.
     """
-    set_values = [str(setting) for setting in given.get(SETTINGS, ())]
+    set_values = [str(setting) for setting in flags.get(SETTINGS, ())]
     for setting in set_values:
         key = setting.partition("=")[0].strip()
         if not any(fnmatch(key, pattern) for pattern in SETTABLE):
             raise PlanError(f"--set {quoted(key)} is not for a standalone run; it sets {', '.join(SETTABLE)}")
     content = {
-        **values_of(given, Plan),
-        "workload_options": settings(given.get(WORKLOAD_OPTION), WORKLOAD_OPTION.name),
-        "measurement": values_of(given, Measurement) | FIXED,
-        "training": values_of(given, TrainingSettings),
+        **values_of(flags, Plan),
+        "workload_options": settings(flags.get(WORKLOAD_OPTION), WORKLOAD_OPTION.name),
+        "measurement": values_of(flags, Measurement) | FIXED,
+        "training": values_of(flags, TrainingSettings),
     }
     training = overridden(content, set_values)["training"]
     if "epochs" in training:
@@ -107,7 +107,7 @@ def plan_content(given: Given) -> dict[str, Any]:
     return content | {"training": None}
 
 
-def words_for(plan: Plan, arm: Arm) -> list[str]:
+def flags_for(plan: Plan, arm: Arm) -> list[str]:
     """Return the flags that start a rank of an arm. Defaults are left out, and what looks secret is masked.
 
     ``plan``: as the arm runs it (``runners.planning.arms.plan_of_arm``).

@@ -57,10 +57,10 @@ FLAGS: Sequence[Flag] = (
 def tune_command(run: Run) -> Callable[..., None]:
     """Return the command for typer."""
     text = "Search an arm's fastest settings, and compare them with its defaults in fresh launches."
-    return command(partial(tune_given, run), FLAGS, text=text)
+    return command(partial(run_tune, run), FLAGS, text=text)
 
 
-def tune_given(run: Run, given: Given) -> None:
+def run_tune(run: Run, flags: Given) -> None:
     """Search and confirm. The exit code says whether fresh launches failed."""
     from measurement.conditions.same_environment import plan_digest
     from measurement.records.results import default_folder
@@ -69,7 +69,7 @@ def tune_given(run: Run, given: Given) -> None:
     from runners.tuning.proposals import sampler_name
     from runners.tuning.search import Search
 
-    options = TuneOptions(**values_of(given, TuneOptions))
+    options = TuneOptions(**values_of(flags, TuneOptions))
     plan = read_plan(require_named(options.plan), overrides=options.settings)
     sampler = sampler_name()
     fields = options.model_dump(include=SearchRequest.model_fields.keys() & TuneOptions.model_fields.keys())
@@ -77,7 +77,7 @@ def tune_given(run: Run, given: Given) -> None:
     root = options.output or default_folder(f"{plan.name}-tune")
     search = Search(plan, root, request)
     record_request(root, request)
-    measure = partial(run, again=words_of("tune", given, root), resume_elsewhere=options.resume_elsewhere)
+    measure = partial(run, again=words_of("tune", flags, root), resume_elsewhere=options.resume_elsewhere)
     if not search_and_confirm(search, measure, sampler=sampler):
         raise typer.Exit(EXIT_FAILED)
 
