@@ -49,7 +49,7 @@ def test_what_is_no_list_of_nodes_is_refused_and_takes_no_memory(text):
 def test_numbers_for_nodes():
     assert expand_counts("4(x2),1") == [4, 4, 1]
     for text in ("", "4(x", "4(x0)", "x", "1(x99999999)"):
-        with pytest.raises(LaunchError, match="no list of numbers"):
+        with pytest.raises(LaunchError, match="not a list of numbers"):
             expand_counts(text)
 
 
