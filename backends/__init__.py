@@ -31,16 +31,16 @@ def backend_class(reference: str) -> type[Backend]:
     Raises:
         PlanError: the reference is unknown, cannot be loaded, is no Backend, or is written for another version of the interface.
     """
-    found = REGISTRY.resolve(reference)
-    if not issubclass(found, Backend):
-        raise PlanError(f"backend '{reference}' is {found.__name__}, which does not derive from backends.base.Backend")
-    version = getattr(found, "interface_version", None)
+    cls = REGISTRY.resolve(reference)
+    if not issubclass(cls, Backend):
+        raise PlanError(f"backend '{reference}' is {cls.__name__}, which does not derive from backends.base.Backend")
+    version = getattr(cls, "interface_version", None)
     if version != INTERFACE:
         raise PlanError(
-            f"backend '{reference}' ({found.__name__}) is not written for version {INTERFACE} of the interface: it has "
+            f"backend '{reference}' ({cls.__name__}) is not written for version {INTERFACE} of the interface: it has "
             f"interface_version {version}; write it as backends.base.Backend says, and set interface_version = {INTERFACE}"
         )
-    return found
+    return cls
 
 
 def make_backend(

@@ -304,7 +304,7 @@ class Backend(ABC):
         """
         # in a list, since the way of numbers that are none can be said of that for every type
         values: TypeAdapter[list[Any]] = TypeAdapter(list[kind], config=ConfigDict(ser_json_inf_nan="constants"))
-        return [values.validate_json(one)[0] for one in self.all_gather_bytes(values.dump_json([value]))]
+        return [values.validate_json(text)[0] for text in self.all_gather_bytes(values.dump_json([value]))]
 
     @abstractmethod
     def barrier(self) -> None:

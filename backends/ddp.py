@@ -88,7 +88,11 @@ class DDPPrepared(Prepared):
         """
         super().zero_grad()
         if self._is_after_local and self._wrapped.find_unused_parameters:
-            sparse = [one.weight for one in self.bare.modules() if isinstance(one, nn.Embedding | nn.EmbeddingBag) and one.sparse]
+            sparse = [
+                module.weight
+                for module in self.bare.modules()
+                if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse
+            ]
             for parameter in {*self.bare.parameters()} - {*sparse}:
                 parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
         self._is_after_local = False
@@ -251,8 +255,8 @@ class DDP(TorchDistributed):
 
     def _arguments(self) -> dict[str, Any]:
         """What the wrapper's constructor is given beside model and device; what is left out has PyTorch's default."""
-        given = self.options.model_dump(exclude=NOT_THE_CONSTRUCTORS, exclude_defaults=True)
-        return given if self.options.broadcast_buffers else given | _without_buffers()
+        arguments = self.options.model_dump(exclude=NOT_THE_CONSTRUCTORS, exclude_defaults=True)
+        return arguments if self.options.broadcast_buffers else arguments | _without_buffers()
 
     def _add_comm_hook(self, wrapped: DistributedDataParallel) -> None:
         if self.options.comm_hook == "none":

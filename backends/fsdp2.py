@@ -83,8 +83,8 @@ class FSDP2Prepared(Prepared):
         """Gathered from all ranks. Collective."""
         state = self.optimizer.state_dict()
         whole = {
-            number: {name: _full(value) if isinstance(value, Tensor) else value for name, value in own.items()}
-            for number, own in state["state"].items()
+            number: {name: _full(value) if isinstance(value, Tensor) else value for name, value in state_of_one.items()}
+            for number, state_of_one in state["state"].items()
         }
         return {**state, "state": whole}
 
@@ -147,8 +147,8 @@ class Replicate(TorchDistributed):
         return partial(replicate, mesh=mesh, mp_policy=self._mixed_precision())
 
     def _mixed_precision(self) -> MixedPrecisionPolicy:
-        given = {name: getattr(self.options, name) for name in ("param_dtype", "reduce_dtype")}
-        dtypes = {name: getattr(torch, dtype) for name, dtype in given.items() if dtype is not None}
+        names = {option: getattr(self.options, option) for option in ("param_dtype", "reduce_dtype")}
+        dtypes = {option: getattr(torch, name) for option, name in names.items() if name is not None}
         return MixedPrecisionPolicy(**dtypes, cast_forward_inputs=self.options.cast_forward_inputs)
 
     def describe(self) -> dict[str, Any]:
@@ -197,16 +197,20 @@ class FSDP2(Replicate):
 
 
 def _require_one_dtype(model: nn.Module, class_names: list[str] | None, *, function: str) -> None:
-    known: set[nn.Parameter] = set()
+    seen: set[nn.Parameter] = set()
     for unit in (*sharding_units(model, class_names), model):
-        own = {one.dtype: name for name, one in unit.named_parameters() if one.requires_grad and one not in known}
-        if len(own) > 1:
-            dtypes = " and ".join(f"'{name}' in {str(dtype).removeprefix('torch.')}" for dtype, name in own.items())
+        names_by_dtype = {
+            parameter.dtype: name
+            for name, parameter in unit.named_parameters()
+            if parameter.requires_grad and parameter not in seen
+        }
+        if len(names_by_dtype) > 1:
+            dtypes = " and ".join(f"'{name}' in {str(dtype).removeprefix('torch.')}" for dtype, name in names_by_dtype.items())
             raise PlanError(
                 f"{function} takes parameters of one dtype in a unit, and {type(unit).__name__} has {dtypes}; convert them, name "
                 "units by the option module_classes, or leave this arm out"
             )
-        known.update(unit.parameters())
+        seen.update(unit.parameters())
 
 
 def _unsharded_reason(parameter: Tensor) -> str | None:
@@ -229,8 +233,8 @@ def _require_no_parameter_hooks(model: nn.Module, *, function: str) -> None:
 def sharding_units(model: nn.Module, class_names: list[str] | None) -> Iterator[nn.Module]:
     """The modules that are gathered one at a time, inner ones first; see ``FSDP2Options.module_classes``."""
     if class_names is not None:
-        found = [module for module in model.modules() if type(module).__name__ in class_names and module is not model]
-        yield from reversed(found)
+        units = [module for module in model.modules() if type(module).__name__ in class_names and module is not model]
+        yield from reversed(units)
         return
     yield from _elements(model)
 

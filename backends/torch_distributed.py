@@ -106,24 +106,24 @@ class TorchDistributed(Backend):
     def all_gather_bytes(self, data: bytes) -> Sequence[bytes]:
         """Padded to the longest, after lengths were gathered. Collective."""
         world_size = dist.get_world_size()
-        own = torch.tensor([len(data)], device=self._device)
-        lengths = [torch.empty_like(own) for _ in range(world_size)]
-        dist.all_gather(lengths, own)
+        length = torch.tensor([len(data)], device=self._device)
+        lengths = [torch.empty_like(length) for _ in range(world_size)]
+        dist.all_gather(lengths, length)
         padded = torch.zeros(int(max(lengths)), dtype=torch.uint8, device=self._device)
         padded[: len(data)] = tensor_of(data)
         everyone = [torch.empty_like(padded) for _ in range(world_size)]
         dist.all_gather(everyone, padded)
-        return [bytes_of(one[: int(length)]) for one, length in zip(everyone, lengths, strict=True)]
+        return [bytes_of(part[: int(length)]) for part, length in zip(everyone, lengths, strict=True)]
 
     def broadcast_bytes(self, data: bytes) -> bytes:
         """After their number. Collective."""
         length = torch.tensor([len(data)], device=self._device)
         dist.broadcast(length, src=0)
-        found = torch.empty(int(length), dtype=torch.uint8, device=self._device)
+        data_of_root = torch.empty(int(length), dtype=torch.uint8, device=self._device)
         if dist.get_rank() == 0:
-            found.copy_(tensor_of(data))
-        dist.broadcast(found, src=0)
-        return bytes_of(found)
+            data_of_root.copy_(tensor_of(data))
+        dist.broadcast(data_of_root, src=0)
+        return bytes_of(data_of_root)
 
     def barrier(self) -> None:
         """Collective."""
@@ -136,19 +136,19 @@ class TorchDistributed(Backend):
     def describe(self) -> dict[str, Any]:
         """What the process group says of itself."""
         group = dist.get_backend()
-        found: dict[str, Any] = {"library": "torch.distributed", "version": torch.__version__, **self.options.model_dump()}
-        del found["mpi_library"]
-        found["transport"] = "mpi" if group == "mpi4py" else group
+        facts: dict[str, Any] = {"library": "torch.distributed", "version": torch.__version__, **self.options.model_dump()}
+        del facts["mpi_library"]
+        facts["transport"] = "mpi" if group == "mpi4py" else group
         if group == "nccl":
             version = ".".join(map(str, torch.cuda.nccl.version()))
-            found["nccl"] = nccl_of(Path(torch.__file__).parent / "lib" / "libtorch_cuda.so") or version
+            facts["nccl"] = nccl_of(Path(torch.__file__).parent / "lib" / "libtorch_cuda.so") or version
         if group == "mpi":
-            found["mpi_library"] = "torch"
+            facts["mpi_library"] = "torch"
         if group == "mpi4py":
             from backends.mpi.library import library_version
 
-            found |= {"mpi_library": "mpi4py", "mpi_version": library_version()}
-        return found
+            facts |= {"mpi_library": "mpi4py", "mpi_version": library_version()}
+        return facts
 
     def teardown(self) -> None:
         """Leave in order: mpirun takes a rank that ends without MPI_Finalize for a failed one. Collective."""

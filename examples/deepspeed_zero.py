@@ -36,7 +36,7 @@ class ZeroPrepared(Prepared):
         self.is_sharded = engine.zero_optimization_stage() == 3
         if self.is_sharded:
             for parameter in bare.parameters():  # empty from here on: where a rank's part is
-                parameter.to_local = lambda own=parameter: own.ds_tensor
+                parameter.to_local = lambda owner=parameter: owner.ds_tensor
 
     def zero_grad(self) -> None:
         """The engine's step has done it."""

@@ -29,13 +29,13 @@ class CausalLM(Workload):
     sample_unit = "tokens"
 
     def build_model(self):
-        given = self.options
+        options = self.options
         config = GPT2Config(
-            n_layer=given.layers,
-            n_head=given.heads,
-            n_embd=given.width,
-            vocab_size=given.vocabulary,
-            n_positions=given.sequence_length,
+            n_layer=options.layers,
+            n_head=options.heads,
+            n_embd=options.width,
+            vocab_size=options.vocabulary,
+            n_positions=options.sequence_length,
             bos_token_id=None,
             eos_token_id=None,
             use_cache=False,

@@ -45,12 +45,12 @@ class Served(Prepared):
 
     def _gradients(self) -> dict[str, Tensor]:
         """Zeros where a parameter has none: no rank may wait for what another does not send."""
-        found = {}
+        gradients = {}
         for name, parameter in self.bare.named_parameters():
             if parameter.requires_grad:
                 parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-                found[name] = parameter.grad
-        return found
+                gradients[name] = parameter.grad
+        return gradients
 
 
 class ParameterServer(TorchDistributed):

@@ -87,8 +87,8 @@ def torch_version() -> str:
     if spec is None or spec.origin is None:
         raise importlib.metadata.PackageNotFoundError("torch")
     text = (Path(spec.origin).parent / "version.py").read_text(encoding="utf-8")
-    found = re.search(r"__version__\s*=\s*['\"]([^'\"]+)", text)
-    return found.group(1) if found else importlib.metadata.version("torch")
+    match = re.search(r"__version__\s*=\s*['\"]([^'\"]+)", text)
+    return match.group(1) if match else importlib.metadata.version("torch")
 
 
 def read_state() -> BuildState | None:

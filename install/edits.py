@@ -93,10 +93,10 @@ def apply_edits(root: Path, edits: Sequence[Edit]) -> None:
     for edit in edits:
         file = root / edit.path
         text = file.read_text(encoding="utf-8") if file.exists() else ""
-        found = text.count(edit.old)
-        if found != 1:
+        count = text.count(edit.old)
+        if count != 1:
             raise BuildError(
-                f"edit '{edit.name}': {edit.path} holds {edit.old!r} {found} times, expected once; "
+                f"edit '{edit.name}': {edit.path} holds {edit.old!r} {count} times, expected once; "
                 "these are not the Horovod sources that the edits in install/edits.py were made for"
             )
         file.write_text(text.replace(edit.old, edit.new), encoding="utf-8")

@@ -72,8 +72,8 @@ def find_compiler() -> str | None:
 
 def compiler_version(compiler: str | None) -> str:
     """Return the first line of the compiler's version, or "none"."""
-    said = output_of([compiler, "--version"]) if compiler else None
-    return said.splitlines()[0] if said else "none"
+    output = output_of([compiler, "--version"]) if compiler else None
+    return output.splitlines()[0] if output else "none"
 
 
 def compiler_problem(compiler: str | None) -> str | None:
@@ -115,8 +115,8 @@ def find_cuda_toolkit() -> CudaToolkit | None:
 
 def gpu_compute_capabilities() -> tuple[str, ...]:
     """Return the compute capabilities of the GPUs that the driver shows, such as ("90",); empty if there is none."""
-    said = output_of(["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]) or ""
-    return tuple(sorted({major + minor for major, minor in re.findall(r"^(\d+)\.(\d+)$", said, re.MULTILINE)}))
+    output = output_of(["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]) or ""
+    return tuple(sorted({major + minor for major, minor in re.findall(r"^(\d+)\.(\d+)$", output, re.MULTILINE)}))
 
 
 def kernel_targets(asked: Sequence[str] = ()) -> tuple[str, ...]:

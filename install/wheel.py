@@ -224,9 +224,9 @@ def explain(log: str) -> str:
         (r"CMake Error at (.+)", "CMake failed at {}"),
     )
     for pattern, sentence in causes:
-        found = re.search(pattern, log)
-        if found:
-            return sentence.format(found.group(1).strip())
+        match = re.search(pattern, log)
+        if match:
+            return sentence.format(match.group(1).strip())
     return "the build failed"
 
 

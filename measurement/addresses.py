@@ -59,9 +59,9 @@ def holder_of(port: int) -> str | None:
     import psutil  # only here: what starts a rank imports this module
 
     with contextlib.suppress(psutil.Error, OSError):
-        for one in psutil.net_connections(kind="tcp"):
-            if one.laddr and one.laddr.port == port and one.status == psutil.CONN_LISTEN and one.pid:
-                return f"{psutil.Process(one.pid).name()} (process {one.pid})"
+        for connection in psutil.net_connections(kind="tcp"):
+            if connection.laddr and connection.laddr.port == port and connection.status == psutil.CONN_LISTEN and connection.pid:
+                return f"{psutil.Process(connection.pid).name()} (process {connection.pid})"
     return None
 
 
@@ -71,8 +71,8 @@ def free_port() -> int:
     Raises:
         OSError: none of many tried was free.
     """
-    found = next((port for port in random.sample(PORTS, k=TRIES) if port not in _recent and is_free(port)), None)
-    if found is None:
+    port = next((port for port in random.sample(PORTS, k=TRIES) if port not in _recent and is_free(port)), None)
+    if port is None:
         raise OSError(f"none of {TRIES} ports tried from {PORTS.start} to {PORTS.stop - 1} is free")
-    _recent.append(found)
-    return found
+    _recent.append(port)
+    return port

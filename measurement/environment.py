@@ -17,7 +17,7 @@ STEERING = (
     *("HOROVOD_", "NCCL_", "GLOO_", "OMPI_MCA_", "UCX_", "FI_", "LOADEDMODULES"),
 )
 """Variables that begin so change how fast a rank is: they go to every host, and into records."""
-DISTURBING = tuple(name for one in TABLE if not (name := one.name.removesuffix("*")).startswith(STEERING))
+DISTURBING = tuple(name for variable in TABLE if not (name := variable.name.removesuffix("*")).startswith(STEERING))
 """Others that may disturb: they go into records, but to no other host."""
 BESIDES = (
     *("HOME", "USER", "LOGNAME", "SHELL", "TERM", "TZ", "LANG", "LANGUAGE", "LC_"),
@@ -49,8 +49,8 @@ def own_identity(environment: Mapping[str, str]) -> dict[str, str]:
         name, home = entry.pw_name, entry.pw_dir
     except KeyError:
         name, home = str(os.getuid()), NO_HOME
-    found = {"HOME": home, "USER": name, "LOGNAME": name}
-    return {key: value for key, value in found.items() if not environment.get(key)}
+    identity = {"HOME": home, "USER": name, "LOGNAME": name}
+    return {key: value for key, value in identity.items() if not environment.get(key)}
 
 
 MAX_TMPDIR = 70
@@ -64,12 +64,12 @@ def temporary_folder(environment: Mapping[str, str]) -> dict[str, str]:
         PlanError: there is none.
     """
     try:
-        found = tempfile.gettempdir()  # which tries the folders that are usual, and writes to them
+        usual = tempfile.gettempdir()  # which tries the folders that are usual, and writes to them
     except FileNotFoundError as error:
         raise PlanError(f"{error.strerror}; set TMPDIR to a folder that you can write to") from error
-    given = environment.get("TMPDIR", found)
-    short = found if len(os.fsencode(found)) <= MAX_TMPDIR else "/tmp"
-    return {} if given == short else {"TMPDIR": short}
+    folder = environment.get("TMPDIR", usual)
+    short = usual if len(os.fsencode(usual)) <= MAX_TMPDIR else "/tmp"
+    return {} if folder == short else {"TMPDIR": short}
 
 
 def looks_secret(name: str) -> bool:
@@ -94,7 +94,7 @@ def local_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 def forwarded_by_name(environment: Mapping[str, str], asked: Sequence[str]) -> dict[str, str]:
     """Variables that a plan names (``forward_environment``), ``MYLAB_*`` for all that begin so; no secrets, nor those not set."""
-    exact = {one for one in asked if not one.endswith("*")}
-    begins = tuple(one[:-1] for one in asked if one.endswith("*"))
+    exact = {name for name in asked if not name.endswith("*")}
+    begins = tuple(name[:-1] for name in asked if name.endswith("*"))
     named = {name: value for name, value in environment.items() if name in exact or (begins and name.startswith(begins))}
     return {name: value for name, value in named.items() if not looks_secret(name)}

@@ -37,8 +37,8 @@ class OwnPackages:
         if not name.startswith(PLUG_IN):
             return None
         files = (file.resolve() for folder in sys.path for file in Path(folder).glob("*.py"))
-        found = next((file for file in files if name_of_file(file) == name), None)
-        return None if found is None else importlib.util.spec_from_file_location(name, found)
+        file = next((file for file in files if name_of_file(file) == name), None)
+        return None if file is None else importlib.util.spec_from_file_location(name, file)
 
 
 def pin() -> None:
@@ -81,17 +81,17 @@ def require_own_runners(environment: Mapping[str, str]) -> None:
 
 def digest() -> str:
     """A digest of Ringside's own files, which is equal where Ringside is."""
-    found = hashlib.sha256()
+    digest_of_files = hashlib.sha256()
     for file in sorted(file for name in ROOMS for file in (HOUSE / name).rglob("*.py")):
-        found.update(f"{file.relative_to(HOUSE)}\0".encode() + file.read_bytes() + b"\0")
-    return found.hexdigest()[:16]
+        digest_of_files.update(f"{file.relative_to(HOUSE)}\0".encode() + file.read_bytes() + b"\0")
+    return digest_of_files.hexdigest()[:16]
 
 
 def remedy_of_clash(text: str) -> str:
     """What to do where an error names one of our packages and the user has a module of that name; empty where that is not so."""
     named = set(re.findall(rf"'({'|'.join(ROOMS)})[.']", text))
-    found = (file for folder in sys.path for name, file in clashes(Path(folder)).items() if name in named)
-    file = next(found, None)
+    files = (file for folder in sys.path for name, file in clashes(Path(folder)).items() if name in named)
+    file = next(files, None)
     return "" if file is None else f"; that is a package of ringside's: rename '{file}', or name its classes as '{file}:Class'"
 
 

@@ -57,12 +57,12 @@ class Registry:
             raise PlanError(unknown_name(self.kind, reference, self.names(), remedy=remedy))
         module_name, _, class_name = target.rpartition(":")
         module = self._load(module_name, reference)
-        found = getattr(module, class_name, None)
-        if not isinstance(found, type):
+        cls = getattr(module, class_name, None)
+        if not isinstance(cls, type):
             classes = [name for name, value in vars(module).items() if isinstance(value, type)]
             clash = remedy_of_clash(f"'{module_name}'").removeprefix("; ")
             raise PlanError(unknown_name(f"class for {self.kind} '{reference}'", class_name, classes, remedy=clash))
-        return found
+        return cls
 
     def _without_class(self, path: str) -> str:
         """The message for a file whose class is not named: those it has that derive from one of the room's."""
@@ -75,11 +75,11 @@ class Registry:
             module = _load_file(Path(path), kind=self.kind)
         except PlanError as error:
             raise PlanError(f"{error}\n{self.otherwise}".rstrip()) from error
-        own = [value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module.__name__]
-        found = [cls.__name__ for cls in own if any(room in base.__module__.split(".") for base in cls.__mro__[1:])]
-        if not found:
+        classes = [value for value in vars(module).values() if isinstance(value, type) and value.__module__ == module.__name__]
+        names = [cls.__name__ for cls in classes if any(room in base.__module__.split(".") for base in cls.__mro__[1:])]
+        if not names:
             return nothing
-        return f"'{path}' has the {self.kind}s {', '.join(found)}; name one: '{path}:{found[0]}'"
+        return f"'{path}' has the {self.kind}s {', '.join(names)}; name one: '{path}:{names[0]}'"
 
     def _load(self, module_name: str, reference: str) -> ModuleType:
         if module_name.endswith(".py"):
@@ -135,9 +135,9 @@ def search_beside(folder: Path) -> None:
 
 def _is_own_name(path: Path) -> bool:
     """Whether importing the file's name gives the file, and no module that another file, or Python, has under that name."""
-    known = sys.modules.get(path.stem)
-    if known is not None:
-        return getattr(known, "__file__", None) == str(path)
+    loaded = sys.modules.get(path.stem)
+    if loaded is not None:
+        return getattr(loaded, "__file__", None) == str(path)
     spec = importlib.util.find_spec(path.stem) if path.stem.isidentifier() else None
     return spec is not None and spec.origin == str(path)
 
@@ -150,7 +150,7 @@ def _cannot_load(what: str, error: Exception) -> PlanError:
     elif isinstance(error, ModuleNotFoundError):
         remedy = f"; install '{error.name}', or put it beside the file or in the folder that you start from"
     remedy = remedy_of_clash(str(error)) or remedy
-    said, place = str(error) if isinstance(error, RunsWhenImportedError) else message_of(error), place_of(error)
+    reason, place = str(error) if isinstance(error, RunsWhenImportedError) else message_of(error), place_of(error)
     if place is not None and "argv" in linecache.getline(str(place.file), place.line) and not remedy:
         remedy = "; the command line is ringside's, so read sys.argv in a program of your own only"
-    return PlanError(str(at_line(f"{what} cannot be loaded: {said}{remedy}", place)))
+    return PlanError(str(at_line(f"{what} cannot be loaded: {reason}{remedy}", place)))

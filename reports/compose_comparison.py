@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from measurement.conditions.differences import Difference, arm_differences, by_severity, noted_work, unlike_work
-from measurement.conditions.disturbing_variables import told
+from measurement.conditions.disturbing_variables import describe_variables
 from measurement.conditions.same_environment import plan_digest
 from measurement.errors import RecordError
 from measurement.plans.plan import Plan
@@ -185,7 +185,7 @@ def _cautions(
     crowded = oversubscription_warning(max((record.ranks for record in evidence.records), key=len, default=[]))
     remedies = page_fault_lines(arms, freed_memory=plan.freed_memory)
     said = [
-        *told(left),
+        *describe_variables(left),
         load_sentence(summarise_load(evidence.readings)),
         *elsewhere,
         *floor_lines(ordered),

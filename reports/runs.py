@@ -239,7 +239,7 @@ def rank_differences(runs: Mapping[str, Run], *, is_one_arm: bool = False, allow
     first = next(iter(runs.values()))
     own = OWN_ENVIRONMENT if first.arm is not None and not is_one_arm else ()
     records = [_as_condition(run, name=name, role="baseline" if is_one_arm else "candidate") for name, run in runs.items()]
-    rows = arm_differences(records, own=own, allow=allowed, between_runs=True)
+    rows = arm_differences(records, varied_work=own, allow=allowed, between_runs=True)
     unimportant = {*MAY_DIFFER_BETWEEN_RUNS, *(("seed", *BATCH) if first.plan.training else ())}
     note = {"severity": "note", "allowed": True, "changes_work": False}
     rows = [row.model_copy(update=note) if row.field in unimportant else row for row in rows]

@@ -46,16 +46,16 @@ def workload_class(reference: str) -> tuple[type[Workload] | type[MicroBenchmark
         and reference in _torchvision_models()
     ):
         return workload_class("synthetic")[0], {"model": reference}
-    found = REGISTRY.resolve(reference)
-    if not issubclass(found, Workload | MicroBenchmark):
+    workload = REGISTRY.resolve(reference)
+    if not issubclass(workload, Workload | MicroBenchmark):
         raise PlanError(
-            f"workload '{reference}' is {found.__name__}, which does not derive from workloads.base.Workload "
+            f"workload '{reference}' is {workload.__name__}, which does not derive from workloads.base.Workload "
             "(or workloads.micro_benchmark.MicroBenchmark)"
         )
-    missing = [_signature(found, name) for name in sorted(getattr(found, "__abstractmethods__", ()))]
+    missing = [_signature(workload, name) for name in sorted(getattr(workload, "__abstractmethods__", ()))]
     if missing:
         raise PlanError(f"workload '{reference}' has yet to define {', '.join(missing)}, which every workload needs")
-    return found, {}
+    return workload, {}
 
 
 def _signature(cls: type, name: str) -> str:

@@ -155,7 +155,7 @@ class EvaluationSums:
     count: int = 0
 
     def __add__(self, other: EvaluationSums) -> EvaluationSums:
-        return EvaluationSums(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})
+        return EvaluationSums(**{field.name: getattr(self, field.name) + getattr(other, field.name) for field in fields(self)})
 
     def metrics(self) -> dict[str, float]:
         """Return mean loss and accuracies by name. Empty if nothing was counted."""

@@ -28,10 +28,10 @@ def parse_size(value: object) -> int:
     """
     if isinstance(value, int) and not isinstance(value, bool):
         return value
-    found = re.fullmatch(r"\s*([0-9]+)\s*(B|KiB|MiB|GiB)?\s*", value) if isinstance(value, str) else None
-    if found is None:
+    match = re.fullmatch(r"\s*([0-9]+)\s*(B|KiB|MiB|GiB)?\s*", value) if isinstance(value, str) else None
+    if match is None:
         raise ValueError(f"not a size; give bytes, or a whole number with {', '.join(UNITS)}, such as '64 KiB'")
-    return int(found[1]) * UNITS[found[2] or "B"]
+    return int(match[1]) * UNITS[match[2] or "B"]
 
 
 def format_size(size: int) -> str:
@@ -88,13 +88,13 @@ class Variant:
     def label(self) -> str:
         """``all_reduce``, and what is not usual: ``all_reduce max bfloat16 out-of-place``."""
         is_usual = self.in_place == self.operation.is_usually_in_place or not self._has_both
-        said = [
+        parts = [
             self.name,
             *([self.op] if self.operation.reduces and self.op != "sum" else []),
             *([self.dtype] if self.dtype != "float32" else []),
             *([] if is_usual else ["in-place" if self.in_place else "out-of-place"]),
         ]
-        return " ".join(said)
+        return " ".join(parts)
 
     @property
     def _has_both(self) -> bool:
@@ -145,13 +145,15 @@ class Collectives(MicroBenchmark):
 
     def _variants_of(self, name: str) -> list[Variant]:
         """What the options ask of an operation, as far as it has such variants."""
-        one = OPERATIONS[name]
-        asked = one.is_usually_in_place if self.options.in_place is None else self.options.in_place
+        operation = OPERATIONS[name]
+        asked = operation.is_usually_in_place if self.options.in_place is None else self.options.in_place
         ways = [True, False] if asked == "both" else [asked]
-        offered = [way for way in ways if one.methods(in_place=way)] or [way for way in (True, False) if one.methods(in_place=way)]
-        ops: tuple[ReduceOp, ...] = self.options.op if one.reduces else ("sum",)
+        offered = [way for way in ways if operation.methods(in_place=way)] or [
+            way for way in (True, False) if operation.methods(in_place=way)
+        ]
+        ops: tuple[ReduceOp, ...] = self.options.op if operation.reduces else ("sum",)
         return [
-            Variant(name=name, operation=one, dtype=dtype, op=op, in_place=way)
+            Variant(name=name, operation=operation, dtype=dtype, op=op, in_place=way)
             for dtype in dict.fromkeys(self.options.dtype)
             for op in dict.fromkeys(ops)
             for way in offered
@@ -159,21 +161,21 @@ class Collectives(MicroBenchmark):
 
     def _case(self, variant: Variant, size: int, world_size: int) -> Case:
         """Make a case, with its size rounded down to what the ranks can share evenly, as nccl-tests does."""
-        one = variant.operation
-        ranks = len(one.ranks(world_size))
-        unit = variant.torch_dtype.itemsize * (ranks if one.in_shares else 1)
+        operation = variant.operation
+        ranks = len(operation.ranks(world_size))
+        unit = variant.torch_dtype.itemsize * (ranks if operation.in_shares else 1)
         return Case(
             name=f"{variant.label}/{format_size(size)}",
             operation=variant.label,
             message_bytes=max(size // unit, 1) * unit,
-            messages=one.messages,
-            busbw_factor=one.busbw(ranks),
+            messages=operation.messages,
+            busbw_factor=operation.busbw(ranks),
         )
 
     def groups(self, world_size: int) -> Sequence[Sequence[int]]:
         """Return the ranks of each operation that runs in a subgroup."""
         operations = [OPERATIONS[name] for name in self._operations(world_size)]
-        return list(dict.fromkeys(tuple(one.ranks(world_size)) for one in operations if "group" in one.in_place))
+        return list(dict.fromkeys(tuple(operation.ranks(world_size)) for operation in operations if "group" in operation.in_place))
 
     def unsupported_reason(self, case: Case, communicator: Communicator) -> str | None:
         variant = self._variants[case.operation]
@@ -187,17 +189,17 @@ class Collectives(MicroBenchmark):
     def repetition(self, case: Case, communicator: Communicator, *, device: torch.device) -> Repetition:
         """Return the operation on the ranks that take part, and ``Idle`` on the others."""
         variant = self._variants[case.operation]
-        one = variant.operation
-        ranks = one.ranks(len(communicator.ranks))
+        operation = variant.operation
+        ranks = operation.ranks(len(communicator.ranks))
         if communicator.rank not in ranks:
             return Idle()
         return OperationRun(
-            one,
-            communicator.group(ranks) if "group" in one.in_place else communicator,
+            operation,
+            communicator.group(ranks) if "group" in operation.in_place else communicator,
             ranks,
             elements=case.message_bytes // variant.torch_dtype.itemsize,
             like=torch.empty(0, dtype=variant.torch_dtype, device=device),
             op=variant.op,
-            root=self.options.root if one.has_root else 0,
+            root=self.options.root if operation.has_root else 0,
             in_place=variant.in_place,
         )

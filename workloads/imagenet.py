@@ -79,11 +79,11 @@ class Imagenet(SGDTrained):
 
     def _names(self, part: str) -> set[str]:
         folder = self._parts[part]
-        found = entries(folder)
-        names = {path.name for path in found if path.is_dir()}
+        paths = entries(folder)
+        names = {path.name for path in paths if path.is_dir()}
         if names:
             return names
-        loose = sum(path.is_file() for path in found)
+        loose = sum(path.is_file() for path in paths)
         if loose:
             raise PlanError(
                 f"'{folder}' holds {loose} files and no class folders, as ImageNet's validation archive is unpacked; move each "

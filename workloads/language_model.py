@@ -160,8 +160,8 @@ class Block(nn.Module):
 
     def _attend(self, hidden: Tensor) -> Tensor:
         batch, length, width = hidden.shape
-        apart = self.attention(hidden).view(batch, length, 3, self.heads, width // self.heads)
-        query, key, value = apart.permute(2, 0, 3, 1, 4)
+        projected = self.attention(hidden).view(batch, length, 3, self.heads, width // self.heads)
+        query, key, value = projected.permute(2, 0, 3, 1, 4)
         mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         attended: Tensor = self.attention_out(mixed.transpose(1, 2).reshape(batch, length, width))
         return attended

@@ -39,21 +39,21 @@ class Loaders(MicroBenchmark):
     def __init__(self, *, local_batch_size: int, seed: int, options: BaseModel | None = None) -> None:
         super().__init__(local_batch_size=local_batch_size, seed=seed, options=options)
         name = self.options.workload
-        found, implied = workload_class(name)
-        if not issubclass(found, Workload) or "loader_workers" not in found.Options.model_fields:
+        workload_cls, implied = workload_class(name)
+        if not issubclass(workload_cls, Workload) or "loader_workers" not in workload_cls.Options.model_fields:
             raise PlanError(
                 f"workload '{name}' has no option loader_workers, so there is no loader to measure; "
                 "name one that reads data, such as 'mnist' or 'imagenet', as workload_options.workload"
             )
-        given = implied | (self.options.model_extra or {})
-        if "loader_workers" in given:
+        read_options = implied | (self.options.model_extra or {})
+        if "loader_workers" in read_options:
             raise PlanError("workload 'loaders' tries several numbers of loader workers: write workers in place of loader_workers")
         self._operation = f"{name}, batches of {local_batch_size}"
         self._workers = {
             f"{self._operation}/{count} worker{'s' * (count != 1)}": count for count in sorted(set(self.options.workers))
         }
-        self._class = found
-        self._read_options = checked(found.Options, given, source=f"workload_options of '{name}'")
+        self._class = workload_cls
+        self._read_options = checked(workload_cls.Options, read_options, source=f"workload_options of '{name}'")
         self._first: tuple[Workload, int] | None = None
 
     def cases(self, world_size: int) -> Sequence[Case]:
@@ -68,9 +68,11 @@ class Loaders(MicroBenchmark):
 
     def repetition(self, case: Case, communicator: Communicator, *, device: torch.device) -> Repetition:
         workload, samples = self._read(communicator, device)
-        own = copy.copy(workload)
-        own.options = self._read_options.model_copy(update={"loader_workers": self._workers[case.name]})
-        return LoaderRound(_endless(own, communicator, device), workload=own, batches_each=case.messages, samples=samples)
+        worker_workload = copy.copy(workload)
+        worker_workload.options = self._read_options.model_copy(update={"loader_workers": self._workers[case.name]})
+        return LoaderRound(
+            _endless(worker_workload, communicator, device), workload=worker_workload, batches_each=case.messages, samples=samples
+        )
 
     def _read(self, communicator: Communicator, device: torch.device) -> tuple[Workload, int]:
         """The workload, whose data are read once for all cases, and how many samples it counts in a batch."""
@@ -101,8 +103,8 @@ class LoaderRound(Repetition):
             self._last = next(self._batches)
 
     def check(self) -> str | None:
-        found = self._workload.count_samples(self._last)
-        return None if found == self._samples else f"{found} {self._workload.sample_unit} in a batch of {self._samples}"
+        num_samples = self._workload.count_samples(self._last)
+        return None if num_samples == self._samples else f"{num_samples} {self._workload.sample_unit} in a batch of {self._samples}"
 
     def settle(self) -> None:
         """Use up what was loaded ahead."""

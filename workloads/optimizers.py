@@ -28,18 +28,18 @@ class SeveralOptimizers(Optimizer):
 
     def __init__(self, members: Sequence[Optimizer] | Sequence[dict[str, Any]]) -> None:
         optimizers = [member for member in members if isinstance(member, Optimizer)]
-        groups: list[Any] = [group for one in optimizers for group in one.param_groups] or list(members)
+        groups: list[Any] = [group for optimizer in optimizers for group in optimizer.param_groups] or list(members)
         super().__init__(groups, {})
         if optimizers:
             self.optimizers = optimizers
-            for one in optimizers:
-                self.state.update(one.state)
+            for optimizer in optimizers:
+                self.state.update(optimizer.state)
             self._share()
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         loss = None if closure is None else closure()
-        for one in self.optimizers:
-            one.step()
+        for optimizer in self.optimizers:
+            optimizer.step()
         return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -49,9 +49,9 @@ class SeveralOptimizers(Optimizer):
     def _share(self) -> None:
         """Give each its part of the parameter groups in force, and the state of all, in which each finds that of its parameters."""
         first = 0
-        for one in self.optimizers:
-            last = first + len(one.param_groups)
-            one.param_groups, one.state = self.param_groups[first:last], self.state
+        for optimizer in self.optimizers:
+            last = first + len(optimizer.param_groups)
+            optimizer.param_groups, optimizer.state = self.param_groups[first:last], self.state
             first = last
 
 

@@ -122,8 +122,8 @@ class SGDTrained(Supervised):
     sample_unit = "images"
 
     def build_optimizer(self, model: nn.Module) -> Optimizer:
-        given = self.options
-        return SGD(model.parameters(), lr=given.learning_rate, momentum=given.momentum, weight_decay=given.weight_decay)
+        options = self.options
+        return SGD(model.parameters(), lr=options.learning_rate, momentum=options.momentum, weight_decay=options.weight_decay)
 
 
 def _answers(model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:

@@ -22,9 +22,9 @@ from workloads.base import Workload
 def _known(name: str) -> str:
     import torchvision
 
-    known = torchvision.models.list_models(module=torchvision.models)
-    if name not in known:
-        raise ValueError(unknown_name("torchvision model", name, known))
+    architectures = torchvision.models.list_models(module=torchvision.models)
+    if name not in architectures:
+        raise ValueError(unknown_name("torchvision model", name, architectures))
     return name
 
 

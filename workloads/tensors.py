@@ -34,14 +34,14 @@ def dense_parts(tensor: Tensor) -> list[Tensor]:
 
     Two tensors of one layout are equal where all of these are.
     """
-    found = tensor.detach()
-    if found.is_nested:
-        return [part for row in found.unbind() for part in dense_parts(row)]
-    if found.is_quantized:
-        return [found.int_repr(), found.dequantize()]
-    if found.is_mkldnn or found.layout is torch.strided:
-        return [found.to_dense() if found.is_mkldnn else found]
-    whole = coalesced(found)
+    parts = tensor.detach()
+    if parts.is_nested:
+        return [part for row in parts.unbind() for part in dense_parts(row)]
+    if parts.is_quantized:
+        return [parts.int_repr(), parts.dequantize()]
+    if parts.is_mkldnn or parts.layout is torch.strided:
+        return [parts.to_dense() if parts.is_mkldnn else parts]
+    whole = coalesced(parts)
     return [whole.indices(), whole.values()]
 
 
@@ -57,7 +57,7 @@ def bytes_in(part: Tensor) -> Tensor:
 
 def tensors_in(value: Any, name: str = "batch") -> Iterator[tuple[str, Tensor]]:
     """Yield each tensor with the expression that gives it, such as ``batch[0]`` or ``batch['mask']``."""
-    return ((where, found) for where, found in leaves_in(value, name) if isinstance(found, Tensor))
+    return ((where, leaf) for where, leaf in leaves_in(value, name) if isinstance(leaf, Tensor))
 
 
 def leaves_in(value: Any, name: str = "batch") -> Iterator[tuple[str, Any]]:

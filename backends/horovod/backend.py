@@ -139,7 +139,7 @@ class Horovod(Backend):
             self._rendezvous = rendezvous_over_gloo(world, store)
         process_sets = [hvd.ProcessSet(list(ranks)) for ranks in self.groups]
         hvd.init(process_sets=process_sets)
-        self._process_sets = {tuple(ranks): one for ranks, one in zip(self.groups, process_sets, strict=True)}
+        self._process_sets = {tuple(ranks): process_set for ranks, process_set in zip(self.groups, process_sets, strict=True)}
         return replace(
             world,
             rank=hvd.rank(),
@@ -194,7 +194,7 @@ class Horovod(Backend):
         """Horovod gathers tensors of unequal lengths; which is whose is asked for besides. Collective."""
         lengths = self._hvd.allgather(torch.tensor([len(data)]), name="ringside.lengths")
         everyone = self._hvd.allgather(tensor_of(data), name="ringside.bytes")
-        return [bytes_of(one) for one in everyone.split(lengths.tolist())]
+        return [bytes_of(part) for part in everyone.split(lengths.tolist())]
 
     def broadcast_bytes(self, data: bytes) -> bytes:
         """After their number. Collective."""
@@ -220,7 +220,7 @@ class Horovod(Backend):
 
         hvd = self._hvd
         controller = "mpi" if hvd.mpi_enabled() else "gloo"
-        found: dict[str, Any] = {
+        facts: dict[str, Any] = {
             "library": "horovod",
             "version": horovod.__version__,
             "controller": controller,
@@ -228,12 +228,12 @@ class Horovod(Backend):
             "built_with": [name for name in ("mpi", "gloo", "nccl") if getattr(hvd, f"{name}_built")()],
             **self.options.model_dump(exclude={"fusion_threshold_mb", "cycle_time_ms", "cache_capacity"}),
         }
-        found["backward_passes_per_step"] = self.micro_steps
-        if found["transport"] == "nccl":
+        facts["backward_passes_per_step"] = self.micro_steps
+        if facts["transport"] == "nccl":
             from horovod.torch import mpi_lib_v2
 
-            found["nccl"] = nccl_of(mpi_lib_v2.__file__) or version_of(hvd.nccl_built())
-        return found | knobs_in_force(os.environ)
+            facts["nccl"] = nccl_of(mpi_lib_v2.__file__) or version_of(hvd.nccl_built())
+        return facts | knobs_in_force(os.environ)
 
     def _transport_in_force(self, controller: str) -> str:
         if self._device.type == "cuda" and self._hvd.nccl_built():

@@ -125,7 +125,7 @@ def broadcast_state(hvd: Any, state: Mapping[str, Tensor]) -> None:
     back from where they lie contiguously.
     """
     ordered = {name: tensor.detach().contiguous() for name, tensor in state.items()}
-    sent = {name: one if one.dtype in SENT else one.reshape(-1).view(torch.uint8) for name, one in ordered.items()}
+    sent = {name: tensor if tensor.dtype in SENT else tensor.reshape(-1).view(torch.uint8) for name, tensor in ordered.items()}
     hvd.broadcast_parameters(sent, root_rank=0)
     for name, tensor in state.items():
         if not tensor.is_contiguous():
@@ -151,10 +151,10 @@ class LayoutKept:
         if context is None:
             return tensor
         inner, stride = context
-        found: Tensor = self._compression.decompress(tensor, inner)
-        if found.stride() == stride:
-            return found
-        return torch.empty_strided(found.shape, stride, dtype=found.dtype, device=found.device).copy_(found)
+        gradient: Tensor = self._compression.decompress(tensor, inner)
+        if gradient.stride() == stride:
+            return gradient
+        return torch.empty_strided(gradient.shape, stride, dtype=gradient.dtype, device=gradient.device).copy_(gradient)
 
 
 def of_another_layout(model: nn.Module) -> list[str]:

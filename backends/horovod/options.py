@@ -83,20 +83,20 @@ def space_of(*, transport: str | None, several_hosts: bool) -> list[Setting]:
 def users_code(options: HorovodOptions) -> list[str]:
     """The variables for the shell, and the optimizer's arguments."""
     variables = [f"export {name}={value}" for name, value in knobs_asked_for(options, transport="mpi").items() if name in TUNED]
-    given = options.model_dump(include=CONSTRUCTORS, exclude_defaults=True)
-    shown = {name: f"hvd.{name.title()}.{value}" if name == "compression" else repr(value) for name, value in given.items()}
+    chosen = options.model_dump(include=CONSTRUCTORS, exclude_defaults=True)
+    shown = {name: f"hvd.{name.title()}.{value}" if name == "compression" else repr(value) for name, value in chosen.items()}
     arguments = ", ".join(["optimizer", "named_parameters=model.named_parameters()", *(f"{n}={v}" for n, v in shown.items())])
     return [*variables, f"optimizer = hvd.DistributedOptimizer({arguments})"]
 
 
 def knobs_in_force(environment: Mapping[str, str]) -> dict[str, Any]:
     """Return each setting's value, and whether it comes from the environment or is the library's documented default."""
-    found: dict[str, Any] = {}
+    knobs: dict[str, Any] = {}
     for name, (variable, default) in DEFAULTS.items():
         value = environment.get(variable)
-        found[name] = _as_c_number(value) if value is not None else default
-        found[f"{name}_source"] = "environment" if value is not None else "horovod default"
-    return found
+        knobs[name] = _as_c_number(value) if value is not None else default
+        knobs[f"{name}_source"] = "environment" if value is not None else "horovod default"
+    return knobs
 
 
 def _as_c_number(text: str) -> float:

@@ -57,29 +57,30 @@ def noting_submits(optimizer: Any, spans: list[Span]) -> Iterator[None]:
     """A context in which the optimizer notes each tensor that it hands to Horovod, as an exchange of no length."""
 
     def noting(submit: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        def note(given: Any) -> Any:
-            parameters = given if isinstance(given, Sequence) else [given]
-            missing = [one for one in parameters if one.grad is None]
-            handle = submit(given)
-            names = {one: str(optimizer._parameter_names.get(one)) for one in parameters}
+        def note(argument: Any) -> Any:
+            parameters = argument if isinstance(argument, Sequence) else [argument]
+            missing = [parameter for parameter in parameters if parameter.grad is None]
+            handle = submit(argument)
+            names = {parameter: str(optimizer._parameter_names.get(parameter)) for parameter in parameters}
             when: dict[str, Any] = {"begin_ns": time.time_ns(), "length_ns": 0}
-            gathered = [part for one in parameters for part in _gathered(one, names[one], optimizer)]
+            gathered = [part for parameter in parameters for part in _gathered(parameter, names[parameter], optimizer)]
             for sent, size in gathered or [(list(names.values()), sum(map(_size, parameters)))]:
                 spans.append(Span(row="exchange", name="submitted", num_bytes=size, tensors=sent, **when))
             spans.extend(
-                Span(row="library", name=ZERO_FILLED, num_bytes=_size(one), tensors=[names[one]], **when) for one in missing
+                Span(row="library", name=ZERO_FILLED, num_bytes=_size(parameter), tensors=[names[parameter]], **when)
+                for parameter in missing
             )
             return handle
 
         return note
 
-    known = [name for name in SUBMITS if hasattr(optimizer, name)]
-    for name in known:
+    submits = [name for name in SUBMITS if hasattr(optimizer, name)]
+    for name in submits:
         setattr(optimizer, name, noting(getattr(optimizer, name)))
     try:
         yield
     finally:
-        for name in known:
+        for name in submits:
             delattr(optimizer, name)
 
 
@@ -109,9 +110,9 @@ class _NotedCompression:
 
     def decompress(self, tensor: Tensor, context: Any) -> Tensor:
         begin_ns = time.time_ns()
-        found: Tensor = self._compression.decompress(tensor, context)
-        self._note(begin_ns, found, tensor)
-        return found
+        gradient: Tensor = self._compression.decompress(tensor, context)
+        self._note(begin_ns, gradient, tensor)
+        return gradient
 
     def _note(self, begin_ns: int, tensor: Tensor, compressed: Tensor) -> None:
         if tensor.dtype != compressed.dtype:
@@ -122,12 +123,12 @@ class _NotedCompression:
 @contextmanager
 def noting_compression(optimizer: Any, spans: list[Span]) -> Iterator[None]:
     """A context in which the optimizer's compression notes what it converts."""
-    own = optimizer._compression
-    optimizer._compression = _NotedCompression(own, spans)
+    compression = optimizer._compression
+    optimizer._compression = _NotedCompression(compression, spans)
     try:
         yield
     finally:
-        optimizer._compression = own
+        optimizer._compression = compression
 
 
 def _when_written(path: Path) -> Sequence[Mapping[str, Any]]:
@@ -146,18 +147,18 @@ def read_timeline(events: Sequence[Mapping[str, Any]]) -> list[Span]:
     start_us = next(event["args"][START] for event in events if START in event.get("args", {}))
     named = [event for event in events if event.get("name") == "process_name" and "name" in event["args"]]
     names = {event["pid"]: event["args"]["name"] for event in named}
-    single = sorted(_operations(events, names), key=lambda one: one.begin_ns)
+    single = sorted(_operations(events, names), key=lambda span: span.begin_ns)
     fused: list[Span] = []
-    for one in single:
-        if fused and one.begin_ns < fused[-1].end_ns and one.name == fused[-1].name:
+    for span in single:
+        if fused and span.begin_ns < fused[-1].end_ns and span.name == fused[-1].name:
             last = fused[-1]
-            last.length_ns = max(last.end_ns, one.end_ns) - last.begin_ns
-            last.tensors += one.tensors
+            last.length_ns = max(last.end_ns, span.end_ns) - last.begin_ns
+            last.tensors += span.tensors
         else:
-            fused.append(one)
-    for one in fused:
-        one.begin_ns += 1000 * start_us
-        one.entered_ns = one.begin_ns
+            fused.append(span)
+    for span in fused:
+        span.begin_ns += 1000 * start_us
+        span.entered_ns = span.begin_ns
     return fused
 
 
@@ -165,11 +166,11 @@ def _operations(events: Sequence[Mapping[str, Any]], names: Mapping[int, str]) -
     """Each tensor's operations, in nanoseconds since the timeline began."""
     open_: dict[int, list[tuple[str, float]]] = {}
     for event in events:
-        own = open_.setdefault(event.get("pid", 0), [])
+        open_spans = open_.setdefault(event.get("pid", 0), [])
         if event.get("ph") == "B":
-            own.append((event["name"], event["ts"]))
-        elif event.get("ph") == "E" and own:
-            name, begin_us = own.pop()
+            open_spans.append((event["name"], event["ts"]))
+        elif event.get("ph") == "E" and open_spans:
+            name, begin_us = open_spans.pop()
             if OPERATION.match(name):
                 tensor = names.get(event["pid"], "").partition(".")[2]
                 length_ns = int(1e3 * (event["ts"] - begin_us))

@@ -152,8 +152,8 @@ def rendezvous(url: str, *, timeout: timedelta = timedelta(minutes=30), **_: Any
         LaunchError: no address of rank 0 can be reached by all ranks.
     """
     comm = load_mpi().COMM_WORLD
-    given = dict(parse_qsl(urlsplit(url).query))
-    check_rank(int(given.get("rank", comm.rank)), int(given.get("world_size", comm.size)))
+    parameters = dict(parse_qsl(urlsplit(url).query))
+    check_rank(int(parameters.get("rank", comm.rank)), int(parameters.get("world_size", comm.size)))
     yield open_store(comm, timeout=timeout), comm.rank, comm.size
 
 
@@ -201,10 +201,10 @@ def _reachable_address(comm: Any, port: int) -> str:
 
 def _own_addresses() -> list[str]:
     """Return this host's name and addresses, without loopback."""
-    found = [socket.gethostname()]
+    addresses = [socket.gethostname()]
     for of_interface in psutil.net_if_addrs().values():
-        found += [entry.address for entry in of_interface if entry.family in (socket.AF_INET, socket.AF_INET6)]
-    return [address for address in found if not address.startswith(("127.", "::1", "fe80:"))]
+        addresses += [entry.address for entry in of_interface if entry.family in (socket.AF_INET, socket.AF_INET6)]
+    return [address for address in addresses if not address.startswith(("127.", "::1", "fe80:"))]
 
 
 def _is_reachable(address: str, port: int) -> bool:

@@ -71,8 +71,8 @@ def find_reduction(reduce_op: Any, dtype: torch.dtype) -> Reduction:
 def _find(kind: Any, dtype: torch.dtype) -> Reduction:
     name = dist.ReduceOp.RedOpType(kind).name
     if dtype not in DATATYPES:
-        known = ", ".join(str(known).removeprefix("torch.") for known in DATATYPES)
-        raise NotImplementedError(f"MPI has no datatype to reduce {dtype} tensors (it reduces {known}); convert the tensor first")
+        names = ", ".join(str(dtype).removeprefix("torch.") for dtype in DATATYPES)
+        raise NotImplementedError(f"MPI has no datatype to reduce {dtype} tensors (it reduces {names}); convert the tensor first")
     operation = _operation_name(name, dtype)
     if operation is None:
         raise NotImplementedError(f"ReduceOp.{name} of {dtype} tensors: {_unsupported_reason(name, dtype)}")

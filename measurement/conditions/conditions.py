@@ -250,6 +250,6 @@ def condition_of(name: str, *, of_scripts: bool = False) -> Condition:
 
     ``of_scripts``: the name is one of the settings that the agent reads in a script.
     """
-    known = [one for one in CONDITIONS if (one.source == "script") == of_scripts]
-    fitting = [one for one in known if name.startswith(one.name) or name == one.between_runs]
-    return max(fitting, key=lambda one: len(one.name))
+    candidates = [condition for condition in CONDITIONS if (condition.source == "script") == of_scripts]
+    fitting = [condition for condition in candidates if name.startswith(condition.name) or name == condition.between_runs]
+    return max(fitting, key=lambda condition: len(condition.name))

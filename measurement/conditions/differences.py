@@ -67,14 +67,20 @@ def differing(by_name: Mapping[str, Mapping[str, Any]], *, shared: bool = False)
 
     ``shared``: only fields that all have. Sources that one does not have are no difference: a plug-in may import more files.
     """
-    fields = dict.fromkeys(field for own in by_name.values() for field in own)
-    found = {}
+    fields = dict.fromkeys(field for fields_of in by_name.values() for field in fields_of)
+    differences = {}
     for field in fields:
-        values = {name: own.get(field) for name, own in by_name.items() if field in own or not field.startswith("source.")}
-        known = list(values.values())
-        if any(value != known[0] for value in known) and not (shared and any(field not in own for own in by_name.values())):
-            found[field] = values
-    return found
+        values = {
+            name: fields_of.get(field)
+            for name, fields_of in by_name.items()
+            if field in fields_of or not field.startswith("source.")
+        }
+        present = list(values.values())
+        if any(value != present[0] for value in present) and not (
+            shared and any(field not in fields_of for fields_of in by_name.values())
+        ):
+            differences[field] = values
+    return differences
 
 
 def row_of(field: str, values: Mapping[str, Any], *, allow: Collection[str] = ()) -> Difference:
@@ -94,7 +100,7 @@ def row_of(field: str, values: Mapping[str, Any], *, allow: Collection[str] = ()
 def arm_differences(
     records: Sequence[LaunchRecord],
     *,
-    own: Collection[str] | None = None,
+    varied_work: Collection[str] | None = None,
     allow: Collection[str] = (),
     between_runs: bool = False,
 ) -> list[Difference]:
@@ -102,19 +108,19 @@ def arm_differences(
 
     Args:
         records: one of each arm; those without ranks do not count.
-        own: in what of their own they differ, fields of their records; None: ``own_work``.
+        varied_work: in what of their own they differ, fields of their records; None: ``own_work``.
         allow: fields that may differ, with all that stands below them, or ``all``.
         between_runs: whether fields have the names that they have between runs.
     """
-    known = [record for record in records if record.ranks]
-    own = own_work(known) if own is None else own
-    allow = [*allow, *_own_batches(known)]
-    rows, found = [], differing({record.arm: _flatten(record, between_runs=between_runs) for record in known})
-    for field, values in found.items():
+    with_ranks = [record for record in records if record.ranks]
+    varied_work = own_work(with_ranks) if varied_work is None else varied_work
+    allow = [*allow, *_own_batches(with_ranks)]
+    rows, by_field = [], differing({record.arm: _flatten(record, between_runs=between_runs) for record in with_ranks})
+    for field, values in by_field.items():
         condition, row = condition_of(field), row_of(field, values, allow=allow)
-        follows = _follows_from_ranks(condition, known, values) or _is_of_one_release(field, values, found)
-        if follows or (not row.changes_work and _is_asked(condition, field, values, known, own)):
-            is_default = condition.of_library and not any(_is_set(field, record) for record in known)
+        follows = _follows_from_ranks(condition, with_ranks, values) or _is_of_one_release(field, values, by_field)
+        if follows or (not row.changes_work and _is_asked(condition, field, values, with_ranks, varied_work)):
+            is_default = condition.of_library and not any(_is_set(field, record) for record in with_ranks)
             severity = condition.matters if condition.of_library else "note"
             asked = {"allowed": True, "changes_work": False, "is_default": is_default, "severity": severity}
             row = row.model_copy(update=asked)
@@ -150,17 +156,17 @@ def by_severity(differences: Iterable[Difference]) -> list[Difference]:
 
 def own_work(records: Sequence[LaunchRecord]) -> set[str]:
     """In what of their own these arms differ: fields of their records, such as ``commit``. Pure."""
-    return {name for name in OWN_WORK if any(getattr(one, name) != getattr(records[0], name) for one in records)}
+    return {name for name in OWN_WORK if any(getattr(record, name) != getattr(records[0], name) for record in records)}
 
 
 def unlike_work(differences: Sequence[Difference], *, baseline: str) -> dict[str, list[Difference]]:
     """By arm, the differences to the baseline in work that withhold its verdict."""
-    found: dict[str, list[Difference]] = {}
-    for one in differences:
-        for arm, value in one.values.items():
-            if one.withholds and arm != baseline and value != one.values.get(baseline):
-                found.setdefault(arm, []).append(one)
-    return found
+    by_arm: dict[str, list[Difference]] = {}
+    for difference in differences:
+        for arm, value in difference.values.items():
+            if difference.withholds and arm != baseline and value != difference.values.get(baseline):
+                by_arm.setdefault(arm, []).append(difference)
+    return by_arm
 
 
 def is_allowed(fields: Collection[str], allow: Collection[str], *, changes_work: bool = False) -> bool:
@@ -196,9 +202,9 @@ def shown(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     if is_by_rank(value):
-        return cut(f"{', '.join(shown(one) for one in value[BY_RANK])} by rank")
+        return cut(f"{', '.join(shown(part) for part in value[BY_RANK])} by rank")
     if isinstance(value, list | tuple):
-        return cut(", ".join(shown(one) for one in value))
+        return cut(", ".join(shown(part) for part in value))
     return cut(str(value))
 
 
@@ -208,14 +214,14 @@ def cut(text: str) -> str:
 
 
 def _is_asked(
-    condition: Condition, field: str, values: Mapping[str, Any], records: Sequence[LaunchRecord], own: Collection[str]
+    condition: Condition, field: str, values: Mapping[str, Any], records: Sequence[LaunchRecord], varied_work: Collection[str]
 ) -> bool:
     """Whether the plan or a library asks for it, or it defines an arm. A control must equal its baseline.
 
     A variable that disturbs is somebody's, and no library's.
     """
     name = field.removeprefix("environment.")
-    if condition.arms == "result" or condition.follows & set(own):
+    if condition.arms == "result" or condition.follows & set(varied_work):
         return True
     if condition.of_library and condition.arms != "own":
         return not any(disturbances({name: str(value)}, get_args(Library)) for value in values.values() if value is not None)
@@ -249,21 +255,29 @@ def _follows_from_ranks(condition: Condition, records: Sequence[LaunchRecord], v
     return condition.arms == "as ranks" and all(value == same[0] for same in by_ranks.values() for value in same)
 
 
-def _is_of_one_release(field: str, values: Mapping[str, Any], found: Collection[str]) -> bool:
+def _is_of_one_release(field: str, values: Mapping[str, Any], differing_fields: Collection[str]) -> bool:
     """Whether it is a setting of the optimizer that one release of PyTorch has and the other has not."""
     is_missing = field.startswith("optimizer.") and None in values.values()
-    return is_missing and "host.torch" in found and "optimizer.class" not in found
+    return is_missing and "host.torch" in differing_fields and "optimizer.class" not in differing_fields
 
 
 def _flatten(record: LaunchRecord, *, between_runs: bool) -> dict[str, Any]:
     """Return an arm's values by field."""
     per_rank = [dict(_of_rank(rank, between_runs=between_runs)) for rank in record.ranks]
     fields = dict.fromkeys(field for values in per_rank for field in values)
-    return {field: joined([own.get(field) for own in per_rank]) for field in fields} | {"sample_unit": record.sample_unit}
+    return {field: joined([rank_fields.get(field) for rank_fields in per_rank]) for field in fields} | {
+        "sample_unit": record.sample_unit
+    }
 
 
 def _of_rank(rank: RankReport, *, between_runs: bool) -> Iterator[tuple[str, Any]]:
-    for one in (one for one in CONDITIONS if one.arms and one.source in ("rank", "host") and "." not in one.field):
-        value = rank.fingerprint.get(one.field) if one.source == "host" else getattr(rank, one.field)
-        name = (one.between_runs if between_runs else None) or one.name
-        yield from ((f"{name}.{part}", own) for part, own in value.items()) if isinstance(value, dict) else [(name, value)]
+    for condition in (
+        condition
+        for condition in CONDITIONS
+        if condition.arms and condition.source in ("rank", "host") and "." not in condition.field
+    ):
+        value = rank.fingerprint.get(condition.field) if condition.source == "host" else getattr(rank, condition.field)
+        name = (condition.between_runs if between_runs else None) or condition.name
+        yield from (
+            ((f"{name}.{part}", part_value) for part, part_value in value.items()) if isinstance(value, dict) else [(name, value)]
+        )

@@ -33,8 +33,8 @@ class DisturbingVariable:
     def acts(self, name: str, value: str) -> bool:
         """Whether a variable is this one, with a value that does something."""
         is_named = name.startswith(self.name[:-1]) if self.name.endswith("*") else name == self.name
-        given = value.strip().upper()
-        return is_named and given not in self.unless and (not self.only or given in self.only)
+        setting = value.strip().upper()
+        return is_named and setting not in self.unless and (not self.only or setting in self.only)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,16 +145,16 @@ def disturbances(environment: Mapping[str, str], libraries: Collection[Library])
 
 def refusal(environment: Mapping[str, str], libraries: Collection[Library]) -> str | None:
     """Why ranks of these libraries would not be measured truly in this environment, and what to do; None: nothing is wrong."""
-    return next((str(one) for one in disturbances(environment, libraries) if one.variable.is_refused), None)
+    return next((str(disturbance) for disturbance in disturbances(environment, libraries) if disturbance.variable.is_refused), None)
 
 
-def told(found: Mapping[str, Iterable[Disturbance]]) -> list[str]:
-    """A sentence for each variable, refused ones too, with its arms where it spares others. ``found``: by arm."""
+def describe_variables(by_arm: Mapping[str, Iterable[Disturbance]]) -> list[str]:
+    """A sentence for each variable, refused ones too, with its arms where it spares others. ``by_arm``: the variables of each."""
     by_text: dict[str, list[str]] = {}
-    for arm, several in found.items():
-        for one in several:
-            by_text.setdefault(str(one), []).append(arm)
+    for arm, several in by_arm.items():
+        for disturbance in several:
+            by_text.setdefault(str(disturbance), []).append(arm)
     return [
-        text if len(arms) == len(found) else f"{text}; it reaches {', '.join(arms)} alone, which makes the comparison uneven"
+        text if len(arms) == len(by_arm) else f"{text}; it reaches {', '.join(arms)} alone, which makes the comparison uneven"
         for text, arms in by_text.items()
     ]

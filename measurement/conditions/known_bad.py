@@ -37,8 +37,8 @@ class KnownBad(BaseModel):
 
     def covers(self, version: str) -> bool:
         """Whether it is told of this version."""
-        first, last, given = map(_numbers, (self.first, self.last or version, version))
-        return first <= given and given[: len(last)] <= last
+        first, last, own = map(_numbers, (self.first, self.last or version, version))
+        return first <= own and own[: len(last)] <= last
 
 
 VERSION = re.compile(r"\d+(\.\d+)*")
@@ -48,20 +48,20 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(map(int, version.split(".")))
 
 
-def faults(package: str, told: object) -> dict[str, str]:
+def faults(package: str, version_text: object) -> dict[str, str]:
     """What is known to be wrong with a version, by sentence without a full stop, each with its remedy or none.
 
-    ``told``: the version within what is said of it, such as ``2.30.7 (nvidia/nccl/lib/libnccl.so.2)``.
+    ``version_text``: a text with the version in it, such as ``2.30.7 (nvidia/nccl/lib/libnccl.so.2)``.
     """
-    version = VERSION.search(str(told))
-    known = [one for one in known_bad() if version and one.package == package and one.covers(version[0])]
-    return {f"{package} {version[0]} {one.fault} ({one.source})": one.remedy for one in known if version}
+    version = VERSION.search(str(version_text))
+    entries = [entry for entry in known_bad() if version and entry.package == package and entry.covers(version[0])]
+    return {f"{package} {version[0]} {entry.fault} ({entry.source})": entry.remedy for entry in entries if version}
 
 
 def said_of(field: str, values: Mapping[str, Any]) -> str:
     """What follows a sentence about a difference: what is known to be wrong with these versions, or nothing."""
     package = field.rpartition(".")[2]
-    return "".join(f"; {fault}" for fault in dict.fromkeys(one for value in values.values() for one in faults(package, value)))
+    return "".join(f"; {fault}" for fault in dict.fromkeys(fault for value in values.values() for fault in faults(package, value)))
 
 
 @functools.cache
@@ -81,6 +81,6 @@ def _read(path: Path) -> list[KnownBad]:
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return []
     except (OSError, ValueError, yaml.YAMLError) as error:
-        said = error.errors()[0] if isinstance(error, ValidationError) else None
-        why = f"entry {said['loc']}: {said['msg']}" if said else cut(str(error))
+        detail = error.errors()[0] if isinstance(error, ValidationError) else None
+        why = f"entry {detail['loc']}: {detail['msg']}" if detail else cut(str(error))
         raise RingsideError(f"{path} cannot be read: {why}; it is a list like {OWN}, whose entries say what they need") from error

@@ -53,13 +53,13 @@ def _counting(value: Any) -> Any:
 
 def environment_of(manifest: Manifest) -> Environment:
     """The environment that a manifest tells of."""
-    found: Environment = {"ringside": manifest.ringside_version}
+    environment: Environment = {"ringside": manifest.ringside_version}
     for number, (host, facts) in enumerate((manifest.hosts or {"": manifest.driver}).items(), start=1):
         if manifest.slurm_job:  # which nodes of a kind Slurm gives does not matter
-            found |= _fields({name: fact for name, fact in facts.items() if name != "host"}, f"node {number}")
+            environment |= _fields({name: fact for name, fact in facts.items() if name != "host"}, f"node {number}")
         else:
-            found |= _fields(facts, host)
-    return found | {f"{SOURCE}{name}": digest for name, digest in manifest.sources.items()}
+            environment |= _fields(facts, host)
+    return environment | {f"{SOURCE}{name}": digest for name, digest in manifest.sources.items()}
 
 
 def changes_since(manifest: Manifest | None, records: Iterable[LaunchRecord], now: Manifest) -> dict[str, Values]:
@@ -69,12 +69,14 @@ def changes_since(manifest: Manifest | None, records: Iterable[LaunchRecord], no
     that this session would begin with.
     """
     present = environment_of(now)
-    found = _changes(environment_of(manifest), present) if manifest else {}
+    changes = _changes(environment_of(manifest), present) if manifest else {}
     elsewhere = {launch for other in manifest.elsewhere for launch in other.launches} if manifest else set()
     for record in records:
         if record.launch not in elsewhere:
-            found |= {field: change for field, change in _changes(_of_ranks(record, now), present).items() if field not in found}
-    return found
+            changes |= {
+                field: change for field, change in _changes(_of_ranks(record, now), present).items() if field not in changes
+            }
+    return changes
 
 
 def find_environment(others: Iterable[OtherEnvironment], now: Manifest) -> OtherEnvironment | None:
@@ -97,7 +99,9 @@ def _changes(then: Environment, now: Environment) -> dict[str, Values]:
 
 def _fields(facts: Mapping[str, Any], host: str, *, of_a_rank: bool = False) -> Environment:
     behind = f" on {host}" if host else ""
-    compared = [one.field for one in CONDITIONS if one.sessions == "ranks" or (one.sessions and not of_a_rank)]
+    compared = [
+        condition.field for condition in CONDITIONS if condition.sessions == "ranks" or (condition.sessions and not of_a_rank)
+    ]
     return {f"{name}{behind}": facts[name] for name in compared if name in facts}
 
 
@@ -107,14 +111,14 @@ def _of_ranks(record: LaunchRecord, now: Manifest) -> Environment:
     Sources of an arm that has its own stand under its name.
     """
     names = {facts.get("host"): host for host, facts in now.hosts.items()}
-    found: Environment = {}
+    environment: Environment = {}
     owner = f"{record.arm}/" if any(name.startswith(f"{record.arm}/") for name in now.sources) else ""
     for rank in record.ranks:
         host = names.get(rank.fingerprint.get("host")) if names else ""
         if host is not None and record.python is None:  # else its versions are among the sources
-            found |= _fields(rank.fingerprint, host, of_a_rank=True)
-        found |= {f"{SOURCE}{owner}{name}": digest for name, digest in rank.sources.items()}
-    return found
+            environment |= _fields(rank.fingerprint, host, of_a_rank=True)
+        environment |= {f"{SOURCE}{owner}{name}": digest for name, digest in rank.sources.items()}
+    return environment
 
 
 def _value(field: str, value: Any) -> str:

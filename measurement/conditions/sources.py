@@ -14,25 +14,25 @@ from measurement.agent.ringside_agent.users_lines import is_users
 def sources_of(cls: type) -> dict[str, Path]:
     """The files by name, relative to the folder that holds the class's file or package; none if the class is ours or installed."""
     try:
-        own = Path(inspect.getfile(cls)).resolve()
+        defined_in = Path(inspect.getfile(cls)).resolve()
     except (OSError, TypeError):
         return {}
-    if not is_users(own):
+    if not is_users(defined_in):
         return {}
     depth = cls.__module__.count(".")
-    root = own.parents[depth]
+    root = defined_in.parents[depth]
     loaded = {Path(file).resolve() for module in list(sys.modules.values()) if (file := getattr(module, "__file__", None))}
-    found = sorted(path for path in {own, *loaded} if path.suffix == ".py" and path.is_relative_to(root) and is_users(path))
-    return {str(path.relative_to(root)): path for path in found}
+    files = sorted(path for path in {defined_in, *loaded} if path.suffix == ".py" and path.is_relative_to(root) and is_users(path))
+    return {str(path.relative_to(root)): path for path in files}
 
 
 def sources_of_all(classes: Iterable[type]) -> dict[str, Path]:
     """The files of several classes by name. Where two are called alike, the later one's has its class's name before it."""
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for cls in classes:
         for name, path in sources_of(cls).items():
-            found[name if found.get(name, path) == path else f"{cls.__name__}/{name}"] = path
-    return found
+            files[name if files.get(name, path) == path else f"{cls.__name__}/{name}"] = path
+    return files
 
 
 def digests(files: Mapping[str, Path]) -> dict[str, str]:

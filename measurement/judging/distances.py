@@ -121,8 +121,8 @@ def rounding_of(
     ``tried``: L2 norms by name.
     """
     untried = arithmetic.negligible * gradients.usual(sizes)
-    found = [(tried or {}).get(name, least) for name, least in zip(gradients.names, untried, strict=True)]
-    return NOISE_SAFETY * np.array(found)
+    roundings = [(tried or {}).get(name, least) for name, least in zip(gradients.names, untried, strict=True)]
+    return NOISE_SAFETY * np.array(roundings)
 
 
 def share(part: float, whole: float) -> float:
@@ -187,7 +187,7 @@ class Distances:
 
     def names_beyond(self, tolerances: Array | float | None = None) -> list[str]:
         """Names of the tensors of which some rank's is ``beyond``, that of the largest excess first."""
-        return list(dict.fromkeys(one.name for one in self.beyond(tolerances)))
+        return list(dict.fromkeys(distance.name for distance in self.beyond(tolerances)))
 
     def is_beyond(self, tolerance: float, single: float) -> bool:
         """Whether all together are farther apart than ``tolerance``, or one of them than ``single``."""

@@ -27,40 +27,40 @@ MAX_NAMES = 3
 
 
 def against(
-    found: Sequence[Tensors], wanted: Sketches, lengths: Array, tolerances: Array | float, roundings: Array | float = 0.0
+    by_rank: Sequence[Tensors], wanted: Sketches, lengths: Array, tolerances: Array | float, roundings: Array | float = 0.0
 ) -> Distances:
     """Hold every rank's tensors against these, relative to ``lengths``."""
     missing = [np.nan] * wanted.table.shape[1]
-    table = np.zeros((len(found), len(wanted.names)))
-    for row, tensors in zip(table, found, strict=True):
-        own = Sketches.of({name: tensors.get(name, missing) for name in wanted.names})
-        row[:] = shares((own - wanted).norms, lengths)
+    table = np.zeros((len(by_rank), len(wanted.names)))
+    for row, tensors in zip(table, by_rank, strict=True):
+        sketches = Sketches.of({name: tensors.get(name, missing) for name in wanted.names})
+        row[:] = shares((sketches - wanted).norms, lengths)
     return Distances(names=wanted.names, table=table, tolerances=tolerances, roundings=roundings)
 
 
 def against_gradients(
-    found: Sequence[Tensors], wanted: Sketches, *, rounding: Array, tolerances: Array | float, usual: Array | float = 0.0
+    by_rank: Sequence[Tensors], wanted: Sketches, *, rounding: Array, tolerances: Array | float, usual: Array | float = 0.0
 ) -> Distances:
     """Hold every rank's exchanged gradients against what they should be.
 
     Args:
-        found: by rank.
+        by_rank: the tensors of each rank.
         wanted: such as the mean of the ranks' own gradients.
         rounding: what rounding alone may make of each, as ``rounding_of`` has it.
         tolerances: relative to a gradient, or to ``usual``.
         usual: the lengths of what is summed, where these are larger than that of the sum.
     """
     lengths = np.fmax(np.fmax(wanted.norms, usual), rounding)
-    return against(found, wanted, lengths, tolerances, shares(rounding, lengths))
+    return against(by_rank, wanted, lengths, tolerances, shares(rounding, lengths))
 
 
 def against_first(
-    found: Sequence[Tensors], first: Tensors, *, tolerance: float = ALIKE, started: Tensors | None = None
+    by_rank: Sequence[Tensors], first: Tensors, *, tolerance: float = ALIKE, started: Tensors | None = None
 ) -> Distances:
     """Hold every rank's tensors against the first one's, relative to these.
 
     Args:
-        found: by rank.
+        by_rank: the tensors of each rank.
         first: what they should be.
         tolerance: relative to the tensor.
         started: what the first one's were before the steps; then ``APART`` of what these changed is allowed, too.
@@ -72,7 +72,7 @@ def against_first(
         allowed = np.fmax(tolerance * lengths, APART * changes)
         lengths = np.where(lengths > 0, lengths, changes)
         tolerances = shares(allowed, lengths)
-    return against(found, wanted, lengths, tolerances)
+    return against(by_rank, wanted, lengths, tolerances)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,13 +122,13 @@ def agreement(reports: Sequence[ScriptReport]) -> RankAgreement | None:
     if len(reports) < 2 or any(report.sharded for report in reports):
         return None
     first, *others = sorted(reports, key=lambda report: report.rank)
-    apart = _differing([other.started for other in others], first.started)
-    started = [name for name in apart if not name.startswith(BUFFER)]
+    differing = _differing([other.started for other in others], first.started)
+    started = [name for name in differing if not name.startswith(BUFFER)]
     step, moved = (None, []) if started else _first_step(first, others)
     gradients = _differing_gradients(first, others)
     return RankAgreement(
         started=started,
-        started_buffers=[name.removeprefix(BUFFER) for name in apart if name.startswith(BUFFER)],
+        started_buffers=[name.removeprefix(BUFFER) for name in differing if name.startswith(BUFFER)],
         step=step,
         moved=moved,
         gradients=gradients,
@@ -140,8 +140,8 @@ def agreement(reports: Sequence[ScriptReport]) -> RankAgreement | None:
 
 def ranks_apart(record: LaunchRecord) -> str | None:
     """How the ranks of an arm are apart, with the step at which that began; None where they agree or cannot be compared."""
-    found = agreement(record.scripts)
-    return None if found is None else found.sentence(record.arm)
+    agreement_of_ranks = agreement(record.scripts)
+    return None if agreement_of_ranks is None else agreement_of_ranks.sentence(record.arm)
 
 
 def named(names: Sequence[str]) -> str:
@@ -155,21 +155,21 @@ def common_names(ours: Tensors, theirs: Tensors) -> list[str]:
     return [name for name in theirs if name in ours and len(ours[name]) == len(theirs[name])]
 
 
-def _differing(found: Sequence[Tensors], first: Tensors, started: Tensors | None = None) -> list[str]:
+def _differing(by_rank: Sequence[Tensors], first: Tensors, started: Tensors | None = None) -> list[str]:
     """Names of tensors in which ranks differ from the first one, of those that all have."""
-    return against_first(found, _in_all(found, first), started=started).names_beyond()
+    return against_first(by_rank, _in_all(by_rank, first), started=started).names_beyond()
 
 
-def _in_all(found: Sequence[Tensors], first: Tensors) -> Tensors:
-    return {name: first[name] for name in first if all(len(own.get(name, ())) == len(first[name]) for own in found)}
+def _in_all(by_rank: Sequence[Tensors], first: Tensors) -> Tensors:
+    return {name: first[name] for name in first if all(len(tensors.get(name, ())) == len(first[name]) for tensors in by_rank)}
 
 
 def _first_step(first: ScriptReport, others: Sequence[ScriptReport]) -> tuple[int | None, list[str]]:
     """The first step, from 1, after which the ranks' parameters are apart, and which are."""
     for number, step in enumerate(first.steps):
-        found = [other.steps[number].parameters for other in others if len(other.steps) > number]
-        known = {name: step.parameters[name] for name in common_names(first.started, step.parameters)}
-        if moved := _differing(found, known, first.started):
+        parameters = [other.steps[number].parameters for other in others if len(other.steps) > number]
+        expected = {name: step.parameters[name] for name in common_names(first.started, step.parameters)}
+        if moved := _differing(parameters, expected, first.started):
             return number + 1, moved
     return None, []
 
@@ -178,6 +178,6 @@ def _differing_gradients(first: ScriptReport, others: Sequence[ScriptReport]) ->
     """Parameters whose gradients differ after the exchange, of the first step."""
     if not all(report.steps for report in (first, *others)):
         return []
-    found = [other.steps[0].gradients for other in others]
-    wanted = Sketches.of(_in_all(found, first.steps[0].gradients))
-    return against_gradients(found, wanted, rounding=rounding_of(wanted, first.sizes, FLOAT32), tolerances=APART).names_beyond()
+    gradients = [other.steps[0].gradients for other in others]
+    wanted = Sketches.of(_in_all(gradients, first.steps[0].gradients))
+    return against_gradients(gradients, wanted, rounding=rounding_of(wanted, first.sizes, FLOAT32), tolerances=APART).names_beyond()

@@ -59,11 +59,13 @@ def _require_meaning(section: Any, where: str) -> None:
     """Refuse what means nothing there, in a plan or an arm."""
     fields = type(section).model_fields
     asked = [name for name in MEANINGLESS[where].split() if name in fields]
-    found = [name for name in asked if getattr(section, name) != fields[name].get_default(call_default_factory=True)]
+    meaningless = [name for name in asked if getattr(section, name) != fields[name].get_default(call_default_factory=True)]
     if "measurement" in fields:
-        found += [f"measurement.{name}" for name, only in NEUTRAL[where].items() if getattr(section.measurement, name) != only]
-    if found:
-        raise ValueError(f"{found[0]} means nothing {where}; {INSTEAD.get(found[0], 'leave it out')}")
+        meaningless += [
+            f"measurement.{name}" for name, only in NEUTRAL[where].items() if getattr(section.measurement, name) != only
+        ]
+    if meaningless:
+        raise ValueError(f"{meaningless[0]} means nothing {where}; {INSTEAD.get(meaningless[0], 'leave it out')}")
 
 
 def _with_neutral(content: dict[str, Any], where: str) -> dict[str, Any]:
@@ -181,9 +183,9 @@ class Arm(Section):
 
     @model_validator(mode="after")
     def _says_what_means_something(self) -> Arm:
-        own = next((name for name in ("workload", "local_batch_size") if getattr(self, name)), None)
-        if self.command is not None and own:
-            raise ValueError(f"an arm by command brings its own work; leave {own} out")
+        own_work = next((name for name in ("workload", "local_batch_size") if getattr(self, name)), None)
+        if self.command is not None and own_work:
+            raise ValueError(f"an arm by command brings its own work; leave {own_work} out")
         if self.fit and self.local_batch_size:
             raise ValueError("fit finds the local_batch_size of an arm, and a number is given too; leave one of them out")
         if self.image:
@@ -454,8 +456,14 @@ class Plan(Section):
         arms = content.get("arms") if isinstance(content, dict) else None
         if not isinstance(arms, dict) or content.get("workload"):
             return content
-        own = {name: arm.get("workload") if isinstance(arm, dict) else getattr(arm, "workload", None) for name, arm in arms.items()}
-        return {**content, "workload": own.get(content.get("baseline"), "")} if own and all(own.values()) else content
+        workloads = {
+            name: arm.get("workload") if isinstance(arm, dict) else getattr(arm, "workload", None) for name, arm in arms.items()
+        }
+        return (
+            {**content, "workload": workloads.get(content.get("baseline"), "")}
+            if workloads and all(workloads.values())
+            else content
+        )
 
     @model_validator(mode="after")
     def _has_one_python(self) -> Plan:
@@ -516,8 +524,8 @@ class Plan(Section):
             raise ValueError(unknown_name("baseline arm", self.baseline, self.arms))
         if self.question is not None and not self.asked_arms():
             others = [arm.backend for name, arm in self.arms.items() if name != self.baseline]
-            known = dict.fromkeys([*others, *(name for name in self.arms if name != self.baseline)])
-            raise ValueError(unknown_name("question", self.question, known))
+            candidates = dict.fromkeys([*others, *(name for name in self.arms if name != self.baseline)])
+            raise ValueError(unknown_name("question", self.question, candidates))
         is_one_question = self.measurement.control or self.training is not None or self.measurement.mode == "separate"
         if len(self.arms) == 1 and not (is_one_question or self.are_scripts):
             raise ValueError("one arm and no control leaves nothing to compare; add an arm or set control: true")

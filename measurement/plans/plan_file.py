@@ -54,8 +54,8 @@ def _take_back_length(content: dict[str, Any], settings: Collection[str]) -> Non
     measurement = content.get("measurement")
     if not isinstance(measurement, dict):
         return
-    given = {setting.removeprefix("measurement.") for setting in settings if setting.startswith("measurement.")}
-    dropped = [*(FIXED_LENGTH if "minutes" in given else ()), *(["minutes"] if given & {*FIXED_LENGTH} else [])]
+    lengths = {setting.removeprefix("measurement.") for setting in settings if setting.startswith("measurement.")}
+    dropped = [*(FIXED_LENGTH if "minutes" in lengths else ()), *(["minutes"] if lengths & {*FIXED_LENGTH} else [])]
     for name in dropped:
         measurement.pop(name, None)
 
@@ -157,14 +157,14 @@ def placed_beside(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     Raises:
         PlanError: a file is in neither folder.
     """
-    found = {key: _placed(value, key, folder) for key, value in content.items()}
+    placed = {key: _placed(value, key, folder) for key, value in content.items()}
     for section in ("arms", "points"):
-        if isinstance(found.get(section), Mapping):
-            parts = found[section].items()
-            found[section] = {name: placed_beside(part, folder) if isinstance(part, Mapping) else part for name, part in parts}
-    if isinstance(found.get("reports"), list):
-        found["reports"] = [_placed(one, "report", folder, kinds=("report",)) for one in found["reports"]]
-    return found
+        if isinstance(placed.get(section), Mapping):
+            parts = placed[section].items()
+            placed[section] = {name: placed_beside(part, folder) if isinstance(part, Mapping) else part for name, part in parts}
+    if isinstance(placed.get("reports"), list):
+        placed["reports"] = [_placed(report, "report", folder, kinds=("report",)) for report in placed["reports"]]
+    return placed
 
 
 def _placed(value: Any, key: str, folder: Path, *, kinds: tuple[str, ...] = KINDS) -> Any:

@@ -93,18 +93,18 @@ class EpochRecord(BaseModel):
 
     def figures(self) -> dict[Quantity, float]:
         """Mean losses and accuracies, those that are known."""
-        found: dict[Quantity, float] = {}
+        figures: dict[Quantity, float] = {}
         if self.step_losses:
-            found["train_loss"] = math.fsum(self.step_losses) / len(self.step_losses)
+            figures["train_loss"] = math.fsum(self.step_losses) / len(self.step_losses)
         if self.count and self.top1 is not None:
-            found["train_top1"] = self.top1 / self.count
+            figures["train_top1"] = self.top1 / self.count
         if self.count and self.top5 is not None:
-            found["train_top5"] = self.top5 / self.count
+            figures["train_top5"] = self.top5 / self.count
         if self.held_out_count:
-            found["held_out_loss"] = self.held_out_loss_sum / self.held_out_count
-            found["held_out_top1"] = self.held_out_top1 / self.held_out_count
-            found["held_out_top5"] = self.held_out_top5 / self.held_out_count
-        return found
+            figures["held_out_loss"] = self.held_out_loss_sum / self.held_out_count
+            figures["held_out_top1"] = self.held_out_top1 / self.held_out_count
+            figures["held_out_top5"] = self.held_out_top5 / self.held_out_count
+        return figures
 
 
 class SpeedSettings(Section):

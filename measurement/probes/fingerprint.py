@@ -107,10 +107,10 @@ def pci_address(number: int) -> str | None:
     """Such as ``0000:1b:00.0``, as CUDA tells it of the GPU with this number; None where torch does not hand it on."""
     import torch
 
-    found: Any = torch.cuda.get_device_properties(number)
-    if not hasattr(found, "pci_bus_id"):
+    properties: Any = torch.cuda.get_device_properties(number)
+    if not hasattr(properties, "pci_bus_id"):
         return None
-    return f"{found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
+    return f"{properties.pci_domain_id:04x}:{properties.pci_bus_id:02x}:{properties.pci_device_id:02x}.0"
 
 
 def cores_near(address: str | None) -> frozenset[int]:
@@ -123,7 +123,7 @@ def cores_near(address: str | None) -> frozenset[int]:
     except OSError:
         return frozenset()
     bounds = [[int(bound) for bound in part.split("-")] for part in listed.split(",") if part]
-    return frozenset(core for own in bounds for core in range(own[0], own[-1] + 1))
+    return frozenset(core for bound in bounds for core in range(bound[0], bound[-1] + 1))
 
 
 def cores_near_gpus(local_ranks: int) -> list[frozenset[int]]:

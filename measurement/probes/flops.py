@@ -39,8 +39,8 @@ def count_flops(run: Callable[[], object]) -> tuple[dict[str, int], list[str]]:
     with counter, Watch():
         run()
     unseen = [str(packet) for packet in called if packet not in counter.flop_registry]
-    found = counter.get_flop_counts().get("Global", {})
-    return {str(name): int(number) for name, number in found.items()}, sorted(filter(_may_compute_much, unseen))
+    counts = counter.get_flop_counts().get("Global", {})
+    return {str(name): int(number) for name, number in counts.items()}, sorted(filter(_may_compute_much, unseen))
 
 
 def _may_compute_much(operation: str) -> bool:
@@ -109,5 +109,5 @@ def peak_of(device: str) -> Peak | None:
     if sheet is None:
         return None
     _, source, *tflops = sheet
-    known = {name: value for name, value in zip(PRECISIONS, tflops, strict=True) if value is not None}
-    return Peak(source=f"data sheet of {source}", tflops=known)
+    known_tflops = {name: value for name, value in zip(PRECISIONS, tflops, strict=True) if value is not None}
+    return Peak(source=f"data sheet of {source}", tflops=known_tflops)

@@ -51,16 +51,16 @@ def _energy() -> dict[str, tuple[int, int]]:
 
     Most kernels let only root read them.
     """
-    found = {}
+    joules = {}
     for zone in POWERCAP.glob("intel-rapl:*"):
         with contextlib.suppress(OSError, ValueError):
             name = (zone / "name").read_text(encoding="utf-8").strip()
             if name.startswith("package"):
-                found[name] = (
+                joules[name] = (
                     int((zone / "energy_uj").read_text(encoding="utf-8")),
                     int((zone / "max_energy_range_uj").read_text(encoding="utf-8")),
                 )
-    return found
+    return joules
 
 
 def _gpus() -> dict[int, dict[str, Any]]:
@@ -68,7 +68,7 @@ def _gpus() -> dict[int, dict[str, Any]]:
     library = nvml()
     if library is None:
         return {}
-    found = {}
+    gpus = {}
     for number in range(library.nvmlDeviceGetCount()):
         device = library.nvmlDeviceGetHandleByIndex(number)
 
@@ -79,14 +79,14 @@ def _gpus() -> dict[int, dict[str, Any]]:
                 return None
 
         rates, memory = read("nvmlDeviceGetUtilizationRates"), read("nvmlDeviceGetMemoryInfo")
-        found[number] = {
+        gpus[number] = {
             "energy_mj": read("nvmlDeviceGetTotalEnergyConsumption"),
             "utilisation": None if rates is None else rates.gpu / 100,
             "sm_mhz": read("nvmlDeviceGetClockInfo", library.NVML_CLOCK_SM),
             "memory_used_bytes": None if memory is None else memory.used,
             "slowed_by": read("nvmlDeviceGetCurrentClocksThrottleReasons"),
         }
-    return found
+    return gpus
 
 
 @cache

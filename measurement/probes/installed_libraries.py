@@ -35,20 +35,20 @@ class InstalledMpi:
 @functools.cache
 def installed_mpi(program: str, path: str | None = None) -> InstalledMpi | None:
     """Return the MPI of a program, which is looked for on a PATH; None where it is not there or says nothing that is known."""
-    found = shutil.which(program, path=path)
-    if found is None:
+    executable = shutil.which(program, path=path)
+    if executable is None:
         return None
     try:
-        said = subprocess.run([found, "--version"], capture_output=True, timeout=ASK_TIMEOUT_S, check=False).stdout
+        output = subprocess.run([executable, "--version"], capture_output=True, timeout=ASK_TIMEOUT_S, check=False).stdout
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return mpi_that_says(said.decode(errors="replace"))
+    return mpi_that_says(output.decode(errors="replace"))
 
 
 def mpi_that_says(text: str) -> InstalledMpi | None:
     """Return the MPI whose launcher prints this for ``--version``. Pure."""
-    told = ((name, pattern.search(text)) for name, pattern in SAID)
-    return next((InstalledMpi(name=name, version=match[1]) for name, match in told if match), None)
+    matches = ((name, pattern.search(text)) for name, pattern in SAID)
+    return next((InstalledMpi(name=name, version=match[1]) for name, match in matches if match), None)
 
 
 PACKAGES = "site-packages"

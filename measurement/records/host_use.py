@@ -48,8 +48,8 @@ class HostUse(_Counted):
 
     def link_bytes(self, interface: str | None) -> tuple[int, int]:
         """Bytes sent and received over one interface; None: over all that lead to other hosts."""
-        found = [traffic for name, traffic in self.network.items() if (name == interface if interface else name != LOOPBACK)]
-        return sum(traffic["sent_bytes"] for traffic in found), sum(traffic["received_bytes"] for traffic in found)
+        interfaces = [traffic for name, traffic in self.network.items() if (name == interface if interface else name != LOOPBACK)]
+        return sum(traffic["sent_bytes"] for traffic in interfaces), sum(traffic["received_bytes"] for traffic in interfaces)
 
     def rows(self) -> Iterator[tuple[str, str, float]]:
         """What is measured, of which interface, package or GPU, and the value."""

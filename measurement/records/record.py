@@ -262,8 +262,8 @@ class BlockRecord(Written):
     _columns: BlockSteps | None = PrivateAttr(default=None)
 
     @classmethod
-    def joined(cls, one: BlockRecord, ranks: Sequence[RankSteps], **measured: Any) -> BlockRecord:
-        """Make the record of a block from ``one`` rank's and the steps of all, at least one, by rank.
+    def joined(cls, block: BlockRecord, ranks: Sequence[RankSteps], **measured: Any) -> BlockRecord:
+        """Make the record of a block from ``block``, one rank's, and the steps of all, at least one, by rank.
 
         ``measured``: fields that only the caller knows.
         """
@@ -274,7 +274,7 @@ class BlockRecord(Written):
         means = {"threads": threads, "page_faults": fmean(faults) if len(faults) == len(ranks) > 0 else None}
         gaps = dict(sorted(gap for steps in ranks for gap in steps.gaps))  # by step, the longest last
         update = {"ranks": list(ranks), "gaps": list(gaps.items()), **means, **longest, **load, **measured}
-        return one.model_copy(update=update)
+        return block.model_copy(update=update)
 
     def packed(self) -> BlockRecord:
         """A copy with its steps in columns alone. What else its ranks told stands in the fields of the block."""
@@ -288,8 +288,8 @@ class BlockRecord(Written):
         if self._columns is not None:
             return self._columns
         ranks = self.ranks
-        samples, phases_s = [own.samples for own in ranks], [own.phases_s for own in ranks]
-        return BlockSteps.of([own.rank for own in ranks], samples=samples, phases_s=phases_s)
+        samples, phases_s = [steps.samples for steps in ranks], [steps.phases_s for steps in ranks]
+        return BlockSteps.of([steps.rank for steps in ranks], samples=samples, phases_s=phases_s)
 
 
 def ranks_of(blocks: Sequence[BlockRecord]) -> list[RankSteps]:
@@ -320,10 +320,10 @@ def load_of(uses: Sequence[CoreUse]) -> dict[str, Any]:
 
 def mean_times(times: Sequence[ThreadTimes | None]) -> ThreadTimes | None:
     """The mean over ranks; None where a rank has none."""
-    known = [one for one in times if one is not None]
-    if not known or len(known) < len(times):
+    measured = [time for time in times if time is not None]
+    if not measured or len(measured) < len(times):
         return None
-    return ThreadTimes(**{name: fmean([getattr(one, name) for one in known]) for name in ThreadTimes.model_fields})
+    return ThreadTimes(**{name: fmean([getattr(time, name) for time in measured]) for name in ThreadTimes.model_fields})
 
 
 class FlopCount(Written):

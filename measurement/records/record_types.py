@@ -39,7 +39,7 @@ class BlockSteps:
         cls, ranks: Sequence[int], *, samples: Sequence[Sequence[int]], phases_s: Sequence[npt.NDArray[np.float64]]
     ) -> BlockSteps:
         """The columns of what each of these ranks timed; ``samples``: by rank and step; ``phases_s``: by rank."""
-        lengths = [len(own) for own in samples]
+        lengths = [len(rank_samples) for rank_samples in samples]
         return cls(
             rank=np.repeat(np.array(ranks, dtype=np.int32), lengths),
             step=np.fromiter(chain.from_iterable(map(range, lengths)), dtype=np.int32, count=sum(lengths)),

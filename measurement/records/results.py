@@ -244,13 +244,13 @@ class ResultsFolder:
         """
         from measurement.records import step_tables
 
-        found: list[pd.DataFrame] = []
+        tables: list[pd.DataFrame] = []
         for record in records:
             path = self.launch_folder(record.launch, record.arm) / HOSTS_FILE
             if path.is_file():
                 with _readable(path, "remove it to report without it"):
-                    found.append(step_tables.read_host_use(path, record))
-        return step_tables.joined(found, step_tables.HOST_USE_TYPES)
+                    tables.append(step_tables.read_host_use(path, record))
+        return step_tables.joined(tables, step_tables.HOST_USE_TYPES)
 
 
 def _remove_earlier(path: Path, record: LaunchRecord) -> None:

@@ -54,8 +54,8 @@ def empty(types: Mapping[str, Any]) -> pd.DataFrame:
 
 def joined(parts: Iterable[pd.DataFrame], types: Mapping[str, Any]) -> pd.DataFrame:
     """All parts in one table of these columns, which has no rows where there are none."""
-    found = list(parts)
-    return pd.concat(found, ignore_index=True)[list(types)].astype(types) if found else empty(types)
+    tables = list(parts)
+    return pd.concat(tables, ignore_index=True)[list(types)].astype(types) if tables else empty(types)
 
 
 def read_losses(path: Path) -> pd.DataFrame:
@@ -79,17 +79,19 @@ def read_host_use(path: Path, record: LaunchRecord) -> pd.DataFrame:
 
 def steps_of(blocks: Iterable[BlockRecord]) -> pd.DataFrame:
     """The raw steps of blocks that still hold them (columns: ``STEP_COLUMNS``)."""
-    found = [block for block in blocks if len(block.columns.rank)]
-    if not found:
+    with_steps = [block for block in blocks if len(block.columns.rank)]
+    if not with_steps:
         return empty(STEP_COLUMNS)
-    own = [block.columns for block in found]
-    rows = [len(steps.rank) for steps in own]
-    phases = np.concatenate([steps.phases_s for steps in own])
-    table: dict[str, Any] = {name: np.concatenate([getattr(steps, name) for steps in own]) for name in ("rank", "step", "samples")}
+    columns = [block.columns for block in with_steps]
+    rows = [len(steps.rank) for steps in columns]
+    phases = np.concatenate([steps.phases_s for steps in columns])
+    table: dict[str, Any] = {
+        name: np.concatenate([getattr(steps, name) for steps in columns]) for name in ("rank", "step", "samples")
+    }
     for name in ("turn", "round", "block"):
-        table[name] = np.repeat([getattr(block, name) for block in found], rows)
+        table[name] = np.repeat([getattr(block, name) for block in with_steps], rows)
     for name in ("kind", "case"):
-        table[name] = pd.array([getattr(block, name) for block in found], dtype="string").repeat(rows)
+        table[name] = pd.array([getattr(block, name) for block in with_steps], dtype="string").repeat(rows)
     for column, phase in enumerate(PHASES):
         table[f"{phase}_s"] = phases[:, column]
     table["step_s"] = phases.sum(axis=1)
@@ -116,9 +118,9 @@ def losses_of(record: LaunchRecord) -> pd.DataFrame:
         for report in record.scripts
         for number, step in enumerate(report.steps)
     ]
-    for own in (own for block in record.blocks for own in block.ranks):
-        steps = zip(itertools.count(own.first_step or 0), own.loss_samples, own.losses, strict=False)
-        rows += [(own.rank, own.start, step, samples, loss) for step, samples, loss in steps]
+    for rank in (rank for block in record.blocks for rank in block.ranks):
+        steps = zip(itertools.count(rank.first_step or 0), rank.loss_samples, rank.losses, strict=False)
+        rows += [(rank.rank, rank.start, step, samples, loss) for step, samples, loss in steps]
     return pd.DataFrame(rows, columns=list(LOSS_COLUMNS)).astype(LOSS_COLUMNS)
 
 
@@ -150,9 +152,9 @@ def require_steps_of(record: LaunchRecord, table: pd.DataFrame) -> None:
     blocks = {(block.turn, block.round, block.block, block.kind, block.case) for block in record.blocks}
     first = np.unique(table["turn"], return_index=True)[1]
     keys = (table[name].iloc[first].tolist() for name in ("turn", "round", "block", "kind", "case"))
-    found = {tuple(None if pd.isna(value) else value for value in row) for row in zip(*keys, strict=True)}
-    if found - blocks:
-        raise ValueError(f"it has steps of {len(found - blocks)} blocks that the record beside it does not have")
+    present = {tuple(None if pd.isna(value) else value for value in row) for row in zip(*keys, strict=True)}
+    if present - blocks:
+        raise ValueError(f"it has steps of {len(present - blocks)} blocks that the record beside it does not have")
     numbers = np.stack([table[name].to_numpy(dtype="float64") for name in (*TIMES, "rank", "step", "samples")])
     if not (np.isfinite(numbers) & (numbers >= 0)).all() or not table["step_s"].between(SHORTEST_STEP_S, MAX_STEP_S).all():
         raise ValueError("it has times or numbers that no step has")

@@ -11,7 +11,7 @@ from typing import Any
 
 from backends import Backend
 from measurement.agent.ringside_agent.place import HOROVOD
-from measurement.conditions.disturbing_variables import Disturbance, told
+from measurement.conditions.disturbing_variables import Disturbance, describe_variables
 from measurement.errors import LaunchError, PlanError, UnavailableError, about, shortened
 from measurement.plans.plan import Plan
 from measurement.probes.installed_libraries import installed_mpi
@@ -145,4 +145,4 @@ def require_undisturbed(arms: Iterable[ArmSpec]) -> list[str]:
             raise PlanError(f"arm '{setup.name}': {refused} (in the environment of 'ringside' or in the plan's)")
         set_by_plan = setup.plan.environment | setup.environment
         disturbances[setup.name] = [disturbance for disturbance in setup.disturbances if disturbance.name not in set_by_plan]
-    return told(disturbances)
+    return describe_variables(disturbances)

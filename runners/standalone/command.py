@@ -10,7 +10,7 @@ from typing import Any
 
 from backends import backend_class, make_backend
 from measurement.agent.ringside_agent.place import HOROVOD, MPI, World
-from measurement.conditions.disturbing_variables import disturbances, told
+from measurement.conditions.disturbing_variables import describe_variables, disturbances
 from measurement.errors import LaunchError, PlanError
 from measurement.plans.plan import Arm, Plan
 from measurement.plans.plan_file import check_plan
@@ -95,7 +95,7 @@ def resolve_plan(backend: str, content: Mapping[str, Any], arm: Mapping[str, Any
     require_gpu_here(plan.device, chosen.transport)
     if world.rank == 0:
         found = disturbances(os.environ, chosen.steered_by | libraries_of(plan.device))
-        for warning in told({name: [one for one in found if not one.variable.is_refused]}):
+        for warning in describe_variables({name: [one for one in found if not one.variable.is_refused]}):
             print(f"warning: {warning}", file=sys.stderr, flush=True)
     chosen.check(world_size=plan.world_size)
     return plan

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from backends import make_backend
-from measurement.conditions.disturbing_variables import TABLE, disturbances, refusal, told
+from measurement.conditions.disturbing_variables import TABLE, describe_variables, disturbances, refusal
 from measurement.environment import recorded_environment
 from measurement.errors import PlanError
 from reports import conclude
@@ -121,7 +121,7 @@ def test_a_value_of_0_counts_where_it_does_something():
 
 
 def test_a_long_value_is_cut_and_a_line_end_is_none():
-    (line,) = told({"ddp": disturbances({"LD_PRELOAD": "a\n" * 5000}, [])})
+    (line,) = describe_variables({"ddp": disturbances({"LD_PRELOAD": "a\n" * 5000}, [])})
     assert "\n" not in line and len(line) < 1000
 
 

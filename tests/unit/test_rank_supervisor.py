@@ -318,7 +318,7 @@ def test_a_follower_that_does_not_answer_is_named(monkeypatch):
     meeting = socket.socket(socket.AF_UNIX)
     meeting.bind("")
     meeting.listen()
-    relay = host_relay.Relay(up, own=own, followers=meeting, tree=Obedient(), ended=None, rank=0)
+    relay = host_relay.Relay(up, rank_channel=own, listener=meeting, tree=Obedient(), ended=None, rank=0)
     serving = threading.Thread(target=relay.serve)
     serving.start()
     followers = [socket.socket(socket.AF_UNIX) for _ in range(2)]

@@ -72,8 +72,8 @@ def require_files(names: Sequence[str], *, workload: str, options: FetchOptions,
     folders = [options.data_dir / place for place in inside]
 
     def find() -> list[Path] | None:
-        found = ([file_named(folder, name) for name in names] for folder in folders)
-        return next(([file for file in files if file] for files in found if None not in files), None)
+        paths = ([file_named(folder, name) for name in names] for folder in folders)
+        return next(([file for file in files if file] for files in paths if None not in files), None)
 
     files = find()
     if files is None and options.download:
@@ -125,8 +125,8 @@ def part_of(paths: Sequence[Path], part: str, *, name: str) -> Path | None:
     Raises:
         PlanError: there are several, and none is called so.
     """
-    found = [path for path in paths if re.search(rf"(?<![a-z])({WORDS[part]})(?![a-z])", path.name.lower())]
-    exact = [path for path in found if path.name == name] or found
+    matching = [path for path in paths if re.search(rf"(?<![a-z])({WORDS[part]})(?![a-z])", path.name.lower())]
+    exact = [path for path in matching if path.name == name] or matching
     if len(exact) > 1:
         names = ", ".join(path.name for path in exact)
         raise PlanError(f"'{exact[0].parent}' holds several that may be {name}: {names}; keep one, or call it {name}")
@@ -161,8 +161,8 @@ def readable(place: Path) -> Iterator[None]:
 
 def missing(workload: str, expected: str, *, folders: Sequence[Path], remedy: str) -> PlanError:
     """Make the error for missing data: what was expected where, what was found, what to do."""
-    found = "; ".join(map(describe, folders))
-    return PlanError(f"workload '{workload}' finds no data: expected {expected}; found: {found}; {remedy}")
+    contents = "; ".join(map(describe, folders))
+    return PlanError(f"workload '{workload}' finds no data: expected {expected}; found: {contents}; {remedy}")
 
 
 def describe(place: Path) -> str:

@@ -23,21 +23,21 @@ from .reporting import call_safely, run_at_exit
 
 def begin() -> None:
     """Keep to the folder and the meeting places of the start, and wait for torch, unless a rank has started this process."""
-    found = settings.read(in_children=True)
-    if found is None:
+    agent_settings = settings.read(in_children=True)
+    if agent_settings is None:
         return
-    impose_variables(found.impose)
-    keep_to_sandbox(found)
-    if found.cpu:
+    impose_variables(agent_settings.impose)
+    keep_to_sandbox(agent_settings)
+    if agent_settings.cpu:
         from .machine import cpus_for_gpus
 
         after_import(
             {
-                "torch": lambda: cpus_for_gpus.stand_in(sys.modules["torch"], found.families),
+                "torch": lambda: cpus_for_gpus.stand_in(sys.modules["torch"], agent_settings.families),
                 "horovod.torch": lambda: cpus_for_gpus.stand_in_for_horovods(sys.modules["horovod.torch"]),
             }
         )
-    places = meeting.Meeting(found)
+    places = meeting.Meeting(agent_settings)
     if settings.read() is None:
         after_import({"socket": places.watch_sockets, "torch": places.watch_stores})
         return
@@ -46,8 +46,8 @@ def begin() -> None:
     def watch() -> None:
         from . import watching  # only now: it imports what most processes of a launcher do not need
 
-        impose_on_torch(sys.modules["torch"], found.impose)
-        watching.watch_torch(found)
+        impose_on_torch(sys.modules["torch"], agent_settings.impose)
+        watching.watch_torch(agent_settings)
         call_safely(places.watch_stores)
 
     def watch_horovod() -> None:
@@ -58,13 +58,15 @@ def begin() -> None:
     after_import({"socket": places.watch_sockets, "torch": watch, "horovod.common.basics": watch_horovod})
 
 
-def keep_to_sandbox(found: settings.Settings) -> None:
+def keep_to_sandbox(agent_settings: settings.Settings) -> None:
     """Have what this process writes stay in the folder of the start, if that has one."""
-    if found.sandbox:
+    if agent_settings.sandbox:
         from . import sandbox
 
-        own = sandbox.enter(found.sandbox, os.path.dirname(found.key_file), *filter(None, [found.state_file]))
-        after_import({name: partial(own.wrap, name, save) for name, save in sandbox.SAVE.items()})
+        own_files = sandbox.enter(
+            agent_settings.sandbox, os.path.dirname(agent_settings.key_file), *filter(None, [agent_settings.state_file])
+        )
+        after_import({name: partial(own_files.wrap, name, save) for name, save in sandbox.SAVE.items()})
 
 
 def after_import(wanted: dict[str, Callable[[], None]]) -> None:
@@ -93,7 +95,7 @@ class Finder:
             return None
         self._asked.add(name)
         try:
-            for finder in [one for one in sys.meta_path if one is not self]:
+            for finder in [other for other in sys.meta_path if other is not self]:
                 find = getattr(finder, "find_spec", None)
                 spec = find(name, path, target) if find is not None else None
                 if spec is not None:

@@ -28,7 +28,7 @@ class Block:
     script: Script
     forwards_s: deque[float]
     """What is neither wait, backward, optimizer nor exchange, in the last timed steps; this block's are added."""
-    told: dict[str, Any]
+    rank_fields: dict[str, Any]
     """More fields of the rank's part of the reply."""
 
     def __post_init__(self) -> None:
@@ -71,8 +71,8 @@ class Block:
         warm, warm_losses = self._warm
         phases = [phases_of(row) for row in rows]
         samples = self.script.samples_of
-        own = {
-            **self.told,
+        steps = {
+            **self.rank_fields,
             "untimed_s": self._untimed_s + sum(row[4] for row in rows) / 1e9,
             "samples": [samples(row[5]) for row in rows],
             "phases_s": phases,
@@ -85,7 +85,7 @@ class Block:
             "threads": threads,
             "page_faults": faults,
         }
-        self._then({"kind": "block", "steps": own, "drift": reports.drift(self.script)})
+        self._then({"kind": "block", "steps": steps, "drift": reports.drift(self.script)})
 
 
 def phases_of(row: Row) -> list[float]:
@@ -93,7 +93,7 @@ def phases_of(row: Row) -> list[float]:
     whole, wait, backward, optimizer, left_out = row[:5]
     exchange = row[8]
     forward = max(0, whole - left_out - wait - backward - optimizer - exchange)
-    return [one / 1e9 for one in (wait, forward, backward, optimizer, exchange)]
+    return [time_ns / 1e9 for time_ns in (wait, forward, backward, optimizer, exchange)]
 
 
 def gaps_in(forward_s: Sequence[float], known_s: deque[float]) -> list[tuple[int, float]]:
@@ -110,4 +110,4 @@ def gaps_in(forward_s: Sequence[float], known_s: deque[float]) -> list[tuple[int
 
 def overflowed(noted: Sequence[tuple[int, Any]]) -> set[int]:
     """Rows in which a fused optimizer was told of gradients that had overflowed, and changed nothing."""
-    return {row for row, found in noted if row >= 0 and float(found)}
+    return {row for row, has_overflowed in noted if row >= 0 and float(has_overflowed)}

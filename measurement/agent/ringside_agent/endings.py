@@ -23,7 +23,7 @@ Tell = Callable[[Mapping[str, Any]], None]
 
 def watch(tell: Tell, steps: Callable[[], int]) -> None:
     """Have the driver told when this process ends by itself. ``tell`` has the last word; ``steps``: that were taken by now."""
-    known: dict[str, Any] = {"code": None}
+    ending: dict[str, Any] = {"code": None}
     shown, leave_by = sys.excepthook, sys.exit
 
     def tell_error(error: BaseException) -> None:
@@ -35,15 +35,15 @@ def watch(tell: Tell, steps: Callable[[], int]) -> None:
         shown(kind, error, trace)
 
     def ended_by(status: Any = None, *more: Any) -> NoReturn:
-        known["code"] = status if isinstance(status, int) else 0 if status is None else 1
-        known["error"] = sys.exc_info()[1]
+        ending["code"] = status if isinstance(status, int) else 0 if status is None else 1
+        ending["error"] = sys.exc_info()[1]
         leave_by(status, *more)
 
     def at_end() -> None:
-        for error in (sys.exc_info()[1], known.get("error") if known["code"] else None):
+        for error in (sys.exc_info()[1], ending.get("error") if ending["code"] else None):
             if isinstance(error, Exception):
                 call_safely(tell_error, error)
-        call_safely(tell, {"kind": "ended", "steps": steps(), "exit_code": known["code"]})
+        call_safely(tell, {"kind": "ended", "steps": steps(), "exit_code": ending["code"]})
 
     sys.excepthook = excepthook
     sys.exit = ended_by

@@ -28,7 +28,7 @@ class Meeting:
 
     def __init__(self, settings: Settings) -> None:
         folder, start = os.path.dirname(settings.key_file), f"{settings.launch}-{settings.arm}-{settings.start}"
-        self._given = {int(asked): given for asked, given in settings.ports.items()}
+        self._given = {int(asked): port for asked, port in settings.ports.items()}
         self._spare, self._hosts = settings.spare_ports, settings.hosts
         self._is_here = settings.cpu and not settings.hosts
         """Stores meet on this machine, also those of a script that names its cluster's address."""
@@ -68,27 +68,27 @@ class Meeting:
         kind = module.socket
         bind = kind.bind
 
-        def asked_of(one: Any, address: Any) -> Any:
-            is_tcp = one.type == module.SOCK_STREAM and one.family in (module.AF_INET, module.AF_INET6)
+        def asked_of(sock: Any, address: Any) -> Any:
+            is_tcp = sock.type == module.SOCK_STREAM and sock.family in (module.AF_INET, module.AF_INET6)
             return address[1] if is_tcp and isinstance(address, tuple) and len(address) > 1 else None
 
         @functools.wraps(bind)
-        def bound(one: Any, address: Any) -> None:
-            asked = asked_of(one, address)
+        def bound(sock: Any, address: Any) -> None:
+            asked = asked_of(sock, address)
             if asked and not is_horovods_runner(sys._getframe(1)):
                 self.note(PORT if asked in self._given else UNMAPPED, asked)
                 address = (address[0], self._given.get(asked, asked), *address[2:])
-            self._serving(asked, bind, one, address)
+            self._serving(asked, bind, sock, address)
             if asked == 0:
-                self.note(SYSTEMS, one.getsockname()[1])
+                self.note(SYSTEMS, sock.getsockname()[1])
 
         def connecting(connect: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(connect)
-            def connected(one: Any, address: Any) -> Any:
-                asked = asked_of(one, address)
-                if asked in self._given and self._is_served(module, one.family, address[0], asked):
+            def connected(sock: Any, address: Any) -> Any:
+                asked = asked_of(sock, address)
+                if asked in self._given and self._is_served(module, sock.family, address[0], asked):
                     address = (address[0], self._given[asked], *address[2:])
-                return connect(one, address)
+                return connect(sock, address)
 
             return connected
 
@@ -128,31 +128,31 @@ class Meeting:
 
     def _at_port(self, begin: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(begin)
-        def at_port(one: Any, *args: Any, **kwargs: Any) -> None:
+        def at_port(store: Any, *args: Any, **kwargs: Any) -> None:
             asked = kwargs.get("port", args[1] if len(args) > 1 else 0)
             if self._is_here:
                 args, kwargs = replaced(args, kwargs, 0, "host_name", "127.0.0.1")
             serves = kwargs.get("is_master", args[3] if len(args) > 3 else False)
             if asked:
-                given = self._store_port(asked)
-                args, kwargs = replaced(args, kwargs, 1, "port", given)
+                port = self._store_port(asked)
+                args, kwargs = replaced(args, kwargs, 1, "port", port)
                 if serves:
-                    self.note(UNMAPPED if given == asked else PORT, asked)
-            self._serving(asked, begin, one, *args, **kwargs)
+                    self.note(UNMAPPED if port == asked else PORT, asked)
+            self._serving(asked, begin, store, *args, **kwargs)
             if serves and not asked:
-                self.note(SYSTEMS, one.port)
+                self.note(SYSTEMS, store.port)
 
         return at_port
 
     def _at_file(self, begin: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(begin)
-        def at_file(one: Any, *args: Any, **kwargs: Any) -> None:
+        def at_file(store: Any, *args: Any, **kwargs: Any) -> None:
             named = kwargs.get("file_name", args[0] if args else None)
             if isinstance(named, str):
                 path = os.path.realpath(named)
                 self.note(FILE, path)
                 args, kwargs = replaced(args, kwargs, 0, "file_name", path + self.suffix)
-            begin(one, *args, **kwargs)
+            begin(store, *args, **kwargs)
 
         return at_file
 
@@ -164,10 +164,10 @@ def replaced(args: Any, kwargs: Any, place: int, name: str, value: object) -> tu
 
 def read_notes(text: str) -> dict[str, set[str]]:
     """The values that the lines of a file of notes have, by what they are."""
-    found: dict[str, set[str]] = {what: set() for what in (PORT, UNMAPPED, TAKEN, FILE, SYSTEMS)}
+    notes: dict[str, set[str]] = {what: set() for what in (PORT, UNMAPPED, TAKEN, FILE, SYSTEMS)}
     for what, _, value in (line.partition(" ") for line in text.split("\n")):
-        found.setdefault(what, set()).add(value)
-    return found
+        notes.setdefault(what, set()).add(value)
+    return notes
 
 
 def is_horovods_runner(frame: Any) -> bool:

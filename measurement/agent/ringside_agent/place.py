@@ -53,13 +53,13 @@ class World:
 
 def find_world(settings: Settings) -> World:
     """This process's place, as its library counts it; the one with the larger world, where both are initialised."""
-    told = world_of_variables(os.environ, settings.families)
-    counted = max((one for one in (_of_torch(), _of_horovod()) if one is not None), key=lambda one: one[1], default=None)
-    if counted is None or counted[:2] == (told.rank, told.world_size):
-        return told
+    of_variables = world_of_variables(os.environ, settings.families)
+    counted = max(filter(None, (_of_torch(), _of_horovod())), key=lambda counts: counts[1], default=None)
+    if counted is None or counted[:2] == (of_variables.rank, of_variables.world_size):
+        return of_variables
     rank, world_size, *local = counted
     local_rank, local_world_size = local or (rank, world_size)
-    return World(rank, world_size, local_rank, local_world_size, rank // max(local_world_size, 1), told.launcher)
+    return World(rank, world_size, local_rank, local_world_size, rank // max(local_world_size, 1), of_variables.launcher)
 
 
 def world_of_variables(environment: Mapping[str, str], families: Sequence[Sequence[str | None]]) -> World:

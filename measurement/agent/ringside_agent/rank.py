@@ -95,9 +95,9 @@ class Rank:
         return json.dumps({"kind": "started", "can": ["block"], "report": report, "script": script})
 
     def _block(self, command: dict[str, Any]) -> None:
-        told = {"rank": self.place.rank, "start": self.settings.start}
+        rank_fields = {"rank": self.place.rank, "start": self.settings.start}
         script = self.first.script
-        block = blocks.Block(command, recorder=self.recorder, script=script, forwards_s=self._forwards_s, told=told)
+        block = blocks.Block(command, recorder=self.recorder, script=script, forwards_s=self._forwards_s, rank_fields=rank_fields)
         block.begin(self._end_block)
 
     def _end_block(self, reply: dict[str, Any]) -> None:
@@ -108,8 +108,8 @@ class Rank:
     def _finish(self, _: Mapping[str, Any]) -> str:
         script = self.first.script
         report, drift = reports.rank_report(script, self.place), reports.drift(script)
-        told = {"peak_memory_bytes": peak_memory_bytes(script.device), "drift": drift, "written_files": sandbox.written()}
-        return json.dumps({"kind": "finished", "report": report, **told})
+        figures = {"peak_memory_bytes": peak_memory_bytes(script.device), "drift": drift, "written_files": sandbox.written()}
+        return json.dumps({"kind": "finished", "report": report, **figures})
 
     def _tell_last(self, message: Mapping[str, Any]) -> None:
         self.recorder.off = True

@@ -84,8 +84,8 @@ class Sandbox:
 
     def written(self) -> list[str]:
         """Some of the files and folders outside that this process has written and that are still there, but temporary ones."""
-        found = [path for path in sorted(self._written) if os.path.lexists(path)]
-        tops = [path for path in found if not any(path.startswith(other + os.sep) for other in found)]
+        paths = [path for path in sorted(self._written) if os.path.lexists(path)]
+        tops = [path for path in paths if not any(path.startswith(other + os.sep) for other in paths)]
         return [path.encode(errors="replace").decode() for path in tops[:MAX_FILES]]  # one need not be UTF-8
 
     def _guard(self, path: Any, what: bool, *, is_new: bool = False, is_written: bool = True) -> None:
@@ -103,7 +103,7 @@ class Sandbox:
             self._busy.discard(get_ident())
 
     def _is_unshared(self, place: str) -> bool:
-        return place.startswith((self._root, *self._unshared)) or any(one in place.lower() for one in CACHES)
+        return place.startswith((self._root, *self._unshared)) or any(cache in place.lower() for cache in CACHES)
 
     def _led_to(self, full: str, what: bool, *, is_new: bool) -> str:
         """Follow a path step by step; links that lead out of the folder are replaced on the way."""

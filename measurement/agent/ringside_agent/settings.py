@@ -76,11 +76,11 @@ def read(*, in_children: bool = False) -> Settings | None:
 
 def encode(settings: Settings) -> str:
     """Make one word of those that are no defaults, without any sign that a shell or a launcher would read."""
-    told = {name: value for name, value in settings._asdict().items() if value != Settings._field_defaults.get(name)}
-    return base64.urlsafe_b64encode(json.dumps(told).encode()).decode()
+    changed = {name: value for name, value in settings._asdict().items() if value != Settings._field_defaults.get(name)}
+    return base64.urlsafe_b64encode(json.dumps(changed).encode()).decode()
 
 
 def decode(text: str) -> Settings:
     """Make settings of the variable's text; names that are not known here are left out."""
-    told: dict[str, Any] = json.loads(base64.urlsafe_b64decode(text.encode()))
-    return Settings(**{name: value for name, value in told.items() if name in Settings._fields})
+    values: dict[str, Any] = json.loads(base64.urlsafe_b64decode(text.encode()))
+    return Settings(**{name: value for name, value in values.items() if name in Settings._fields})

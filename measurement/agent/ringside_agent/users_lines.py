@@ -73,7 +73,9 @@ def error_reply(error: Described, *, cause: str = "exception") -> dict[str, Any]
 
 def agent_lines(error: BaseException) -> list[str]:
     """Where in the agent an exception arose."""
-    return [f"  {os.path.basename(one.filename)}:{one.lineno}, {one.name}" for one in traceback.extract_tb(error.__traceback__)]
+    return [
+        f"  {os.path.basename(frame.filename)}:{frame.lineno}, {frame.name}" for frame in traceback.extract_tb(error.__traceback__)
+    ]
 
 
 def place_of(error: BaseException) -> Place | None:
@@ -86,8 +88,8 @@ def place_of(error: BaseException) -> Place | None:
 
 def place_in(text: str) -> Place | None:
     """The last line of the user's own code in a traceback, or in several."""
-    found = [match for match in FRAME.finditer(text) if is_users(match["file"])]
-    return Place(found[-1]["file"], int(found[-1]["line"]), found[-1]["function"]) if found else None
+    frames = [match for match in FRAME.finditer(text) if is_users(match["file"])]
+    return Place(frames[-1]["file"], int(frames[-1]["line"]), frames[-1]["function"]) if frames else None
 
 
 def is_users(file: str | os.PathLike[str]) -> bool:

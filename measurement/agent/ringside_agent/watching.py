@@ -25,23 +25,23 @@ def watch_torch(settings: Settings) -> rank.Rank:
     """Put the agent into torch, which has just been imported. Returns what may become a rank."""
     torch: Any = sys.modules["torch"]
     recorder = Recorder(settings.iteration_ends)
-    own = rank.Rank(settings, recorder)
+    this_rank = rank.Rank(settings, recorder)
     optimizer = importlib.import_module("torch.optim.optimizer")
     optimizer.register_optimizer_step_pre_hook(recorder.pre_hook)
     optimizer.register_optimizer_step_post_hook(recorder.post_hook)
     watch_backward(torch.autograd, recorder)
-    watch_forward(torch.nn.Module, own.first)
+    watch_forward(torch.nn.Module, this_rank.first)
     call_safely(watch_loaders, sys.modules.get("torch.utils.data.dataloader"), recorder)
     call_safely(watch_sampler, sys.modules.get("torch.utils.data.distributed"))
     call_safely(watch_scaler, torch, recorder)
-    call_safely(watch_autocast, torch, own.first)
+    call_safely(watch_autocast, torch, this_rank.first)
     call_safely(models.watch_freeze)
     if hasattr(torch.distributed, "init_process_group"):
         core_use.watch_torch(torch.distributed)
     if settings.untimed == "evaluation":
         watch_evaluation(torch.nn.Module, recorder)
-    os.register_at_fork(after_in_child=own.forget_after_fork)
-    return own
+    os.register_at_fork(after_in_child=this_rank.forget_after_fork)
+    return this_rank
 
 
 def watch_backward(autograd: Any, recorder: Recorder) -> None:
@@ -95,7 +95,7 @@ def watch_forward(module: Any, first: FirstSteps) -> None:
 def watch_scaler(torch: Any, recorder: Recorder) -> None:
     """Tell losses from scaled ones, and steps that GradScaler leaves out."""
     classes = [getattr(getattr(torch, "amp", None), "GradScaler", None), torch.cuda.amp.GradScaler]
-    for owner in {one for one in classes if one is not None and "step" in vars(one)}:
+    for owner in {cls for cls in classes if cls is not None and "step" in vars(cls)}:
         _watch_scaler(owner, recorder)
 
 
@@ -119,8 +119,8 @@ def _watch_scaler(owner: Any, recorder: Recorder) -> None:
             if recorder.fired == before and recorder.backwards:
                 recorder.skip(optimizer)
             elif self.is_enabled() and getattr(optimizer, "_step_supports_amp_scaling", False):
-                found = self._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
-                recorder.overflows += [(len(recorder.rows) - 1, one) for one in found.values()]
+                by_device = self._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
+                recorder.overflows += [(len(recorder.rows) - 1, overflow) for overflow in by_device.values()]
         except Exception as error:  # noqa: BLE001 - whether a step overflowed is left out
             recorder.unread(error)
         return result
@@ -151,8 +151,8 @@ def watch_evaluation(module: Any, recorder: Recorder) -> None:
     train, assign = module.train, module.__setattr__
     since = [0]
 
-    def is_trained(one: Any) -> bool:
-        return any(parameter.requires_grad for parameter in one.parameters())
+    def is_trained(module: Any) -> bool:
+        return any(parameter.requires_grad for parameter in module.parameters())
 
     @functools.wraps(train)
     def switched(self: Any, mode: bool = True) -> Any:
@@ -184,7 +184,7 @@ def watch_loaders(module: Any, recorder: Recorder) -> None:
         begin(self, loader, *args, **kwargs)
         if recorder.on_loader is not None:
             recorder.on_loader(loader, self)
-        owner: Any = next(one for one in type(self).__mro__ if "__next__" in vars(one))
+        owner: Any = next(cls for cls in type(self).__mro__ if "__next__" in vars(cls))
         if not hasattr(vars(owner)["__next__"], "_ringside"):
             owner.__next__ = timed_next(vars(owner)["__next__"], recorder)
 

@@ -117,12 +117,12 @@ def machine_id() -> str:
 
 def read_threads() -> ThreadReading | None:
     """Read the threads of this process; None where the kernel does not keep the counters. Takes some 10 microseconds for each."""
-    found = {}
+    threads = {}
     for thread in own_threads():
         words = read_file(f"/proc/self/task/{thread}/schedstat").split()
         if len(words) == 3:
-            found[thread] = (int(words[0]), int(words[1]))
-    return found if threading.get_native_id() in found else None
+            threads[thread] = (int(words[0]), int(words[1]))
+    return threads if threading.get_native_id() in threads else None
 
 
 def threads_between(

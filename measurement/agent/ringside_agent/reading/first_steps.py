@@ -53,7 +53,7 @@ class FirstSteps:
     def before_forward(self, module: Any) -> bool:
         """Called before every forward pass of a module, until the first that trains; returns whether it was this one."""
         torch: Any = sys.modules["torch"]
-        if not torch.is_grad_enabled() or not any(one.requires_grad for one in module.parameters()):
+        if not torch.is_grad_enabled() or not any(parameter.requires_grad for parameter in module.parameters()):
             return False
         if torch.utils.data.get_worker_info() is not None:
             return False
@@ -62,8 +62,10 @@ class FirstSteps:
 
     def _read_start(self, module: Any) -> None:
         self._called = module
-        self.script.roots = models.trained_first(models.find_roots(), {id(one) for one in module.parameters()}, called=module)
-        self._passes_by = any(one.module is module for one in libraries.wrappers(self.script.roots))
+        self.script.roots = models.trained_first(
+            models.find_roots(), {id(parameter) for parameter in module.parameters()}, called=module
+        )
+        self._passes_by = any(wrapper.module is module for wrapper in libraries.wrappers(self.script.roots))
         self.script.is_sharded = models.is_sharded(self.script.roots)
         share_start(self._settings, self.script)
         self._started = self._sketched(models.state_of(self.script.roots))
@@ -89,9 +91,13 @@ class FirstSteps:
         """A backward pass is about to begin. Several optimizers may well leave each other's gradients."""
         self.lines.mark("backward")
         wrappers = libraries.wrappers(self.script.roots)
-        self._exchanging += any(getattr(one, "require_forward_param_sync", True) for one in wrappers)
+        self._exchanging += any(getattr(wrapper, "require_forward_param_sync", True) for wrapper in wrappers)
         if self._steps and self._recorder.backwards == self._seen and len(self.script.optimizers) == 1:
-            left = [one.grad for _, one in self.script.named_parameters() if one.grad is not None and not one.grad.is_sparse]
+            left = [
+                parameter.grad
+                for _, parameter in self.script.named_parameters()
+                if parameter.grad is not None and not parameter.grad.is_sparse
+            ]
             self.script.keeps_gradients = bool(self.script.keeps_gradients) or any(bool(grad.any()) for grad in left)
             self._sets_to_none = self._sets_to_none and not left
 
@@ -113,7 +119,7 @@ class FirstSteps:
 
     def _prepare(self, optimizer: Any, *, is_unchanged: bool) -> None:
         """Note an optimizer that steps for the first time; with the first of all, look at the models."""
-        if not any(one is optimizer for one in self.script.optimizers):
+        if not any(known is optimizer for known in self.script.optimizers):
             self.script.stepped.append(weakref.ref(optimizer))
             if is_unchanged and not self.script.is_sharded:  # where a look would be a collective
                 self.script.loaded += sum(map(has_state, optimizer.state.values()))
@@ -121,15 +127,15 @@ class FirstSteps:
             return
         self._prepared = True
         self.stop_forward()
-        trained = [one for group in optimizer.param_groups for one in group["params"]]
+        trained = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         self.script.device = trained[0].device if trained else None
-        known = {id(one) for one in trained}
+        trained_ids = {id(parameter) for parameter in trained}
         had = [id(root) for root in self.script.roots]
-        self.script.roots = models.trained_first(models.find_roots(), known, called=self._called)
+        self.script.roots = models.trained_first(models.find_roots(), trained_ids, called=self._called)
         self.script.is_sharded = models.is_sharded(self.script.roots)
         if self.script.is_sharded:
             self.script.notes.append("each rank has a share of the parameters, so they are not compared")
-        self._recorder.model = next((one for one in map(models.unwrapped, self.script.roots[:1]) if one.training), None)
+        self._recorder.model = next((root for root in map(models.unwrapped, self.script.roots[:1]) if root.training), None)
         changed = [id(root) for root in self.script.roots][: len(had)] != had
         if is_unchanged or not self._started or changed:
             self._look_again(is_unchanged=is_unchanged)
@@ -149,28 +155,32 @@ class FirstSteps:
 
     def _sketched(self, state: dict[str, Any]) -> dict[str, list[float]]:
         """Sketches by name; what has none is noted."""
-        found = {}
+        sketches_by_name = {}
         for name, tensor in {} if self.script.is_sharded else state.items():
             try:
-                found[name] = sketch(tensor)
+                sketches_by_name[name] = sketch(tensor)
                 self._sizes[name] = tensor.numel()
             except Exception as error:  # noqa: BLE001 - tensors of a class of their own raise what they like
                 note = f"'{name}' could not be compared: {type(error).__name__}: {str(error)[:100]}"
                 if note not in self.script.notes:
                     self.script.notes.append(note)
-        return found
+        return sketches_by_name
 
     def _read_gradients(self, optimizer: Any) -> None:
         """Sketch the gradients with which an optimizer steps for the first time."""
         if id(optimizer) in self._graded or self.script.is_sharded:
             return
-        own = {id(one) for group in optimizer.param_groups for one in group["params"]}
-        found = {name: one.grad for name, one in self.script.named_parameters() if id(one) in own and one.grad is not None}
-        if found:
+        stepped_ids = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        gradients = {
+            name: parameter.grad
+            for name, parameter in self.script.named_parameters()
+            if id(parameter) in stepped_ids and parameter.grad is not None
+        }
+        if gradients:
             self._graded.add(id(optimizer))
             scale = getattr(optimizer, "grad_scale", None)
             by = 1.0 if scale is None else float(scale)
-            sketches = self._sketched(found)
+            sketches = self._sketched(gradients)
             self._gradients.update({name: [number / by for number in value] for name, value in sketches.items()})
 
     def _compared(self) -> dict[str, Any]:
@@ -178,7 +188,7 @@ class FirstSteps:
         recorder = self._recorder
         passes, self._backwards = recorder.backwards - self._backwards, recorder.backwards
         losses = values_of(recorder.losses[recorder.losses_before :])
-        rates = [group.get("lr") for one in self.script.optimizers for group in one.param_groups]
+        rates = [group.get("lr") for optimizer in self.script.optimizers for group in optimizer.param_groups]
         learning_rates = [float(rate) for rate in rates if rate is not None]
         self.script.rates += learning_rates[:1]
         samples = self.script.samples_of(recorder.samples())
@@ -219,8 +229,11 @@ class FirstSteps:
         first = next(iter(self.script.optimizers), None)
         if libraries.is_horovods(first):
             passes = sum(step["backward_passes"] for step in self._steps) / getattr(first, "backward_passes_per_step", 1)
-        found = round(passes / max(1, len(self._steps)))
-        uses = {"optimizer.empty_steps": self._recorder.without_backward, **({"step.exchanging_passes": found} if found else {})}
+        passes_per_step = round(passes / max(1, len(self._steps)))
+        uses = {
+            "optimizer.empty_steps": self._recorder.without_backward,
+            **({"step.exchanging_passes": passes_per_step} if passes_per_step else {}),
+        }
         if self.script.keeps_gradients is False:
             uses["step.set_to_none"] = self._sets_to_none
         if self._passes_by:
@@ -230,7 +243,7 @@ class FirstSteps:
     def report(self, rank: int) -> dict[str, Any]:
         """What ``ScriptReport`` wants, after the compared steps."""
         self.script.record_safely(self._match)
-        found = {
+        report = {
             "rank": rank,
             "configuration": {**configuration.read(self.script), **self._uses()},
             "defaults": self.script.record_safely(libraries.defaults, self.script) or {},
@@ -243,22 +256,22 @@ class FirstSteps:
             "lines": self.lines.report(),
             "trackers": [name for name in self._settings.trackers if name in sys.modules],
         }
-        return {**found, **(self.script.record_safely(self._read_end) or {}), "notes": self.script.notes}
+        return {**report, **(self.script.record_safely(self._read_end) or {}), "notes": self.script.notes}
 
     def _read_end(self) -> dict[str, Any]:
-        trained = {id(one) for _, one in self.script.named_parameters()}
-        roots = [root for root in self.script.roots if any(id(one) in trained for one in root.parameters())]
+        trained = {id(parameter) for _, parameter in self.script.named_parameters()}
+        roots = [root for root in self.script.roots if any(id(parameter) in trained for parameter in root.parameters())]
         self.script.roots = roots or self.script.roots[:1]  # all of its parameters may have been replaced
         state = models.state_of(self.script.roots)
-        buffers = {name: one for name, one in state.items() if name.startswith(models.BUFFER)}
-        parameters = {name: one for name, one in state.items() if name not in buffers}
+        buffers = {name: tensor for name, tensor in state.items() if name.startswith(models.BUFFER)}
+        parameters = {name: tensor for name, tensor in state.items() if name not in buffers}
         without = [] if self.script.is_sharded else lost(parameters, trained)
         return {"buffers": self._sketched(buffers), "without_optimizer": without}
 
 
 def lost(parameters: dict[str, Any], trained: set[int]) -> Sequence[str]:
     """Parameters that got a gradient and that no optimizer has."""
-    return [name for name, one in parameters.items() if one.grad is not None and id(one) not in trained]
+    return [name for name, parameter in parameters.items() if parameter.grad is not None and id(parameter) not in trained]
 
 
 def has_state(state: dict[str, Any]) -> bool:
@@ -300,7 +313,7 @@ def load_state(path: str, script: Script) -> None:
         time.sleep(0.1)
     saved: dict[str, Any] = torch.load(path, map_location="cpu")
     state = models.state_of(script.roots)
-    fitting = [name for name, one in state.items() if name in saved and saved[name].shape == one.shape]
+    fitting = [name for name, tensor in state.items() if name in saved and saved[name].shape == tensor.shape]
     with torch.no_grad():
         for name in fitting:
             state[name].copy_(saved[name])

@@ -29,18 +29,18 @@ COLLECTIVE = re.compile(r"_?(all(reduce|_?gather|_?to_?all)|reduce|broadcast|gat
 def describe(script: Script) -> dict[str, Any]:
     """``RankReport.backend``: library, transport, settings, and the library's own counters."""
     library = library_of(script)
-    found = {"library": library, "transport": transport_of(library, script.device)}
+    settings = {"library": library, "transport": transport_of(library, script.device)}
     if library == "ddp":
         wrapper = wrappers(script.roots)[0]
-        return {**found, **ddp_settings(wrapper), "counters": ddp_counters(wrapper)}
+        return {**settings, **ddp_settings(wrapper), "counters": ddp_counters(wrapper)}
     if library == "horovod":
-        return {**found, **horovod_settings(script.optimizers)}
-    return found
+        return {**settings, **horovod_settings(script.optimizers)}
+    return settings
 
 
 def library_of(script: Script) -> str:
     """``ddp``, ``horovod``, ``fsdp`` or ``none``."""
-    if any(is_horovods(one) for one in script.optimizers):
+    if any(is_horovods(optimizer) for optimizer in script.optimizers):
         return "horovod"
     if script.is_sharded:
         return "fsdp"
@@ -108,9 +108,9 @@ def transport_of(library: str, device: Any) -> str | None:
     distributed = getattr(torch, "distributed", None)
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
-    told = str(distributed.get_backend())
-    by_device = dict(part.partition(":")[::2] for part in told.split(",")) if ":" in told else {}
-    return by_device.get(device.type if device is not None else "cpu", told)
+    backends = str(distributed.get_backend())
+    by_device = dict(part.partition(":")[::2] for part in backends.split(",")) if ":" in backends else {}
+    return by_device.get(device.type if device is not None else "cpu", backends)
 
 
 def _transport_of_horovod(device: Any) -> str | None:
@@ -125,33 +125,37 @@ def _transport_of_horovod(device: Any) -> str | None:
 def ddp_settings(wrapper: Any) -> dict[str, Any]:
     """DDP's own, by the names of its arguments."""
     torch: Any = sys.modules["torch"]
-    found = {
+    settings = {
         "bucket_cap_mb": getattr(wrapper, "bucket_bytes_cap", 0) / (1 << 20),
         "first_bucket": getattr(torch.distributed, "_DEFAULT_FIRST_BUCKET_BYTES", None),
     }
-    found.update({name: plain(getattr(wrapper, name)) for name in arguments_of(wrapper.__init__) if hasattr(wrapper, name)})
+    settings.update({name: plain(getattr(wrapper, name)) for name in arguments_of(wrapper.__init__) if hasattr(wrapper, name)})
     if sizes := getattr(wrapper, "bucket_bytes_cap_list", None):
-        found["bucket_cap_mb_list"] = [size / (1 << 20) for size in sizes]
-    found["comm_hook"] = _logged(wrapper).get("comm_hook") or "none"
-    return found
+        settings["bucket_cap_mb_list"] = [size / (1 << 20) for size in sizes]
+    settings["comm_hook"] = _logged(wrapper).get("comm_hook") or "none"
+    return settings
 
 
 def defaults(script: Script) -> dict[str, Any]:
     """What the library would have by itself, by the names of the settings in which the script has something else."""
-    library, told = library_of(script), describe(script)
+    library, described = library_of(script), describe(script)
     makers = {
         "ddp": lambda: wrappers(script.roots)[0].__init__,
         "horovod": lambda: sys.modules["horovod.torch"].DistributedOptimizer,
     }
-    own = arguments_of(makers[library]()) if library in makers else {}
-    return {f"{library}.{name}": value for name, value in own.items() if name in told and told[name] != value}
+    library_defaults = arguments_of(makers[library]()) if library in makers else {}
+    return {
+        f"{library}.{name}": value for name, value in library_defaults.items() if name in described and described[name] != value
+    }
 
 
 def arguments_of(function: Any) -> dict[str, Any]:
     """The settings that a function takes, with what this version of the library takes by itself."""
     taken = inspect.signature(function).parameters.items()
-    found = {name: one.default for name, one in taken if one.default is not one.empty and name not in NO_SETTINGS}
-    return {name: said_of(name, IF_NONE.get(name) if value is None else value) for name, value in found.items()}
+    defaults = {
+        name: parameter.default for name, parameter in taken if parameter.default is not parameter.empty and name not in NO_SETTINGS
+    }
+    return {name: said_of(name, IF_NONE.get(name) if value is None else value) for name, value in defaults.items()}
 
 
 def ddp_counters(wrapper: Any) -> dict[str, Any]:
@@ -161,26 +165,26 @@ def ddp_counters(wrapper: Any) -> dict[str, Any]:
 
 def _logged(wrapper: Any) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = wrapper._get_ddp_logging_data()
+        logged: dict[str, Any] = wrapper._get_ddp_logging_data()
     except (AttributeError, RuntimeError):
         return {}
-    return found
+    return logged
 
 
 def horovod_settings(optimizers: list[Any]) -> dict[str, Any]:
     """Those of ``DistributedOptimizer``, by the names of its arguments."""
-    one = next(one for one in optimizers if is_horovods(one))
-    kept = {"compression": getattr(one, "_compression", None), "groups": getattr(one, "_groups", None)}
-    if "dasum" in str(type(one).__mro__):
+    optimizer = next(optimizer for optimizer in optimizers if is_horovods(optimizer))
+    kept = {"compression": getattr(optimizer, "_compression", None), "groups": getattr(optimizer, "_groups", None)}
+    if "dasum" in str(type(optimizer).__mro__):
         kept["op"] = sys.modules["horovod.torch"].Adasum
     taken = arguments_of(sys.modules["horovod.torch"].DistributedOptimizer)
-    return {name: said_of(name, kept.get(name, getattr(one, name, value))) for name, value in taken.items()}
+    return {name: said_of(name, kept.get(name, getattr(optimizer, name, value))) for name, value in taken.items()}
 
 
 def said_of(name: str, value: Any) -> Any:
     """A setting as it is said: an operation and a compressor by their names, a process set by its number."""
     if name == "op":
-        ops: dict[Any, str] = {getattr(sys.modules["horovod.torch"], one, None): one for one in ("Average", "Sum", "Adasum")}
+        ops: dict[Any, str] = {getattr(sys.modules["horovod.torch"], name, None): name for name in ("Average", "Sum", "Adasum")}
         return ops.get(value, "unknown")
     if name == "compression":
         kind = getattr(value, "__name__", type(value).__name__)

@@ -82,7 +82,7 @@ class Lines:
             return
         for name, functions in COLLECTIVES.items():
             module = sys.modules.get(name)
-            self._collectives |= {code_of(getattr(module, one)) for one in functions if hasattr(module, one)}
+            self._collectives |= {code_of(getattr(module, function)) for function in functions if hasattr(module, function)}
         self._noting = dict.fromkeys(self._collectives, self._note_collective)
         self._noting.update({code_of(getattr(torch.nn.utils, name)): self._note_clipping for name in CLIPPING})
         self._noting[code_of(torch.nn.Module.__call__)] = lambda _: self.mark("forward")
@@ -97,7 +97,7 @@ class Lines:
                 self._frames.append(frame)
                 frame.f_trace = self._in_loop
             frame = frame.f_back
-        self._loops = {one.f_code for one in self._frames}
+        self._loops = {frame.f_code for frame in self._frames}
         if self._frames:
             self.uses = {"step.clipping": "none", "step.checkpointed": 0}
             self._go_on_at(self._frames[0])
@@ -130,17 +130,17 @@ class Lines:
     def report(self) -> list[dict[str, Any]]:
         """As ``LineUse`` has it, in the order of the lines."""
         usual_ns, waited_ns = (usual([step[which] for step in self._steps]) for which in (0, 1))
-        kept = sorted(usual_ns, key=lambda one: (one not in self._calls, -usual_ns[one]))[:MAX_LINES]
+        kept = sorted(usual_ns, key=lambda line: (line not in self._calls, -usual_ns[line]))[:MAX_LINES]
         return [
             {
-                "place": str(Place(one.file, one.number)),
-                "text": linecache.getline(one.file, one.number).strip()[:MAX_TEXT],
-                "seconds": usual_ns[one] / 1e9,
-                "exchange_s": waited_ns[one] / 1e9,
-                "phases": sorted(self._phases.get(one, ())),
-                "collectives": {name: count / len(self._steps) for name, count in self._calls.get(one, {}).items()},
+                "place": str(Place(line.file, line.number)),
+                "text": linecache.getline(line.file, line.number).strip()[:MAX_TEXT],
+                "seconds": usual_ns[line] / 1e9,
+                "exchange_s": waited_ns[line] / 1e9,
+                "phases": sorted(self._phases.get(line, ())),
+                "collectives": {name: count / len(self._steps) for name, count in self._calls.get(line, {}).items()},
             }
-            for one in sorted(kept)
+            for line in sorted(kept)
         ]
 
     def _go_on_at(self, frame: FrameType | None) -> None:
@@ -186,10 +186,14 @@ class Lines:
     def _note_clipping(self, frame: FrameType) -> None:
         """Say to what gradients are clipped, and whether that comes before their exchange, or while they are scaled."""
         name = frame.f_code.co_name
-        is_early = any(getattr(one, "_handles", None) for one in self._script.optimizers)  # Horovod's, until it has waited
+        is_early = any(
+            getattr(optimizer, "_handles", None) for optimizer in self._script.optimizers
+        )  # Horovod's, until it has waited
         scaler = self._recorder.scaler
         states = getattr(scaler, "_per_optimizer_states", None)
-        is_scaled = states is not None and scaler.is_enabled() and "UNSCALED" not in {one["stage"].name for one in states.values()}
+        is_scaled = (
+            states is not None and scaler.is_enabled() and "UNSCALED" not in {state["stage"].name for state in states.values()}
+        )
         early = "before the exchange: " if is_early else "before unscale_(): " if is_scaled else ""
         self.uses["step.clipping"] = f"{early}{name} {frame.f_locals.get(CLIPPING[name])}"
 
@@ -203,30 +207,32 @@ class Lines:
                 return
             caller = caller.f_back
         if self._at is not None:
-            given = frame.f_locals
-            size = sum(one.numel() * one.element_size() for one in tensors_in([given.get("tensor"), given.get("tensors")]))
-            how = " (sum)" if is_sum(given) and not divides(self._asking(frame)) else ""
-            said = f"{frame.f_code.co_name}{how}{' of ' + str(size) + ' B' if size else ''}"
-            self._calls.setdefault(self._at, Counter())[said] += 1
+            arguments = frame.f_locals
+            size = sum(
+                tensor.numel() * tensor.element_size() for tensor in tensors_in([arguments.get("tensor"), arguments.get("tensors")])
+            )
+            how = " (sum)" if is_sum(arguments) and not divides(self._asking(frame)) else ""
+            call = f"{frame.f_code.co_name}{how}{' of ' + str(size) + ' B' if size else ''}"
+            self._calls.setdefault(self._at, Counter())[call] += 1
 
 
-def is_sum(given: dict[str, Any]) -> bool:
+def is_sum(arguments: dict[str, Any]) -> bool:
     """Whether a collective with these arguments adds up what ranks have."""
-    op, horovods = given.get("op"), getattr(sys.modules.get("horovod.torch"), "Sum", None)
-    return str(op).endswith("SUM") or given.get("average") is False or (type(op) is int and op == horovods)
+    op, horovods = arguments.get("op"), getattr(sys.modules.get("horovod.torch"), "Sum", None)
+    return str(op).endswith("SUM") or arguments.get("average") is False or (type(op) is int and op == horovods)
 
 
 def divides(code: CodeType) -> bool:
     """Whether a function divides anything: a sum over ranks, perhaps."""
-    operators = ((one.opname, one.argrepr) for one in dis.get_instructions(code))
-    is_written = any("TRUE_DIVIDE" in name or said in ("/", "/=") for name, said in operators)
+    operators = ((instruction.opname, instruction.argrepr) for instruction in dis.get_instructions(code))
+    is_written = any("TRUE_DIVIDE" in name or operator in ("/", "/=") for name, operator in operators)
     return is_written or not {"div", "div_", "true_divide"}.isdisjoint(code.co_names)
 
 
 def usual(steps: Sequence[Counter[Line]]) -> Counter[Line]:
     """The median of each line over some steps."""
-    lines = {one for step in steps for one in step}
-    return Counter({one: sorted(step[one] for step in steps)[len(steps) // 2] for one in lines})
+    lines = {line for step in steps for line in step}
+    return Counter({line: sorted(step[line] for step in steps)[len(steps) // 2] for line in lines})
 
 
 def code_of(function: Any) -> CodeType:
@@ -239,5 +245,5 @@ def is_of_a_loop(file: str, others: tuple[str, ...]) -> bool:
     """Whether a function of this file may be a loop: it is in none of the folders ``others``, and neither Python's nor ours."""
     python = sysconfig.get_path("stdlib") + os.sep
     is_pythons = file.startswith(("<", python)) and not ("site-packages" in file or "dist-packages" in file)
-    own = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-    return not is_pythons and not file.startswith((own, *others))
+    agent_folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+    return not is_pythons and not file.startswith((agent_folder, *others))

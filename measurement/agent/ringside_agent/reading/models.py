@@ -49,8 +49,8 @@ def objects_of(is_wanted: Callable[[type], bool]) -> list[Any]:
     is_one: Callable[[Any], bool] = functools.lru_cache(maxsize=None)(is_wanted)
     sys.setswitchinterval(1.0)
     try:
-        everything = [*gc.get_objects(), *(one() for one in _frozen)]
-        return list({id(one): one for one in everything if is_one(type(one))}.values())
+        everything = [*gc.get_objects(), *(reference() for reference in _frozen)]
+        return list({id(thing): thing for thing in everything if is_one(type(thing))}.values())
     finally:
         sys.setswitchinterval(interval)
 
@@ -63,9 +63,9 @@ def is_schedule(kind: type) -> bool:
 def find_roots() -> list[Any]:
     """Modules with parameters that lie in no other module."""
     torch: Any = sys.modules["torch"]
-    modules = [one for one in objects_of(lambda kind: issubclass(kind, torch.nn.Module)) if "_modules" in vars(one)]
+    modules = [module for module in objects_of(lambda kind: issubclass(kind, torch.nn.Module)) if "_modules" in vars(module)]
     inside = {id(child) for module in modules for child in module._modules.values() if child is not None}
-    return [one for one in modules if id(one) not in inside and next(one.parameters(), None) is not None]
+    return [module for module in modules if id(module) not in inside and next(module.parameters(), None) is not None]
 
 
 def trained_first(roots: Iterable[Any], trained: set[int], *, called: Any = None) -> list[Any]:
@@ -74,13 +74,15 @@ def trained_first(roots: Iterable[Any], trained: set[int], *, called: Any = None
     One whose parameters all lie in others before it is left out: it has lent its layers.
     """
     seen: set[int] = set()
-    found = []
-    for root in sorted(roots, key=lambda root: (-sum(id(one) in trained for one in root.parameters()), root is not called)):
-        own = {id(one) for one in root.parameters()}
-        if not own <= seen:
-            found.append(root)
-        seen |= own
-    return found
+    kept = []
+    for root in sorted(
+        roots, key=lambda root: (-sum(id(parameter) in trained for parameter in root.parameters()), root is not called)
+    ):
+        parameter_ids = {id(parameter) for parameter in root.parameters()}
+        if not parameter_ids <= seen:
+            kept.append(root)
+        seen |= parameter_ids
+    return kept
 
 
 def is_sharded(roots: Iterable[Any]) -> bool:
@@ -88,7 +90,7 @@ def is_sharded(roots: Iterable[Any]) -> bool:
     for module in (module for root in roots for module in root.modules()):
         if any(base.__name__ in SHARDED for base in type(module).__mro__):
             return True
-        if any(type(one).__name__ == "DTensor" for one in module._parameters.values()):
+        if any(type(parameter).__name__ == "DTensor" for parameter in module._parameters.values()):
             return True
     return False
 
@@ -104,7 +106,7 @@ def unwrapped(root: Any) -> Any:
 
 def is_wrapper(module: Any, child: str) -> bool:
     """Whether a module only wraps its child of this name, which then has no part in parameters' names."""
-    alone = len(module._modules) == 1 and not any(one is not None for one in module._parameters.values())
+    alone = len(module._modules) == 1 and not any(parameter is not None for parameter in module._parameters.values())
     return child in WRAPPED or (child == "module" and alone)
 
 
@@ -142,8 +144,8 @@ def prefixes(roots: Iterable[Any]) -> Iterator[tuple[str, Any]]:
 
 def state_of(roots: Iterable[Any]) -> dict[str, Any]:
     """Parameters, and buffers under ``buffer:NAME``, of all roots."""
-    found: dict[str, Any] = {}
+    state: dict[str, Any] = {}
     for prefix, root in prefixes(roots):
-        found.update({prefix + name: one for name, one in named(root, "_parameters")})
-        found.update({BUFFER + prefix + name: one for name, one in named(root, "_buffers")})
-    return found
+        state.update({prefix + name: parameter for name, parameter in named(root, "_parameters")})
+        state.update({BUFFER + prefix + name: buffer for name, buffer in named(root, "_buffers")})
+    return state

@@ -46,8 +46,8 @@ def drift(script: Script) -> dict[str, Any]:
 
 
 def _drift(script: Script) -> dict[str, Any]:
-    groups = [group for one in script.optimizers for group in one.param_groups]
-    named = [] if script.is_sharded else [(name, one) for name, one in script.named_parameters() if one.numel()]
+    groups = [group for optimizer in script.optimizers for group in optimizer.param_groups]
+    named = [] if script.is_sharded else [(name, parameter) for name, parameter in script.named_parameters() if parameter.numel()]
     some = named[:: max(1, len(named) // DRIFT_PARAMETERS)]
-    parameters = {name: some_elements(one, DRIFT_ELEMENTS) for name, one in some}
+    parameters = {name: some_elements(parameter, DRIFT_ELEMENTS) for name, parameter in some}
     return {"hyperparameters": hyperparameters(groups), "parameters": parameters}

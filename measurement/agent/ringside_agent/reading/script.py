@@ -38,7 +38,7 @@ class Script:
     @property
     def optimizers(self) -> list[Any]:
         """Those that have stepped, in the order in which they first did, and still live."""
-        return [one for one in (known() for known in self.stepped) if one is not None]
+        return [optimizer for optimizer in (reference() for reference in self.stepped) if optimizer is not None]
 
     def record_safely(self, act: Callable[..., Any], *arguments: Any) -> Any:
         """Read something. What cannot be read is left out and noted, and the script is measured all the same."""
@@ -62,11 +62,11 @@ class Script:
         """All parameters that the optimizers have, by name; where no model has one, by its place in its optimizer."""
         names = {}
         for prefix, root in models.prefixes(self.roots):
-            names.update({id(one): prefix + name for name, one in models.named(root, "_parameters")})
+            names.update({id(parameter): prefix + name for name, parameter in models.named(root, "_parameters")})
         for index, optimizer in enumerate(self.optimizers):
             for number, group in enumerate(optimizer.param_groups):
-                for place, one in enumerate(group["params"]):
-                    yield names.get(id(one), f"optimizer.{index}.{number}.{place}"), one
+                for place, parameter in enumerate(group["params"]):
+                    yield names.get(id(parameter), f"optimizer.{index}.{number}.{place}"), parameter
 
     @property
     def samples_from(self) -> str | None:
@@ -83,9 +83,9 @@ class Script:
 
     def model_report(self) -> dict[str, Any]:
         """``RankReport.model``."""
-        own = [one for _, one in self.named_parameters() if one.requires_grad]
+        trained = [parameter for _, parameter in self.named_parameters() if parameter.requires_grad]
         return {
             "class": type(models.unwrapped(self.roots[0])).__name__ if self.roots else None,
-            "parameters": sum(one.numel() for one in own),
-            "gradient_bytes": sum(one.numel() * one.element_size() for one in own),
+            "parameters": sum(parameter.numel() for parameter in trained),
+            "gradient_bytes": sum(parameter.numel() * parameter.element_size() for parameter in trained),
         }

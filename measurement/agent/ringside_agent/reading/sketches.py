@@ -31,14 +31,14 @@ def sketch(tensor: Any, size: int = SIZE, *, is_state: bool = False) -> list[flo
     """
     torch: Any = sys.modules["torch"]
     with torch.no_grad():
-        found = real_elements(tensor)
-        if found.layout is not torch.strided:
-            if found.sparse_dim() == 1 and found.numel() > size:
-                return _sketch_of_rows(found, size)
-            is_huge = found.numel() > MAX_DENSE
-            parts = [found.values(), found.indices()] if is_huge else [found.to_dense()]
-            found = torch.cat([part.reshape(-1).double() for part in parts])
-        flat = found.reshape(-1)
+        elements = real_elements(tensor)
+        if elements.layout is not torch.strided:
+            if elements.sparse_dim() == 1 and elements.numel() > size:
+                return _sketch_of_rows(elements, size)
+            is_huge = elements.numel() > MAX_DENSE
+            parts = [elements.values(), elements.indices()] if is_huge else [elements.to_dense()]
+            elements = torch.cat([part.reshape(-1).double() for part in parts])
+        flat = elements.reshape(-1)
         if flat.numel() <= size:
             values: list[float] = _numbers(flat, is_state).tolist()
             return values
@@ -48,16 +48,16 @@ def sketch(tensor: Any, size: int = SIZE, *, is_state: bool = False) -> list[flo
 def real_elements(tensor: Any) -> Any:
     """The tensor without its history, complex elements as two [..., 2]; a sparse one as coordinates and values."""
     torch: Any = sys.modules["torch"]
-    found = tensor.detach()
-    if found.is_mkldnn:
-        found = found.to_dense()
-    if found.layout is torch.strided:
-        return torch.view_as_real(found.resolve_conj()) if found.is_complex() else found
-    found = found.to_sparse().coalesce()
-    if not found.is_complex():
-        return found
-    values = torch.view_as_real(found.values())
-    return torch.sparse_coo_tensor(found.indices(), values, (*found.shape, 2)).coalesce()
+    elements = tensor.detach()
+    if elements.is_mkldnn:
+        elements = elements.to_dense()
+    if elements.layout is torch.strided:
+        return torch.view_as_real(elements.resolve_conj()) if elements.is_complex() else elements
+    elements = elements.to_sparse().coalesce()
+    if not elements.is_complex():
+        return elements
+    values = torch.view_as_real(elements.values())
+    return torch.sparse_coo_tensor(elements.indices(), values, (*elements.shape, 2)).coalesce()
 
 
 def _numbers(elements: Any, is_state: bool) -> Any:
@@ -76,8 +76,8 @@ def _folded(flat: Any, size: int, is_state: bool) -> list[float]:
         if missing:
             part = torch.cat([part, part.new_zeros(missing)])
         total += sign * part.view(-1, size).sum(0)
-    found: list[float] = total.tolist()
-    return found
+    sums: list[float] = total.tolist()
+    return sums
 
 
 def _sketch_of_rows(tensor: Any, size: int) -> list[float]:
@@ -93,8 +93,8 @@ def _sketch_of_rows(tensor: Any, size: int) -> list[float]:
         inside, (shift, sign) = places[first:last] - number * CHUNK, shift_of(number)
         signed = sign * signs_on(tensor.device)[shift + inside] * values[first:last]
         total += torch.bincount(inside % size, weights=signed, minlength=size)
-    found: list[float] = total.tolist()
-    return found
+    sums: list[float] = total.tolist()
+    return sums
 
 
 def shift_of(number: int) -> tuple[int, int]:
@@ -113,6 +113,6 @@ def signs_on(device: Any) -> Any:
         bits = random.Random(39).getrandbits(2 * CHUNK)
         text = bits.to_bytes(2 * CHUNK // 8, "little")
         whole = torch.tensor(list(text), dtype=torch.int64)
-        found = (whole[:, None] >> torch.arange(8)) & 1
-        _signs[key] = (1 - 2 * found.reshape(-1)).double().to(device)
+        signs = (whole[:, None] >> torch.arange(8)) & 1
+        _signs[key] = (1 - 2 * signs.reshape(-1)).double().to(device)
     return _signs[key]

@@ -86,12 +86,12 @@ def value_of(loss: Any) -> float:
 
 def means(rows: Sequence[tuple[int, ...]], losses: Sequence[float]) -> list[float]:
     """Mean loss of each iteration; NaN where there was none."""
-    found, begin = [], 0
+    mean_losses, begin = [], 0
     for row in rows:
-        own = losses[begin : begin + row[6]]
-        found.append(sum(own) / len(own) if own else math.nan)
+        step_losses = losses[begin : begin + row[6]]
+        mean_losses.append(sum(step_losses) / len(step_losses) if step_losses else math.nan)
         begin += row[6]
-    return found
+    return mean_losses
 
 
 def synchronize(device: Any) -> None:

@@ -58,7 +58,7 @@ class Frames:
             ConnectionError: the other side does not speak like this.
         """
         pending = self._pending
-        found: list[tuple[str, bytes]] = []
+        messages: list[tuple[str, bytes]] = []
         pending += data
         while True:
             if self._line is None:
@@ -66,13 +66,13 @@ class Frames:
                 if end < 0:
                     if len(pending) > MAX_LINE:
                         raise ConnectionError("no line came")
-                    return found
+                    return messages
                 self._line = pending[:end].decode(errors="replace")
                 del pending[: end + 1]
                 self._length = _length_of(self._line)
             if len(pending) < self._length:
-                return found
-            found.append((self._line, bytes(pending[: self._length])))
+                return messages
+            messages.append((self._line, bytes(pending[: self._length])))
             del pending[: self._length]
             self._line = None
 

@@ -84,13 +84,13 @@ def watch(driver: str, key_file: str, channel: str, *, who: Sequence[str]) -> No
     address, _, port = driver.rpartition(":")
     try:
         key = Path(key_file).read_text(encoding="utf-8")
-        up, followers = join((address.strip("[]"), int(port)), key, who)
+        connection, listener = join((address.strip("[]"), int(port)), key, who)
     except OSError as error:
         kill_rank(tree)
         sys.exit(f"ringside: the supervisor of rank {rank} on {host} cannot reach the driver at {driver}: {error}")
     try:
-        own = socket.socket(fileno=int(channel))
-        Relay(up, own=own, followers=followers, tree=tree, ended=ended, rank=int(rank)).serve()
+        rank_channel = socket.socket(fileno=int(channel))
+        Relay(connection, rank_channel=rank_channel, listener=listener, tree=tree, ended=ended, rank=int(rank)).serve()
     except OSError:  # a reset: the driver has gone, or the host's first supervisor
         pass
     finally:
@@ -142,8 +142,8 @@ def _to_the_driver(address: tuple[str, int], key: str, who: Sequence[str]) -> so
 
 def _is_ours(connection: socket.socket) -> bool:
     """Whether the other side's process is of this user."""
-    told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return bool(struct.unpack("3i", told)[1] == os.geteuid())
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return bool(struct.unpack("3i", credentials)[1] == os.geteuid())
 
 
 class PeerSupervisor:
@@ -161,16 +161,17 @@ class Relay:
 
     def __init__(
         self,
-        up: socket.socket,
+        driver: socket.socket,
         *,
-        own: socket.socket,
-        followers: socket.socket | None,
+        rank_channel: socket.socket,
+        listener: socket.socket | None,
         tree: ProcessTree,
         ended: int | None,
         rank: int,
     ) -> None:
-        """``up`` leads to the driver, ``own`` to the rank; ``followers``: where others connect; ``ended``: the rank's pidfd."""
-        self._up, self._own, self._listener, self._tree, self._ended, self._rank = up, own, followers, tree, ended, rank
+        """``driver``, ``rank_channel``: connections to them; ``listener``: where others connect; ``ended``: the rank's pidfd."""
+        self._driver, self._rank_channel, self._listener = driver, rank_channel, listener
+        self._tree, self._ended, self._rank = tree, ended, rank
         self._from_driver, self._from_rank = Frames(), Frames()
         self._followers: dict[socket.socket, PeerSupervisor] = {}
         self._latest: deque[bytes] = deque(maxlen=LATEST)
@@ -196,32 +197,32 @@ class Relay:
         """
         while not self._is_gone or self._followers:
             ready, _, _ = select.select(self._sources(), [], [], self._patience_s())
-            if self._up in ready and not self._hear_driver():
+            if self._driver in ready and not self._hear_driver():
                 return
-            if self._own in ready:
+            if self._rank_channel in ready:
                 self._hear_rank()
             if self._listener in ready:
                 self._welcome()
             if not self._is_gone and not is_parent(self._tree.root):
                 self._tell_own_end()
-            for connection in [one for one in ready if one in self._followers]:
+            for connection in [source for source in ready if source in self._followers]:
                 self._hear_follower(connection)
             now = time.monotonic()
             if now > self._held_until:
                 self._pass_held()
             if now > self._late:
-                late = min(self._followers[one].rank or 0 for one in self._awaited)
+                late = min(self._followers[connection].rank or 0 for connection in self._awaited)
                 self._failure = f"{FAILED} {self._word} {late} its supervisor does not answer"
                 self._awaited.clear()
                 self._answer()
             self._do_next()
 
     def _sources(self) -> list[Any]:
-        found: list[Any] = [self._up, *self._followers]
+        sources: list[Any] = [self._driver, *self._followers]
         if not self._is_gone:
-            found += [one for one in (self._ended, self._listener) if one is not None]
-            found += [self._own] if self._hears_rank else []
-        return found
+            sources += [source for source in (self._ended, self._listener) if source is not None]
+            sources += [self._rank_channel] if self._hears_rank else []
+        return sources
 
     def _patience_s(self) -> float | None:
         until = min(self._held_until, self._late)
@@ -231,7 +232,7 @@ class Relay:
 
     def _hear_driver(self) -> bool:
         """Hand on or do what the driver says; returns whether it is still there."""
-        received = self._up.recv(AT_ONCE)
+        received = self._driver.recv(AT_ONCE)
         for line, message in self._from_driver.add(received):
             if line.startswith(f"{SAY} "):
                 frame = pack(line, message)
@@ -253,17 +254,19 @@ class Relay:
             else:
                 self._do(word)
         if self._answers and self._word is None:  # together, so that the driver is woken once
-            self._up.sendall(self._answers)
+            self._driver.sendall(self._answers)
             self._answers = b""
 
     def _give_rank(self, frame: bytes) -> None:
         if not self._is_gone:
-            _give(self._own, frame)
+            _give(self._rank_channel, frame)
 
     def _do(self, word: str) -> None:
         """Do as the word says, and have the followers do it; the answer follows when all have."""
         self._word, self._failure, self._late = word, "", time.monotonic() + FOLLOWER_S
-        self._awaited = {connection for connection, one in self._followers.items() if one.rank is not None and not one.is_gone}
+        self._awaited = {
+            connection for connection, follower in self._followers.items() if follower.rank is not None and not follower.is_gone
+        }
         for connection in self._awaited:
             _give(connection, pack(word))
         if not self._is_gone and is_parent(self._tree.root):
@@ -279,7 +282,7 @@ class Relay:
 
     def _hear_rank(self) -> None:
         """Take what the rank says. Loader workers that it forked may hold its end open, so its end is not told by this."""
-        received = _receive(self._own)
+        received = _receive(self._rank_channel)
         self._hears_rank = bool(received)
         for frame in self._from_rank.add(received):
             self._hold(frame)
@@ -287,26 +290,26 @@ class Relay:
     def _tell_own_end(self) -> None:
         """Tell the driver that the rank has ended, after all that it said."""
         at_s = time.time()
-        self._own.setblocking(False)
+        self._rank_channel.setblocking(False)
         while self._hears_rank:
             self._hear_rank()
         self._is_gone = True
         if self._listener is not None:
             self._listener.close()  # who comes now is a first one
         self._pass_held()
-        self._up.sendall(pack(f"{GONE} {self._rank} {at_s}"))
+        self._driver.sendall(pack(f"{GONE} {self._rank} {at_s}"))
 
     def _hold(self, frame: tuple[str, bytes]) -> None:
         """Keep a message until the host's other ranks have sent theirs, for a moment."""
         self._held.append(frame)
         self._held_until = min(self._held_until, time.monotonic() + HOLD_S)
-        there = sum(one.rank is not None and not one.is_gone for one in self._followers.values()) + (not self._is_gone)
-        if len(self._held) >= there:
+        others = sum(follower.rank is not None and not follower.is_gone for follower in self._followers.values())
+        if len(self._held) >= others + (not self._is_gone):
             self._pass_held()
 
     def _pass_held(self) -> None:
         if self._held:
-            self._up.sendall(together(self._held))
+            self._driver.sendall(together(self._held))
         self._held, self._held_until = [], math.inf
 
     def _welcome(self) -> None:
@@ -331,7 +334,7 @@ class Relay:
             elif verb == GONE:
                 follower.is_gone = True
                 self._pass_held()
-                self._up.sendall(pack(line))
+                self._driver.sendall(pack(line))
             elif line == self._word:
                 self._awaited.discard(connection)
             elif line.startswith(f"{FAILED} {self._word} "):
@@ -343,11 +346,11 @@ class Relay:
 
     def _join(self, connection: socket.socket, rank: int, line: str) -> None:
         """A follower says of which rank it is. A rank's second is let go: what it was told would no longer reach the first."""
-        if rank == self._rank or any(one.rank == rank for one in self._followers.values()):
-            self._up.sendall(pack(line.replace(JOINED, REFUSED, 1)))
+        if rank == self._rank or any(follower.rank == rank for follower in self._followers.values()):
+            self._driver.sendall(pack(line.replace(JOINED, REFUSED, 1)))
             return
         self._followers[connection].rank = rank
-        self._up.sendall(pack(line))
+        self._driver.sendall(pack(line))
         for frame in self._latest:
             _give(connection, frame)
 
@@ -357,7 +360,7 @@ class Relay:
         self._awaited.discard(connection)
         if follower.rank is not None and not follower.is_gone:
             self._pass_held()
-            self._up.sendall(pack(f"{GONE} {follower.rank} {time.time()}"))
+            self._driver.sendall(pack(f"{GONE} {follower.rank} {time.time()}"))
 
 
 def _give(connection: socket.socket, frame: bytes) -> None:

@@ -107,8 +107,8 @@ def greet(address: tuple[str, int], key: str, who: Sequence[str], *, clock: Call
         connection = socket.create_connection(address, timeout=GREETING_S)
         with contextlib.suppress(ConnectionError):  # connection limit reached
             challenge = receive_line(connection)
-            said = [*who, str(clock())]
-            connection.sendall(f"{' '.join(said)} {prove(key, challenge, *said)}\n".encode())
+            greeting = [*who, str(clock())]
+            connection.sendall(f"{' '.join(greeting)} {prove(key, challenge, *greeting)}\n".encode())
             connection.settimeout(None)
             return connection
         connection.close()
@@ -241,28 +241,28 @@ class ProcessTree:
     def kill(self) -> None:
         """Kill every process, the root last. They are stopped first, so that none can start another one."""
         self.stop(timeout_s=1.0)
-        found = new = [self.root]
+        processes = new = [self.root]
         while new:
-            new = self._children(found)
-            found = [*found, *new]
-        for pid in reversed(found):
+            new = self._children(processes)
+            processes = [*processes, *new]
+        for pid in reversed(processes):
             send(pid, signal.SIGKILL)
 
     @staticmethod
-    def _children(known: Sequence[int]) -> list[int]:
+    def _children(parents: Sequence[int]) -> list[int]:
         """Return the children of these processes that are not among them."""
         children = children_from_tasks if Path("/proc/thread-self/children").exists() else children_from_all_processes()
-        found = [child for pid in known for child in children(pid) if child not in known]
-        return [child for child in found if not is_supervisor(child)]
+        new = [child for pid in parents for child in children(pid) if child not in parents]
+        return [child for child in new if not is_supervisor(child)]
 
 
 def children_from_tasks(pid: int) -> list[int]:
     """Return the children of a process, from the lists that most kernels keep for each of its threads."""
-    found: list[int] = []
+    pids: list[int] = []
     with contextlib.suppress(OSError):
         for thread in os.scandir(f"/proc/{pid}/task"):
-            found += map(int, read(f"{thread.path}/children").split())
-    return found
+            pids += map(int, read(f"{thread.path}/children").split())
+    return pids
 
 
 def children_from_all_processes() -> Callable[[int], list[int]]:
