@@ -9,10 +9,10 @@ from collections import deque
 
 LOOPBACK = "127.0.0.1"
 PORTS = range(20000, 32000)
-"""Below those that Linux gives to outgoing connections, of which many are made between choosing a port and serving at it."""
+"""Below Linux's ports for outgoing connections, which are taken between choosing a port and listening at it."""
 TRIES = 50
 _recent: deque[int] = deque(maxlen=1000)
-"""Ports that were chosen here, and may not be served at yet."""
+"""Ports that were chosen here, and may not be in use yet."""
 
 
 def family_of(address: str) -> socket.AddressFamily:
@@ -21,7 +21,7 @@ def family_of(address: str) -> socket.AddressFamily:
 
 
 def bracketed(host: str) -> str:
-    """A host as it is written before a colon: an IPv6 address in brackets, anything else as it is."""
+    """A host before a colon: an IPv6 address in brackets, anything else unchanged."""
     return f"[{host}]" if ":" in host else host
 
 
@@ -37,16 +37,16 @@ def split_port(text: str) -> tuple[str, int]:
 
 
 def listen(address: str, port: int = 0) -> socket.socket:
-    """A socket that serves at an address of this host; port 0: at one that the kernel chooses.
+    """A socket that listens at an address of this host; port 0: the kernel chooses one.
 
     Raises:
-        OSError: the port is taken, or the address is none of this host's.
+        OSError: the port is taken, or this is not an address of this host.
     """
     return socket.create_server((address, port), family=family_of(address))
 
 
 def is_free(port: int) -> bool:
-    """Whether this host can serve at a port on all its IPv4 addresses."""
+    """Whether a port is free on all IPv4 addresses of this host."""
     try:
         with listen("", port):
             return True
@@ -55,7 +55,7 @@ def is_free(port: int) -> bool:
 
 
 def holder_of(port: int) -> str | None:
-    """Which process serves at a port of this host, such as ``python (process 4711)``; None where that cannot be seen."""
+    """Which process listens at a port of this host, such as ``python (process 4711)``; None where it is not known."""
     import psutil  # only here: what starts a rank imports this module
 
     with contextlib.suppress(psutil.Error, OSError):
@@ -66,7 +66,7 @@ def holder_of(port: int) -> str | None:
 
 
 def free_port() -> int:
-    """A port that nobody serves at on this host, chosen at random; another one each time.
+    """A free port of this host, chosen at random; another one each time.
 
     Raises:
         OSError: none of many tried was free.

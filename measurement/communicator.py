@@ -1,4 +1,4 @@
-"""What ranks can say to each other outside training. Backends implement it, micro-benchmarks speak it, neither knows the other."""
+"""Communication between ranks outside training. Backends implement it and micro-benchmarks use it, neither knows the other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ReduceOp = Literal["sum", "prod", "min", "max", "avg"]
 
 
 class Pending(Protocol):
-    """A message under way."""
+    """A pending message."""
 
     def wait(self) -> object:
         """Return when it has been sent, or has arrived."""
@@ -23,13 +23,13 @@ class Pending(Protocol):
 class Communicator(ABC):
     """Operations among ``ranks``; an implementation leaves out what its library does not offer.
 
-    All but ``unsupported_reason`` are called by every one of ``ranks`` (``send`` and its kin: by the two concerned), with
-    contiguous tensors on this rank's device. Ranks are always told as the world counts them. On CPU an operation has ended when it
-    returns; on GPU it is then in the current stream.
+    Every one of ``ranks`` calls them, except ``unsupported_reason``; the two ranks concerned call ``send`` and ``recv``. Tensors
+    are contiguous and on this rank's device. Ranks are numbered as in the world. On CPU an operation has ended when it returns;
+    on GPU it is then in the current stream.
     """
 
     library: ClassVar[str]
-    """As it is named where it does not offer an operation."""
+    """Its name in messages."""
 
     def __init__(self, *, rank: int, ranks: Sequence[int]) -> None:
         self.rank = rank
@@ -38,7 +38,7 @@ class Communicator(ABC):
     def unsupported_reason(self, operation: str, *, op: ReduceOp | None = None, dtype: str = "float32") -> str | None:
         """Why an operation, named as its method here, cannot be had; None where it can. Not collective, the same on every rank.
 
-        ``op``: that it reduces by; None: it reduces nothing.
+        ``op``: the reduction; None: it reduces nothing.
         """
         if getattr(type(self), operation) is getattr(Communicator, operation):
             return f"not offered by {self.library}"
@@ -49,7 +49,7 @@ class Communicator(ABC):
         return None
 
     def all_reduce(self, tensor: Tensor, *, op: ReduceOp = "sum") -> None:
-        """What all ranks' tensors come to, in place."""
+        """The reduction of all ranks' tensors, in place."""
         raise NotImplementedError
 
     def all_reduce_to(self, tensor: Tensor, *, op: ReduceOp, out: Tensor) -> Tensor:
@@ -57,7 +57,7 @@ class Communicator(ABC):
         raise NotImplementedError
 
     def reduce(self, tensor: Tensor, *, op: ReduceOp, root: int) -> None:
-        """As ``all_reduce``, on rank ``root`` only, in place there; other ranks' tensors are of no value afterwards."""
+        """As ``all_reduce``, on rank ``root`` only, in place there; other ranks' tensors are undefined afterwards."""
         raise NotImplementedError
 
     def broadcast(self, tensor: Tensor, *, root: int) -> None:
@@ -77,7 +77,7 @@ class Communicator(ABC):
         raise NotImplementedError
 
     def reduce_scatter(self, tensor: Tensor, *, out: Tensor, op: ReduceOp = "sum") -> Tensor:
-        """This rank's equal share of what all ranks' tensors come to; ``out`` as in ``all_reduce_to``."""
+        """This rank's equal share of the reduction of all ranks' tensors; ``out`` as in ``all_reduce_to``."""
         raise NotImplementedError
 
     def gather(self, tensor: Tensor, *, root: int, out: Tensor) -> None:
@@ -109,5 +109,5 @@ class Communicator(ABC):
         raise NotImplementedError
 
     def group(self, ranks: Sequence[int]) -> Communicator:
-        """A communicator of some ranks only: one of the groups that were announced before the backend's ``setup``."""
+        """A communicator of some ranks only: one of the groups that were declared before the backend's ``setup``."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Which environment variables are handed on, and which are written down: by lists, so that nothing private goes with them."""
+"""Which environment variables are passed on, and which are recorded: by lists, so that private ones are not."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STEERING = (
     *("OMP_", "MKL_", "KMP_", "MALLOC_", "GLIBC_", "TORCH_", "CUDA_"),
     *("HOROVOD_", "NCCL_", "GLOO_", "OMPI_MCA_", "UCX_", "FI_", "LOADEDMODULES"),
 )
-"""Variables that begin so change how fast a rank is: they go to every host, and into records."""
+"""Variables that begin so change the speed of a rank: they go to every host, and into records."""
 DISTURBING = tuple(name for variable in TABLE if not (name := variable.name.removesuffix("*")).startswith(STEERING))
 """Others that may disturb: they go into records, but to no other host."""
 BESIDES = (
@@ -27,7 +27,7 @@ BESIDES = (
     *("TORCHINDUCTOR_", "PYTORCH_", "TRITON_", "GOMP_", "OPENBLAS_", "HF_", "TRANSFORMERS_", "TOKENIZERS_", "RINGSIDE_"),
     *("LD_BIND_NOW", "TCMALLOC_", "MIMALLOC_", "SSL_CERT_", "REQUESTS_CA_BUNDLE", "MODULEPATH", "LMOD_", "EB"),
 )
-"""What a process on this host needs besides: who and where it is, its libraries, MPI and devices."""
+"""What else a process on this host needs: identity, folders, libraries, MPI and devices."""
 PER_RANK = (
     *("HOROVOD_RANK", "HOROVOD_LOCAL_RANK", "HOROVOD_CROSS_RANK", "HOROVOD_GLOO_RENDEZVOUS", "HOROVOD_HOSTNAME"),
     *("OMPI_MCA_ess", "OMPI_MCA_orte", "OMPI_MCA_pmix", "OMPI_MCA_initial", "OMPI_MCA_shmem"),
@@ -36,13 +36,13 @@ SECRET = re.compile(r"SECRET|PASSWORD|PASSWD|CREDENTIAL|TOKEN(?!IZ)|KEY", re.IGN
 
 
 NO_HOME = "/nonexistent"
-"""Not a shared folder: Open MPI loads what settings in a home directory name."""
+"""Not a shared folder: Open MPI loads components that settings in a home directory name."""
 
 
 def own_identity(environment: Mapping[str, str]) -> dict[str, str]:
     """HOME, USER and LOGNAME where they are not set, as in many containers, whose user may have no name either.
 
-    Open MPI 4.1 ends by a signal and ``torch.compile`` by a ``KeyError`` where neither these nor the system say who runs.
+    Without a user's name, Open MPI 4.1 ends by a signal and ``torch.compile`` by a ``KeyError``.
     """
     try:
         entry = pwd.getpwuid(os.getuid())
@@ -54,17 +54,17 @@ def own_identity(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 MAX_TMPDIR = 70
-"""Bytes. A socket's path has 107 at most on Linux, and loader processes wait for ever where theirs is longer."""
+"""Bytes. A socket's path has at most 107 on Linux, and loader processes hang where theirs is longer."""
 
 
 def temporary_folder(environment: Mapping[str, str]) -> dict[str, str]:
-    """TMPDIR as ranks and launchers need it, where it is set otherwise: a folder that can be written to, with a short path.
+    """TMPDIR for ranks and launchers, where it must be changed: a writable folder with a short path.
 
     Raises:
         PlanError: there is none.
     """
     try:
-        usual = tempfile.gettempdir()  # which tries the folders that are usual, and writes to them
+        usual = tempfile.gettempdir()  # tries the usual folders by writing to them
     except FileNotFoundError as error:
         raise PlanError(f"{error.strerror}; set TMPDIR to a folder that you can write to") from error
     folder = environment.get("TMPDIR", usual)
@@ -73,27 +73,27 @@ def temporary_folder(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def looks_secret(name: str) -> bool:
-    """Whether a variable's name says that its value is nobody else's business."""
+    """Whether a variable's name suggests that its value is a secret."""
     return SECRET.search(name) is not None
 
 
 def steering_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that steer the frameworks, without secrets and without what differs from rank to rank anyway."""
+    """The variables that steer the frameworks, without secrets and without those that differ from rank to rank."""
     return select(environment, STEERING, left_out=PER_RANK, secret=SECRET.pattern)
 
 
 def recorded_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """What a rank reports of its environment: ``steering_environment``, and what may disturb."""
+    """What a rank reports of its environment: ``steering_environment``, and variables that may disturb."""
     return select(environment, STEERING + DISTURBING, left_out=PER_RANK, secret=SECRET.pattern)
 
 
 def local_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """What processes on this host get of the driver's environment: no secrets, since some launchers show all of it in ``ps``."""
+    """The driver's environment for processes on this host: no secrets, since some launchers show all of it in ``ps``."""
     return {name: value for name, value in environment.items() if name.startswith(STEERING + BESIDES) and not looks_secret(name)}
 
 
 def forwarded_by_name(environment: Mapping[str, str], asked: Sequence[str]) -> dict[str, str]:
-    """Variables that a plan names (``forward_environment``), ``MYLAB_*`` for all that begin so; no secrets, nor those not set."""
+    """The set variables that a plan names (``forward_environment``), ``MYLAB_*`` for all that begin so; no secrets."""
     exact = {name for name in asked if not name.endswith("*")}
     begins = tuple(name[:-1] for name in asked if name.endswith("*"))
     named = {name: value for name, value in environment.items() if name in exact or (begins and name.startswith(begins))}

@@ -9,19 +9,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 TWO_SCRIPTS = "to compare two scripts as they are: ringside ab 'COMMAND' 'COMMAND'"
-"""Said where a script is given and a plan or a workload is wanted."""
+"""Hint where a script is given and a plan or a workload is expected."""
 
 
 class RingsideError(Exception):
-    """Base of all errors that are the user's to fix; the command line prints them as one message and exits with 2."""
+    """Base of all errors that the user can fix; the command line prints them as one message and exits with 2."""
 
     was_reported = False
-    """Whether it was printed already, by a rank that had to before it could end."""
+    """Whether a rank has already printed it, before it ended."""
 
 
 @contextmanager
 def about(what: str) -> Iterator[None]:
-    """A context in which messages of errors begin with what they are about, such as ``arm 'a'``."""
+    """A context in which error messages begin with their subject, such as ``arm 'a'``."""
     try:
         yield
     except RingsideError as error:
@@ -30,16 +30,16 @@ def about(what: str) -> Iterator[None]:
 
 
 class PlanError(RingsideError):
-    """A plan, or an option given on the command line, cannot be run as written."""
+    """A plan, or an option of the command line, cannot be run as written."""
 
 
 class UnavailableError(PlanError):
-    """An arm needs what this machine lacks; other arms of the plan may run."""
+    """This machine lacks what an arm needs; other arms of the plan may run."""
 
     def __init__(self, message: str, *, lack: str = "") -> None:
         super().__init__(message)
         self.lack = lack
-        """In a few words, such as ``'mpirun' is not installed``."""
+        """What is missing, such as ``'mpirun' is not installed``."""
 
 
 class HostfileError(RingsideError):
@@ -51,11 +51,11 @@ class LaunchError(RingsideError):
 
 
 class WorldSizeMismatchError(RingsideError):
-    """The library counts other ranks than were asked for: usually the wrong launcher for the backend."""
+    """The library reports another number of ranks than was asked for: usually the wrong launcher for the backend."""
 
 
 class ParityError(RingsideError):
-    """An arm computes other gradients, parameters or samples than it must."""
+    """An arm computes wrong gradients, parameters or samples."""
 
 
 class RecordError(RingsideError):
@@ -63,7 +63,7 @@ class RecordError(RingsideError):
 
 
 class ReportError(RingsideError):
-    """A report could not be sent to where it is to be seen; what was measured is on disk, and so are the other reports."""
+    """A report could not be sent to its destination; the measurements and the other reports are on disk."""
 
 
 def shortened(names: Sequence[str]) -> str:
@@ -80,7 +80,7 @@ _REPR.maxlong = 40
 
 
 def quoted(value: object) -> str:
-    """A value as a message repeats it: what is long, or deep, is cut."""
+    """A value for a message; long or deeply nested ones are cut."""
     try:
         text = _REPR.repr(value)
     except ValueError:  # a number of more digits than Python writes
@@ -89,24 +89,24 @@ def quoted(value: object) -> str:
 
 
 def cut(text: str) -> str:
-    """The text on one line, its end left out where it is long."""
+    """The text on one line, cut where it is long."""
     flat = " ".join(printable(text).split())
     return flat if len(flat) <= 3 * MAX_QUOTED else f"{flat[: 3 * MAX_QUOTED]}..."
 
 
 MAX_LISTED = 450
-"""Characters of a list in a message; one part may be longer."""
+"""Characters of a list in a message; a single part may be longer."""
 
 
 def joined(parts: Sequence[str]) -> str:
-    """The parts as a list, as many as a message has room for, and how many more there are."""
+    """As many parts as fit into a message, and how many more there are."""
     shown = [part for index, part in enumerate(parts) if sum(map(len, parts[: index + 1])) <= MAX_LISTED] or list(parts[:1])
     more = f"; and {len(parts) - len(shown)} more" if len(shown) < len(parts) else ""
     return "; ".join(shown) + more
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that was probably meant: the one spelled most alike."""
+    """Return the known name that is spelled most similarly; None where none is similar."""
     return next(iter(difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)), None)
 
 
@@ -115,7 +115,7 @@ def unknown_name(
 ) -> str:
     """The message for a name that is not on a list: the closest one first, then all of them.
 
-    ``elsewhere``: names that are known in another place, with the place, such as ``under 'measurement'``.
+    ``elsewhere``: names that are valid in another place, with the place, such as ``under 'measurement'``.
     """
     names, places = sorted(known), elsewhere or {}
     name = cut(name if len(name) <= MAX_QUOTED else f"{name[:MAX_QUOTED]}...")
@@ -132,20 +132,20 @@ SEQUENCE = re.compile(
 UNSEEN = re.compile(
     "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\u200e\u200f\u202a-\u202e\u2028\u2029\u2066-\u2069\ufffe\uffff\ud800-\udfff]"
 )
-"""Control characters but tab and line end, those that turn the direction of writing, and what no file in UTF-8 or XML may hold."""
+"""Control characters except tab and line end, those that change the direction of writing, and those not allowed in UTF-8 or XML."""
 LEFT = "\N{REPLACEMENT CHARACTER}"
 
 
 MAX_SHOWN = 20_000
-"""Characters of one text in a report: more than the last lines of a log have."""
+"""Characters of one text in a report, more than the last lines of a log."""
 
 
 def printable(text: str) -> str:
-    """The text without what a terminal would obey: escape sequences are left out, other such characters replaced."""
+    """The text without escape sequences; other control characters are replaced."""
     return UNSEEN.sub(LEFT, SEQUENCE.sub("", text.replace("\r\n", "\n")))
 
 
 def in_report(text: str) -> str:
-    """The printable text, cut where it is longer than anybody reads."""
+    """The printable text, cut to ``MAX_SHOWN`` characters."""
     shown = printable(text[: 2 * MAX_SHOWN])
     return shown if len(text) <= MAX_SHOWN else f"{shown[:MAX_SHOWN]}… ({len(text):,} characters in all)"

@@ -1,4 +1,4 @@
-"""Files: those written are never seen half-written, and of those read no more is taken than they may have."""
+"""Files: written atomically, and read up to a limit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import IO
 
 LOCK_FILE = ".lock"
 MAX_BYTES = 4 << 20
-"""Bytes that a plan or a hostfile may have. /dev/zero has more."""
+"""Bytes that a plan or a hostfile may have, against paths such as /dev/zero."""
 
 
 def read_text(path: Path, *, most: int = MAX_BYTES) -> str:
@@ -21,7 +21,7 @@ def read_text(path: Path, *, most: int = MAX_BYTES) -> str:
 
     Raises:
         OSError: it cannot be read, or is larger.
-        UnicodeDecodeError: it is no text.
+        UnicodeDecodeError: it is not text in UTF-8.
     """
     with path.open("rb") as file:
         data = file.read(most + 1)
@@ -31,9 +31,9 @@ def read_text(path: Path, *, most: int = MAX_BYTES) -> str:
 
 
 def write_whole(path: Path, content: bytes | str) -> None:
-    """Write ``content`` to ``path`` so that a reader, or a crash, sees the old file or the new one, never a part.
+    """Write ``content`` to ``path`` atomically: a reader, or a crash, sees the old file or the new one, never a part.
 
-    A file that is there keeps its permissions; a new one has those that the umask leaves.
+    An existing file keeps its permissions; a new one has those of the umask.
     """
     data = content.encode() if isinstance(content, str) else content
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -55,9 +55,9 @@ class LockedError(Exception):
 
 
 def lock_folder(folder: Path) -> IO[str]:
-    """Lock a folder for this process until the file that is returned is closed, or the process ends, however it does.
+    """Lock a folder for this process until the returned file is closed, or the process ends.
 
-    By a POSIX record lock, which holds between hosts on NFS, too. A file system without locks is taken for unlocked.
+    By a POSIX record lock, which also works between hosts on NFS. Where a file system has no locks, the folder counts as unlocked.
 
     Raises:
         LockedError: with who holds it.
@@ -82,6 +82,6 @@ def _mode(path: Path) -> int:
     try:
         return stat.S_IMODE(path.stat().st_mode)
     except OSError:
-        mask = os.umask(0)  # there is no other way to ask for it
+        mask = os.umask(0)  # there is no other way to read it
         os.umask(mask)
         return 0o666 & ~mask

@@ -1,6 +1,6 @@
-"""Keeps the names of our packages ours: a folder of a user's may hold a ``workloads.py``, a ``reports/`` or a ``runners.py``.
+"""Makes imports of our packages find ours: a user's folder may have a ``workloads.py``, a ``reports/`` or a ``runners.py``.
 
-Python looks into the current folder, that of the workload's file and PYTHONPATH first, and would import those in our place.
+Python looks into the current folder, that of the workload's file and PYTHONPATH first, and would import those instead.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from measurement.errors import PlanError
 HOUSE = Path(users_lines.HOUSE).resolve()
 
 IN_A_CHILD = f"{HOUSE}/."
-"""First on ``sys.path`` of a process by spawn, until it has imported one of our packages."""
+"""First on ``sys.path`` of a spawned process, until it has imported one of our packages."""
 PLUG_IN = "ringside_plugin_"
 
 
 class OwnPackages:
-    """Finds our packages in this house, and a user's file whose own name is taken under ``name_of_file``."""
+    """Finds our packages in this installation, and a user's file whose name is taken as ``name_of_file``."""
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:  # noqa: ARG004 - as finders are called
-        """Return where a module is, or None for other finders to look."""
+        """Return where a module is; None: other finders are asked."""
         if path is None and name in ROOMS:
             return PathFinder.find_spec(name, [str(HOUSE)])
         if not name.startswith(PLUG_IN):
@@ -49,7 +49,7 @@ def pin() -> None:
 
 
 def name_of_file(file: Path) -> str:
-    """Return a module name that is made of a file's path, and so the same in every process."""
+    """Return a module name made from a file's path, the same in every process."""
     stem = re.sub(r"\W", "_", file.stem)
     return f"{PLUG_IN}{stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
 
@@ -80,15 +80,15 @@ def require_own_runners(environment: Mapping[str, str]) -> None:
 
 
 def digest() -> str:
-    """A digest of Ringside's own files, which is equal where Ringside is."""
-    digest_of_files = hashlib.sha256()
+    """A digest of Ringside's own files, to compare installations."""
+    files_digest = hashlib.sha256()
     for file in sorted(file for name in ROOMS for file in (HOUSE / name).rglob("*.py")):
-        digest_of_files.update(f"{file.relative_to(HOUSE)}\0".encode() + file.read_bytes() + b"\0")
-    return digest_of_files.hexdigest()[:16]
+        files_digest.update(f"{file.relative_to(HOUSE)}\0".encode() + file.read_bytes() + b"\0")
+    return files_digest.hexdigest()[:16]
 
 
 def remedy_of_clash(text: str) -> str:
-    """What to do where an error names one of our packages and the user has a module of that name; empty where that is not so."""
+    """What to do where an error names one of our packages and the user has a module of that name; else empty."""
     named = set(re.findall(rf"'({'|'.join(ROOMS)})[.']", text))
     files = (file for folder in sys.path for name, file in clashes(Path(folder)).items() if name in named)
     file = next(files, None)
@@ -96,7 +96,7 @@ def remedy_of_clash(text: str) -> str:
 
 
 def pin_in_spawned_processes() -> None:
-    """Have processes by spawn find our packages before they look where this one does: they are handed its ``sys.path``."""
+    """Have spawned processes find our packages first: they get this process's ``sys.path``."""
     from multiprocessing import spawn
 
     prepare = spawn.get_preparation_data

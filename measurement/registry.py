@@ -1,4 +1,4 @@
-"""Names to classes, resolved lazily, so that what is not used need not be installed.
+"""Names to classes, resolved lazily, so that unused ones need not be installed.
 
 A reference is a registered name, an entry point of an installed package, ``package.module:Class`` or ``path/to/file.py:Class``.
 """
@@ -30,7 +30,7 @@ class Registry:
     group: str
     table: dict[str, str]
     otherwise: str = ""
-    """What to do with a file in which there is none."""
+    """What to do where a file has no such class."""
 
     def names(self) -> dict[str, str]:
         """Every known name with its reference; what the room itself registers wins over entry points."""
@@ -45,7 +45,7 @@ class Registry:
         """The class a reference names.
 
         Raises:
-            PlanError: the name is unknown (the closest one is told), or the module or class cannot be loaded.
+            PlanError: the name is unknown (the message has the closest one), or the module or class cannot be loaded.
         """
         if not isinstance(reference, str) or not reference:
             raise PlanError(f"a {self.kind} must be a name or 'module:Class', not {reference!r}")
@@ -65,12 +65,12 @@ class Registry:
         return cls
 
     def _without_class(self, path: str) -> str:
-        """The message for a file whose class is not named: those it has that derive from one of the room's."""
+        """The message for a file without ``:Class``: its classes that derive from one of the room's."""
         otherwise = f"; {self.otherwise}" if self.otherwise else ""
         room = self.group.rpartition(".")[2]
         nothing = f"'{path}' has no {self.kind}: no class in it derives from one of {room}.base; see docs/extending.md{otherwise}"
         if not _defines_a_class(Path(path)):
-            return nothing  # and is not run to find that out
+            return nothing  # without running the file
         try:
             module = _load_file(Path(path), kind=self.kind)
         except PlanError as error:
@@ -101,8 +101,8 @@ class Registry:
 def _load_file(path: Path, *, kind: str) -> ModuleType:
     """Import a user's file once per process, with its folder on the path as ``python FILE`` has it.
 
-    Its name is the file's own, under which other processes find it, too, when they unpickle its classes; another is made of its
-    path if that name is taken.
+    Its name is the file's own, so that other processes can unpickle its classes; if that name is taken, one is made from its
+    path.
     """
     if not path.is_file():
         raise PlanError(f"{kind} file '{path}' does not exist (looked in {Path.cwd()}); give a path to a .py file")
@@ -116,7 +116,7 @@ def _load_file(path: Path, *, kind: str) -> ModuleType:
 
 
 def _defines_a_class(path: Path) -> bool:
-    """Whether a file defines classes; true of one that cannot be read, which is told when it is imported."""
+    """Whether a file defines classes; true where it cannot be read, which the import reports."""
     try:
         return any(isinstance(node, ast.ClassDef) for node in ast.walk(ast.parse(path.read_bytes())))
     except (OSError, SyntaxError, ValueError):
@@ -124,7 +124,7 @@ def _defines_a_class(path: Path) -> bool:
 
 
 def search_beside(folder: Path) -> None:
-    """Have Python look for modules in a folder first, but for ours, in this process and in loader processes that it starts."""
+    """Put a folder first on Python's path, after our own packages, in this process and in loader processes that it starts."""
     pin()
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
@@ -134,7 +134,7 @@ def search_beside(folder: Path) -> None:
 
 
 def _is_own_name(path: Path) -> bool:
-    """Whether importing the file's name gives the file, and no module that another file, or Python, has under that name."""
+    """Whether importing the file's name gives the file, and not another module of that name."""
     loaded = sys.modules.get(path.stem)
     if loaded is not None:
         return getattr(loaded, "__file__", None) == str(path)
@@ -143,10 +143,10 @@ def _is_own_name(path: Path) -> bool:
 
 
 def _cannot_load(what: str, error: Exception) -> PlanError:
-    """What was raised while a module was imported, where in the user's code, and what to do."""
+    """The error for a failed import: what was raised, where in the user's code, and what to do."""
     remedy = ""
     if "relative import" in str(error):
-        remedy = "; a file has no package: name it as 'package.module:Class', or import what lies beside it without the dot"
+        remedy = "; a file has no package: name it as 'package.module:Class', or import what is beside it without the dot"
     elif isinstance(error, ModuleNotFoundError):
         remedy = f"; install '{error.name}', or put it beside the file or in the folder that you start from"
     remedy = remedy_of_clash(str(error)) or remedy

@@ -1,4 +1,4 @@
-"""A user's own code: where a class of theirs is written, and its import."""
+"""A user's own code: where a class is defined, and how it is imported."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from measurement.agent.ringside_agent.users_lines import Place, is_users
 
 
 def place_of_definition(thing: object) -> Place | None:
-    """Where a class or function of the user's is written; None if it is not theirs, or not in a file."""
+    """Where a user's class or function is defined; None if it is not a user's, or not in a file."""
     try:
         file = inspect.getsourcefile(thing)  # type: ignore[arg-type]
         _, line = inspect.getsourcelines(thing)  # type: ignore[arg-type]
@@ -32,7 +32,7 @@ class RunsWhenImportedError(Exception):
 
 
 class _HeldBack:
-    """Standard error that keeps what is written until it is known whether to show it. A logger may hold it ever after."""
+    """Standard error that keeps its text until it is known whether to show it. A logger may keep using it later."""
 
     def __init__(self, stream: Any) -> None:
         self._stream, self._kept = stream, list[str]()
@@ -42,19 +42,19 @@ class _HeldBack:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Keep or pass on."""
+        """Keep the text, or pass it on."""
         (self._kept.append if self._is_held else self._stream.write)(text)
         return len(text)
 
     def release(self, *, show: bool) -> None:
-        """Pass on from now on; what was kept, too, if asked."""
+        """Pass on text from now on, and what was kept if ``show``."""
         self._is_held = False
         if show:
             self._stream.write("".join(self._kept))
 
 
 ONE_AT_A_TIME = threading.RLock()
-"""Threads start commands on several hosts at once, and each asks the launchers: what one found changed must not stay."""
+"""Threads that start commands on several hosts import launchers at once: one must not restore what another has replaced."""
 
 
 @contextlib.contextmanager
@@ -62,7 +62,7 @@ def importing() -> Iterator[None]:
     """A context in which a module is imported, by one thread at a time.
 
     Raises:
-        RunsWhenImportedError: it reads the command line, which is ours, or ends the program. What it said on stderr is dropped.
+        RunsWhenImportedError: it reads Ringside's command line, or ends the program. Its output on stderr is dropped.
     """
     errors = _HeldBack(sys.stderr)
     is_sound = True
@@ -79,7 +79,7 @@ def importing() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _own_command_line() -> Iterator[None]:
-    """Have ``parse_args()`` and ``os._exit()`` raise, and no arguments in ``sys.argv``. Forked children may end as ever."""
+    """Have ``parse_args()`` and ``os._exit()`` raise, and no arguments in ``sys.argv``. Forked children may end as usual."""
     read, leave, here = argparse.ArgumentParser.parse_known_args, os._exit, os.getpid()
     arguments, sys.argv = sys.argv, sys.argv[:1]
 

@@ -24,7 +24,7 @@ def _begin() -> None:
 
 
 def _chain() -> None:
-    """Run the ``sitecustomize`` that would have been imported without this one; its errors are its own."""
+    """Run the ``sitecustomize`` that Python would have imported without this one. Its errors are raised."""
     others = [folder for folder in sys.path if os.path.abspath(folder or os.curdir) != FOLDER]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
     if spec is None or spec.loader is None:

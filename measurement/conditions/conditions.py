@@ -1,6 +1,6 @@
-"""What must be equal, and for whom: the one table, which each reader filters by its column; ``differences`` has its rows.
+"""What must be equal, and for whom: one table. Each reader filters it by its column; ``differences`` makes rows from it.
 
-A new condition is one line here: a field of what ``source`` names. Facts of the host are read by the agent (``machine.host``).
+A new condition is one line here, with a field of what ``source`` names. Facts of the host are read by the agent (``machine.host``).
 """
 
 from __future__ import annotations
@@ -10,48 +10,48 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Source = Literal["plan", "rank", "host", "record", "script"]
-"""Where a value stands: a plan's field (a job has it, too), its ``training``, a rank's report, the fingerprint of a host, a launch,
-the settings that the agent reads in a script."""
+"""Where a value is found: a field of a plan, a rank's report, the fingerprint of a host, a launch's record, or the settings that
+the agent reads in a script."""
 ArmRule = Literal["equal", "as ranks", "own", "result"]
-"""``as ranks``: arms of as many ranks agree. ``own``: it defines the arm. ``result``: it is shown, and is no condition."""
+"""``as ranks``: arms with equal numbers of ranks agree. ``own``: it defines the arm. ``result``: it is only shown."""
 Severity = Literal["mistake", "work", "training", "speed", "note"]
-"""How much a difference matters: a usual mistake of a porting; other work; another training; other speed; what comes with a library
-or was asked for."""
+"""How much a difference matters: a common mistake in porting; other work; another training; other speed; or a note, where it comes
+with a library or was asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Condition:
-    """One value, or all whose names begin so, and for whom it must be equal; None or False: it need not."""
+    """One value, or all whose names begin so, and for whom it must be equal; None or False: it may differ."""
 
     field: str
-    """How names begin. Of those that fit, the longest counts: ``environment.HOROVOD_`` before ``environment``."""
+    """How names begin. The longest match counts: ``environment.HOROVOD_`` before ``environment``."""
     source: Source
     matters: Severity = "speed"
-    """How much a difference matters that nobody asked for."""
+    """How much a difference matters where it was not asked for."""
     label: str | None = None
     """Its name for people; None: the field's."""
     of_library: bool = False
-    """Whether it comes with a library or launcher: then it need not be equal, and nobody has to ask for it."""
+    """Whether it comes with a library or launcher: then it may differ without being asked for."""
     arms: ArmRule | None = None
-    """Arms of a launch, and launches of a run that people started (``differences``, ``reports.runs``)."""
+    """Arms of a launch, and launches of runs started by hand (``differences``, ``reports.runs``)."""
     called: str | None = None
-    """Its name among arms, before that of a part; None: the field's."""
+    """Its name among arms; None: the field's."""
     scripts: bool = False
-    """Whether scripts are compared by it, beside the settings that the agent reads."""
+    """Whether scripts are compared by it, besides the settings that the agent reads."""
     between_runs: str | None = None
     """Its name between runs, which compare another form of it; None: as among arms."""
     runs: bool = False
-    """Plans of runs that people started: what is asked (``reports.runs``)."""
+    """Plans of runs started by hand (``reports.runs``)."""
     sessions: Literal["driver", "ranks"] | None = None
-    """Sessions that measure into one folder (``same_environment``). ``driver``: ranks may see it otherwise, as their own cores."""
+    """Sessions that measure into one folder (``same_environment``). ``driver``: values on ranks do not count."""
     hosts: Literal["refuse", "report"] | None = None
     """Hosts of a plan (``runners.hosts.preflight``)."""
     follows: frozenset[str] = frozenset()
-    """Fields of a launch's record, in which arms differ that have work of their own: it may differ where one of these does."""
+    """Fields of a launch's record that define an arm's own work: the value may differ where one of these does."""
 
     @property
     def name(self) -> str:
-        """As messages about arms name it."""
+        """Its name in messages about arms."""
         return self.called or (f"host.{self.field}" if self.source == "host" else self.field)
 
 
@@ -69,7 +69,7 @@ RANK_VARIABLES = tuple(
 SCRIPT_VARIABLES = tuple(
     f"environment.{start}" for start in ("HOROVOD_", "OMPI_", "PMIX_", "PMI_", "SLURM_", "TORCHELASTIC_", "TORCH_NCCL_ASYNC")
 )
-"""Those of scripts: all others are a script's own choice, where it sets them."""
+"""Those in scripts: all others are the script's own choice."""
 HOROVOD_KNOBS = tuple(
     f"environment.HOROVOD_{name}"
     for name in (
@@ -77,7 +77,7 @@ HOROVOD_KNOBS = tuple(
         *("NUM_NCCL_STREAMS", "DISABLE_GROUP_FUSION", "MPI_THREADS_DISABLE", "THREAD_AFFINITY"),
     )
 )
-"""Those that no launcher sets unless it is asked to."""
+"""Horovod's settings that a launcher sets only on request."""
 
 
 def _host(field: str, **for_whom: Any) -> Condition:
@@ -93,7 +93,7 @@ def _of_arms(field: str, arms: ArmRule, **more: Any) -> Condition:
 
 
 def _rows(source: Source, matters: Severity, fields: Mapping[str, str], **more: Any) -> list[Condition]:
-    """Conditions that are alike but for their names and labels, the most telling first; an empty label is none."""
+    """Conditions that differ only in names and labels, the most important first; an empty label is none."""
     return [Condition(field=field, source=source, matters=matters, label=label or None, **more) for field, label in fields.items()]
 
 
@@ -230,9 +230,9 @@ CONDITIONS = (
     *_rows("script", "speed", dict.fromkeys(("ddp.", "horovod.", *SCRIPT_VARIABLES), ""), of_library=True),
     *_rows("script", "speed", dict.fromkeys(HOROVOD_KNOBS, "")),
 )
-"""A setting of scripts of which nothing is said here is one of their training."""
+"""A setting of scripts that is not listed here counts as one of their training."""
 SPEED_ENDS = (".fused", ".foreach", ".capturable")
-"""How settings of a script's optimizer end that say how it computes, and not what."""
+"""How names of optimizer settings end that change how it computes, and not what."""
 
 MAY_CHANGE_IN_A_PLAN = frozenset(
     {
@@ -240,9 +240,9 @@ MAY_CHANGE_IN_A_PLAN = frozenset(
         "peak_tflops",
     }
 )
-"""All else in a plan must be equal where a comparison goes on: these say how long is measured, and what is concluded."""
+"""Fields of a plan that may change where a comparison goes on: how long is measured, and what is concluded."""
 MAY_DIFFER_BETWEEN_RUNS = frozenset({"environment.OMP_NUM_THREADS"})
-"""How many threads are in force is reported by itself."""
+"""The number of threads in force is reported separately."""
 
 
 def condition_of(name: str, *, of_scripts: bool = False) -> Condition:

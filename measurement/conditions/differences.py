@@ -1,8 +1,8 @@
-"""In what arms, scripts, runs, sessions and hosts differ: the rows of the one table (``conditions``).
+"""In what arms, scripts, runs, sessions and hosts differ: rows made from the table of ``conditions``.
 
-Arms of a plan may differ in what defines them: the backend, and what the plan sets for one arm. Everything else must be equal; a
-difference that nobody asked for makes two arms incomparable. What follows from an arm's own workload, commit or Python was asked
-for; where it makes the arm do unlike work, its verdict is withheld.
+Arms of a plan may differ in what defines them: the backend, and what the plan sets for one arm. Everything else must be equal. A
+difference that was not asked for makes two arms incomparable. What follows from an arm's own workload, commit or Python counts as
+asked for; where it makes the arm do other work, its verdict is withheld.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from measurement.conditions.conditions import (
     condition_of,
 )
 from measurement.conditions.disturbing_variables import Library, disturbances
-from measurement.conditions.known_bad import said_of
+from measurement.conditions.known_bad import faults_clause
 from measurement.records.record import LaunchRecord, RankReport
 from measurement.records.record_types import Written
 
@@ -31,41 +31,41 @@ BATCH = "local_batch_size"
 MAX_SHOWN = 40
 """Characters of a value that a sentence or a table shows."""
 OWN_ENVIRONMENT = frozenset({"python", "commit"})
-"""Fields of a launch's record that people mean where they name the arms of their own runs."""
+"""Fields of a launch's record by which users tell the arms of their own runs apart."""
 
 
 class Difference(Written):
-    """One value in which arms, runs, sessions or hosts differ, or one thing that the first steps of scripts did differently."""
+    """One value in which arms, runs, sessions or hosts differ, or one observed difference of scripts' first steps."""
 
     field: str
-    """Such as ``threads`` or ``optimizer.0.0.lr``, or of what was seen ``gradients.scale``."""
+    """Such as ``threads`` or ``optimizer.0.0.lr``; observed in first steps, such as ``gradients.scale``."""
     values: dict[str, Any]
     """By arm, or by run, session or host; null where it has none. Where ranks of an arm differ: ``{"by_rank": [...]}``."""
     severity: Severity = "training"
     changes_work: bool = False
-    """Whether a step, or an epoch, is then another amount of work."""
+    """Whether a step, or an epoch, is other work because of it."""
     allowed: bool = False
-    """Whether it was asked for, is allowed (``allow``), or comes with an arm's library or launcher."""
+    """Whether it was asked for, is in ``allow``, or comes with an arm's library or launcher."""
     is_default: bool = False
-    """Whether a library or launcher brings it, and nobody asked for it."""
+    """Whether it comes with a library or launcher, and was not asked for."""
     sentence: str
     """What it means, without a full stop."""
 
     @property
     def is_note(self) -> bool:
-        """Whether it says nothing that a reader must know: it comes with a library, was asked for, or follows from another."""
+        """Whether readers can ignore it: it comes with a library, was asked for, or follows from another."""
         return self.severity == "note"
 
     @property
     def withholds(self) -> bool:
-        """Whether there is no verdict, because of it."""
+        """Whether it withholds the verdict."""
         return self.changes_work and not self.allowed
 
 
 def differing(by_name: Mapping[str, Mapping[str, Any]], *, shared: bool = False) -> dict[str, dict[str, Any]]:
-    """Every field that is not the same for all: its value by name, None where one has none.
+    """Every field that is not equal for all: its value by name, None where it is missing.
 
-    ``shared``: only fields that all have. Sources that one does not have are no difference: a plug-in may import more files.
+    ``shared``: only fields that all have. A missing source is no difference: a plug-in may import more files.
     """
     fields = dict.fromkeys(field for fields_of in by_name.values() for field in fields_of)
     differences = {}
@@ -84,7 +84,7 @@ def differing(by_name: Mapping[str, Mapping[str, Any]], *, shared: bool = False)
 
 
 def row_of(field: str, values: Mapping[str, Any], *, allow: Collection[str] = ()) -> Difference:
-    """A difference that nobody asked for, as the table has it. ``allow``: fields that may differ, or ``all``."""
+    """A difference that was not asked for, by the table. ``allow``: fields that may differ, or ``all``."""
     condition = condition_of(field)
     changes_work = condition.matters == "work"
     return Difference(
@@ -93,7 +93,7 @@ def row_of(field: str, values: Mapping[str, Any], *, allow: Collection[str] = ()
         severity="speed" if condition.matters == "note" else condition.matters,
         changes_work=changes_work,
         allowed=is_allowed({field}, allow, changes_work=changes_work),
-        sentence=in_words(condition.label or field, values) + said_of(field, values),
+        sentence=in_words(condition.label or field, values) + faults_clause(field, values),
     )
 
 
@@ -108,9 +108,9 @@ def arm_differences(
 
     Args:
         records: one of each arm; those without ranks do not count.
-        varied_work: in what of their own they differ, fields of their records; None: ``own_work``.
-        allow: fields that may differ, with all that stands below them, or ``all``.
-        between_runs: whether fields have the names that they have between runs.
+        varied_work: fields of their records in which their own work differs; None: ``own_work``.
+        allow: fields that may differ, with all below them, or ``all``.
+        between_runs: whether to use the names of fields between runs.
     """
     with_ranks = [record for record in records if record.ranks]
     varied_work = own_work(with_ranks) if varied_work is None else varied_work
@@ -131,7 +131,7 @@ def arm_differences(
 
 
 def noted_work(records: Iterable[LaunchRecord], *, allow: Collection[str] = ()) -> list[Difference]:
-    """What the gate found of the own work of arms, in any launch: other samples, tensors or states. Pure."""
+    """Differences in arms' own work that the gate observed in any launch: other samples, tensors or states. Pure."""
     noted: dict[str, dict[str, str]] = {}
     for record in records:
         for field, phrase in record.unlike_work.items():
@@ -155,12 +155,12 @@ def by_severity(differences: Iterable[Difference]) -> list[Difference]:
 
 
 def own_work(records: Sequence[LaunchRecord]) -> set[str]:
-    """In what of their own these arms differ: fields of their records, such as ``commit``. Pure."""
+    """Fields of records, such as ``commit``, in which the own work of these arms differs. Pure."""
     return {name for name in OWN_WORK if any(getattr(record, name) != getattr(records[0], name) for record in records)}
 
 
 def unlike_work(differences: Sequence[Difference], *, baseline: str) -> dict[str, list[Difference]]:
-    """By arm, the differences to the baseline in work that withhold its verdict."""
+    """By arm, the differences in work to the baseline that withhold its verdict."""
     by_arm: dict[str, list[Difference]] = {}
     for difference in differences:
         for arm, value in difference.values.items():
@@ -170,7 +170,7 @@ def unlike_work(differences: Sequence[Difference], *, baseline: str) -> dict[str
 
 
 def is_allowed(fields: Collection[str], allow: Collection[str], *, changes_work: bool = False) -> bool:
-    """Whether one of these fields is named, or all that begin so."""
+    """Whether ``allow`` has one of these fields, or a beginning of its name."""
     named = any(field == name or field.startswith(f"{name}.") for field in fields for name in allow)
     return named or (changes_work and ALL in allow)
 
@@ -184,7 +184,7 @@ def in_words(label: str, values: Mapping[str, Any], *, none: str = "not set", at
 
 
 def joined(values: Sequence[Any]) -> Any:
-    """One value where all ranks have the same, else those of all ranks."""
+    """One value where all ranks agree, else those of all ranks."""
     return values[0] if all(value == values[0] for value in values) else {BY_RANK: list(values)}
 
 
@@ -194,7 +194,7 @@ def is_by_rank(value: Any) -> bool:
 
 
 def shown(value: Any) -> str:
-    """A value as a sentence or a table shows it."""
+    """A value for a sentence or a table."""
     if value is None:
         return "none"
     if isinstance(value, bool):
@@ -209,7 +209,7 @@ def shown(value: Any) -> str:
 
 
 def cut(text: str) -> str:
-    """A text without what is too long to be shown."""
+    """A text, cut to ``MAX_SHOWN`` characters."""
     return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 1]}…"
 
 
@@ -218,7 +218,7 @@ def _is_asked(
 ) -> bool:
     """Whether the plan or a library asks for it, or it defines an arm. A control must equal its baseline.
 
-    A variable that disturbs is somebody's, and no library's.
+    A variable that disturbs never counts as a library's.
     """
     name = field.removeprefix("environment.")
     if condition.arms == "result" or condition.follows & set(varied_work):
@@ -231,13 +231,13 @@ def _is_asked(
 
 
 def _is_set(field: str, record: LaunchRecord) -> bool:
-    """Whether the plan sets it for this arm: a variable, or an option of the library in whatever unit."""
+    """Whether the plan sets it for this arm: a variable, or an option of the library, in any unit."""
     kind, _, name = field.partition(".")
     return name in record.environment if kind == "environment" else kind == "backend" and _stem(name) in map(_stem, record.options)
 
 
 def _own_batches(records: Sequence[LaunchRecord]) -> list[str]:
-    """The name of the local batch, where the plan gives arms batches of their own; not of one arm at two times."""
+    """The local batch is allowed to differ where the plan gives arms batches of their own, but not for one arm at two times."""
     arms = [record for record in records if record.role == "candidate"]
     return [BATCH] if arms and any(record.local_batch_size for record in records) else []
 
@@ -248,7 +248,7 @@ def _stem(name: str) -> str:
 
 
 def _follows_from_ranks(condition: Condition, records: Sequence[LaunchRecord], values: Mapping[str, Any]) -> bool:
-    """Whether the difference follows from unequal numbers of ranks: arms with as many ranks agree."""
+    """Whether the difference follows from unequal numbers of ranks: arms with equal numbers agree."""
     by_ranks: dict[int, list[Any]] = {}
     for record in records:
         by_ranks.setdefault(record.world_size, []).append(values[record.arm])
@@ -256,7 +256,7 @@ def _follows_from_ranks(condition: Condition, records: Sequence[LaunchRecord], v
 
 
 def _is_of_one_release(field: str, values: Mapping[str, Any], differing_fields: Collection[str]) -> bool:
-    """Whether it is a setting of the optimizer that one release of PyTorch has and the other has not."""
+    """Whether it is an optimizer setting that only one of two PyTorch releases has."""
     is_missing = field.startswith("optimizer.") and None in values.values()
     return is_missing and "host.torch" in differing_fields and "optimizer.class" not in differing_fields
 

@@ -1,7 +1,7 @@
-"""Variables that people leave in their shell and that change what is measured: one table, of what each does and to which libraries.
+"""Variables in a user's shell that change what is measured: one table of what each does, and to which libraries.
 
-What makes a library measure something else, or die, is refused; of the others the progress and the headline tell. Variables that
-the plan sets in ``environment`` are its own choice: refused as well, but not told of. ``docs/variables.md`` shows the table.
+A variable that makes a library measure something else, or fail, is refused. The progress and the headline report the others.
+Variables in the plan's ``environment`` are the user's choice: refused as well, but not reported. The table is in docs/variables.md.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Literal
 from measurement.errors import cut
 
 Library = Literal["horovod", "torch.distributed", "cuda", "any"]
-"""Whom a variable reaches: the ranks of a library, those that compute on GPUs, or all."""
+"""Which ranks a variable affects: those of a library, those that compute on GPUs, or all."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DisturbingVariable:
-    """One variable, or all that begin alike."""
+    """One variable, or all with the same beginning."""
 
     name: str
     """With ``*`` at its end: all that begin so."""
@@ -27,11 +27,11 @@ class DisturbingVariable:
     library: Library = "any"
     is_refused: bool = False
     only: tuple[str, ...] = ()
-    """The values that do so, in capitals; empty: all but ``unless``."""
+    """The values that have this effect, in capitals; empty: all but ``unless``."""
     unless: tuple[str, ...] = ("", "0")
 
     def acts(self, name: str, value: str) -> bool:
-        """Whether a variable is this one, with a value that does something."""
+        """Whether a variable is this one, with a value that has an effect."""
         is_named = name.startswith(self.name[:-1]) if self.name.endswith("*") else name == self.name
         setting = value.strip().upper()
         return is_named and setting not in self.unless and (not self.only or setting in self.only)
@@ -39,7 +39,7 @@ class DisturbingVariable:
 
 @dataclass(frozen=True, kw_only=True)
 class Disturbance:
-    """A variable of the table that an environment has."""
+    """A variable of the table that an environment contains."""
 
     name: str
     value: str
@@ -133,7 +133,7 @@ TABLE = (
 
 
 def disturbances(environment: Mapping[str, str], libraries: Collection[Library]) -> list[Disturbance]:
-    """The variables of the table that an environment has, as far as they reach ranks of these libraries."""
+    """The variables of the table that an environment contains and that affect ranks of these libraries."""
     reached = [variable for variable in TABLE if variable.library == "any" or variable.library in libraries]
     return [
         Disturbance(name=name, value=value, variable=variable)
@@ -144,15 +144,15 @@ def disturbances(environment: Mapping[str, str], libraries: Collection[Library])
 
 
 def refusal(environment: Mapping[str, str], libraries: Collection[Library]) -> str | None:
-    """Why ranks of these libraries would not be measured truly in this environment, and what to do; None: nothing is wrong."""
+    """Why ranks of these libraries cannot be measured correctly in this environment, and what to do; None: they can."""
     return next((str(disturbance) for disturbance in disturbances(environment, libraries) if disturbance.variable.is_refused), None)
 
 
 def describe_variables(by_arm: Mapping[str, Iterable[Disturbance]]) -> list[str]:
-    """A sentence for each variable, refused ones too, with its arms where it spares others. ``by_arm``: the variables of each."""
+    """A sentence for each variable, with its arms where it does not affect all. ``by_arm``: the variables of each."""
     by_text: dict[str, list[str]] = {}
-    for arm, several in by_arm.items():
-        for disturbance in several:
+    for arm, of_arm in by_arm.items():
+        for disturbance in of_arm:
             by_text.setdefault(str(disturbance), []).append(arm)
     return [
         text if len(arms) == len(by_arm) else f"{text}; it reaches {', '.join(arms)} alone, which makes the comparison uneven"

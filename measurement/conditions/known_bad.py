@@ -1,4 +1,4 @@
-"""Versions with a known fault that slows or breaks exchange: our list (``known_bad.yaml``), and what sites and users add to it."""
+"""Versions with a known fault that slows or breaks exchange: our list (``known_bad.yaml``), and those of sites and users."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ class KnownBad(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     package: str
-    """Such as nccl: the last part of the name of what differs."""
+    """Such as nccl: the last part of a condition's name."""
     first: Version
     last: Version | None = None
-    """With all that begin so; None: all later ones."""
+    """With all versions that begin so; None: all later ones."""
     fault: str
     """What follows package and version in a sentence."""
     source: str
-    """Address of where somebody saw it."""
+    """Address of a report of the fault."""
     remedy: str = ""
 
     def covers(self, version: str) -> bool:
-        """Whether it is told of this version."""
+        """Whether this version has the fault."""
         first, last, own = map(_numbers, (self.first, self.last or version, version))
         return first <= own and own[: len(last)] <= last
 
@@ -49,7 +49,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def faults(package: str, version_text: object) -> dict[str, str]:
-    """What is known to be wrong with a version, by sentence without a full stop, each with its remedy or none.
+    """The known faults of a version, as sentences without a full stop, each with its remedy or an empty one.
 
     ``version_text``: a text with the version in it, such as ``2.30.7 (nvidia/nccl/lib/libnccl.so.2)``.
     """
@@ -58,8 +58,8 @@ def faults(package: str, version_text: object) -> dict[str, str]:
     return {f"{package} {version[0]} {entry.fault} ({entry.source})": entry.remedy for entry in entries if version}
 
 
-def said_of(field: str, values: Mapping[str, Any]) -> str:
-    """What follows a sentence about a difference: what is known to be wrong with these versions, or nothing."""
+def faults_clause(field: str, values: Mapping[str, Any]) -> str:
+    """The known faults of these versions, to append to the sentence about a difference; empty where there are none."""
     package = field.rpartition(".")[2]
     return "".join(f"; {fault}" for fault in dict.fromkeys(fault for value in values.values() for fault in faults(package, value)))
 

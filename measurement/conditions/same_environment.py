@@ -1,8 +1,8 @@
-"""Whether a comparison goes on where it was measured before: the same plan, versions, machines and source files.
+"""Whether a comparison resumes in the environment it was measured in: the same plan, versions, machines and source files.
 
-An environment is flat: ``torch``, ``cpu``, ``cores`` and the like, with `` on HOST`` behind where a plan names hosts and
-`` on node 1`` where they are a Slurm job's, ``ringside``, and ``source NAME`` with a digest. A field that was not recorded then, by
-an older Ringside, is not compared.
+An environment is flat: ``torch``, ``cpu``, ``cores`` and the like, followed by `` on HOST`` where a plan names hosts and by
+`` on node 1`` where they are a Slurm job's; ``ringside``; and ``source NAME`` with a digest. A field that an older Ringside did
+not record is not compared.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from measurement.records.record import LaunchRecord, Manifest, OtherEnvironment
 
 SOURCE = "source "
 DIGITS = 8
-"""How many digits of a digest a message shows."""
+"""Digits of a digest that a message shows."""
 
 Environment = dict[str, Any]
 Values = Mapping[str, Any]
-"""What a field was ``then``, and what it is ``now``."""
+"""The value of a field ``then`` and ``now``."""
 
 
 def plan_digest(plan: Plan) -> str:
-    """A fingerprint of what a plan measures, by which a results folder is known to be of the same plan.
+    """A fingerprint of what a plan measures, which identifies the results folders of a plan.
 
     A field counts only where it differs from its default, so that a new field leaves the digests of older folders as they are.
     """
@@ -41,7 +41,7 @@ def plan_digest(plan: Plan) -> str:
 
 
 def _counting(value: Any) -> Any:
-    """The values of a section that count, in plain JSON, and of all sections inside it."""
+    """The values of a section, and of all inside it, that count in the digest: plain JSON."""
     if isinstance(value, dict):
         return {key: _counting(part) for key, part in value.items()}
     if not isinstance(value, BaseModel):
@@ -52,7 +52,7 @@ def _counting(value: Any) -> Any:
 
 
 def environment_of(manifest: Manifest) -> Environment:
-    """The environment that a manifest tells of."""
+    """The environment that a manifest records."""
     environment: Environment = {"ringside": manifest.ringside_version}
     for number, (host, facts) in enumerate((manifest.hosts or {"": manifest.driver}).items(), start=1):
         if manifest.slurm_job:  # which nodes of a kind Slurm gives does not matter
@@ -63,10 +63,10 @@ def environment_of(manifest: Manifest) -> Environment:
 
 
 def changes_since(manifest: Manifest | None, records: Iterable[LaunchRecord], now: Manifest) -> dict[str, Values]:
-    """What is not as it was when a comparison began: each field with what it was and what it is.
+    """What has changed since a comparison began: each field with its values then and now.
 
-    ``manifest`` and ``records`` are the folder's; no manifest where a driver was killed before it was written. ``now`` is the one
-    that this session would begin with.
+    ``manifest`` and ``records`` are the folder's; None where a driver was killed before it wrote one. ``now`` is the manifest
+    of this session.
     """
     present = environment_of(now)
     changes = _changes(environment_of(manifest), present) if manifest else {}
@@ -80,7 +80,7 @@ def changes_since(manifest: Manifest | None, records: Iterable[LaunchRecord], no
 
 
 def find_environment(others: Iterable[OtherEnvironment], now: Manifest) -> OtherEnvironment | None:
-    """The environment among those that a user went on in before that is the present one; None if it is new."""
+    """The environment in which a user resumed before that equals the present one; None if it is new."""
     present = environment_of(now)
     return next((other for other in others if not _changes(other.environment, present)), None)
 
@@ -106,9 +106,9 @@ def _fields(facts: Mapping[str, Any], host: str, *, of_a_rank: bool = False) -> 
 
 
 def _of_ranks(record: LaunchRecord, now: Manifest) -> Environment:
-    """What the ranks of a launch told. Those of a plan that names hosts are known by the names that these have themselves.
+    """The environment that the ranks of a launch reported. Hosts of a plan are matched by their own names.
 
-    Sources of an arm that has its own stand under its name.
+    Sources of an arm that has its own begin with its name.
     """
     names = {facts.get("host"): host for host, facts in now.hosts.items()}
     environment: Environment = {}

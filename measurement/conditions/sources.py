@@ -1,4 +1,4 @@
-"""The source files of a user's class: its own, and what it imports from beside it. Installed packages have versions instead."""
+"""The source files of a user's class: its own, and those that it imports from the same folder. Packages have versions instead."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from measurement.agent.ringside_agent.users_lines import is_users
 
 
 def sources_of(cls: type) -> dict[str, Path]:
-    """The files by name, relative to the folder that holds the class's file or package; none if the class is ours or installed."""
+    """The files by name, relative to the folder of the class's file or package; none if the class is ours or installed."""
     try:
         defined_in = Path(inspect.getfile(cls)).resolve()
     except (OSError, TypeError):
@@ -27,7 +27,7 @@ def sources_of(cls: type) -> dict[str, Path]:
 
 
 def sources_of_all(classes: Iterable[type]) -> dict[str, Path]:
-    """The files of several classes by name. Where two are called alike, the later one's has its class's name before it."""
+    """The files of several classes by name. Where two have the same name, the later one's begins with its class's name."""
     files: dict[str, Path] = {}
     for cls in classes:
         for name, path in sources_of(cls).items():

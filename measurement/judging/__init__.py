@@ -1,1 +1,1 @@
-"""One judge of like arithmetic: whether ranks, or two arms, start alike, exchange alike and step alike."""
+"""Whether ranks, or two arms, compute the same: their start, their gradients, their steps."""

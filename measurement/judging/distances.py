@@ -1,8 +1,8 @@
-"""How far tensors and arms are apart, by sketches, and what of it rounding may make, by dtype. Pure.
+"""How much tensors and arms differ, by sketches, and how much rounding may explain, by dtype. Pure.
 
-A sketch is linear and about as long as its tensor (``ringside_agent.reading.sketches``), whatever its number of places. The norm
-of one with 16 places is within about 35%, of one with 64 within about 20%: tolerances leave far more room than that.
-Arms that begin alike and take the same batches differ by rounding alone, as sums have another order.
+A sketch is linear, and its norm is about that of its tensor (``ringside_agent.reading.sketches``): with 16 places within about
+35%, with 64 within about 20%. Tolerances are far wider than that. Arms that start equal and take the same batches differ by
+rounding alone, since sums have another order.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ Tensors = Mapping[str, Sequence[float]]
 
 @dataclass(frozen=True, kw_only=True)
 class Arithmetic:
-    """How far what is computed in it may be apart. All are relative L2 distances."""
+    """How much results computed in a dtype may differ. All are relative L2 distances."""
 
     epsilon: float
-    """The spacing of its numbers: what a step's rounding of a parameter kept in it makes of the parameter at most."""
+    """The spacing of its numbers: the largest change of a parameter by a step's rounding."""
     gradient: float
     """One gradient, summed in another order or by another library."""
     recomputed: float
-    """All gradients together, where other scripts computed them: kernels and casts may be others, too."""
+    """All gradients together, where another script computed them: kernels and casts may differ, too."""
     stepped: float
-    """All parameters together, relative to what the first steps changed, where rounding was not tried out."""
+    """All parameters together, relative to what the first steps changed, where the effect of rounding was not measured."""
     negligible: float
-    """× a usual gradient of its size: a gradient that is smaller may be nothing but rounding, as of a bias before a batch norm, and
-    optimizers that divide by its size make whole steps of it."""
+    """× a usual gradient of its size: a smaller gradient may be rounding alone, as of a bias before a batch norm. Optimizers that
+    divide by its size turn it into whole steps."""
 
 
 ARITHMETICS: Mapping[str, Arithmetic] = {
@@ -44,22 +44,22 @@ ARITHMETICS: Mapping[str, Arithmetic] = {
     "float16": Arithmetic(epsilon=2.0**-10, gradient=2e-3, recomputed=1e-2, stepped=5e-2, negligible=2e-3),
     "bfloat16": Arithmetic(epsilon=2.0**-7, gradient=2e-2, recomputed=5e-2, stepped=0.2, negligible=1e-2),
 }
-"""From the finest to the coarsest. A number of float16 or TensorFloat-32 has 11 bits, one of bfloat16 has 8. What was found
-beside these numbers: docs/decisions/0051."""
+"""From the finest to the coarsest. A number of float16 or TensorFloat-32 has 11 bits, one of bfloat16 has 8. Measurements behind
+these numbers: docs/decisions/0051."""
 FLOAT32 = ARITHMETICS["float32"]
 EXACT = FLOAT32.gradient
 """A gradient's tolerance where nothing rounds more coarsely than float32."""
 ROUNDING = 0.1
-"""Part of a gradient's tolerance that sums in another order may use up: the gate tries out what steps make of so much."""
+"""Share of a gradient's tolerance that another order of sums may use. The gate measures the effect of so much on steps."""
 
 
 def arithmetic_of(dtype: str) -> Arithmetic:
-    """That of a dtype by PyTorch's name, with or without ``torch.``; of those without a line of their own float32's."""
+    """The tolerances of a dtype by PyTorch's name, with or without ``torch.``; float32's where it is not listed."""
     return ARITHMETICS.get(dtype.removeprefix("torch."), FLOAT32)
 
 
 NOISE_SAFETY = 4.0
-"""× what rounding makes of a gradient is no difference."""
+"""× the effect of rounding on a gradient is no difference."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,11 +68,11 @@ class Sketches:
 
     names: Sequence[str]
     table: Array
-    """float64 [names, places]; sketches that are shorter end with zeros."""
+    """float64 [names, places]; shorter sketches are padded with zeros."""
 
     @classmethod
     def of(cls, tensors: Tensors, names: Iterable[str] | None = None) -> Self:
-        """Take those of these names, or all."""
+        """The sketches of these names, or all."""
         kept = list(tensors if names is None else names)
         table = np.zeros((len(kept), max((len(tensors[name]) for name in kept), default=0)))
         for row, name in zip(table, kept, strict=True):
@@ -80,7 +80,7 @@ class Sketches:
         return cls(names=kept, table=table)
 
     def __sub__(self, other: Sketches) -> Sketches:
-        """The difference, tensor by tensor; nothing where both hold the same, NaN and infinity too."""
+        """The difference, tensor by tensor; 0 where both are equal, also where both are NaN or infinite."""
         is_same = (self.table == other.table) | (np.isnan(self.table) & np.isnan(other.table))
         return Sketches(names=self.names, table=np.where(is_same, 0.0, self.table - np.where(is_same, 0.0, other.table)))
 
@@ -103,12 +103,12 @@ class Sketches:
         return float(np.linalg.norm(self.table))
 
     def usual(self, sizes: Mapping[str, int]) -> Array:
-        """How long each would be if its elements were as large as those of all together."""
+        """Norm of each tensor if its elements had the mean size of all elements."""
         elements = np.array([sizes.get(name, 1) for name in self.names], dtype=np.float64)
         return np.asarray(self.norm * np.sqrt(elements / max(float(elements.sum()), 1.0)))
 
     def negligible(self, sizes: Mapping[str, int], arithmetic: Arithmetic) -> list[str]:
-        """Gradients so small beside the others that they may be rounding alone."""
+        """Gradients so small, compared to the others, that they may be rounding alone."""
         smallest = arithmetic.negligible * self.usual(sizes)
         return [name for name, length, least in zip(self.names, self.norms, smallest, strict=True) if length < least]
 
@@ -116,9 +116,9 @@ class Sketches:
 def rounding_of(
     gradients: Sketches, sizes: Mapping[str, int], arithmetic: Arithmetic, *, tried: Mapping[str, float] | None = None
 ) -> Array:
-    """What rounding alone may make of each gradient: what was found by trying, else what is negligible beside the others.
+    """The effect that rounding alone may have on each gradient: as measured, else what is negligible compared to the others.
 
-    ``tried``: L2 norms by name.
+    ``tried``: measured effects, L2 norms by name.
     """
     untried = arithmetic.negligible * gradients.usual(sizes)
     roundings = [(tried or {}).get(name, least) for name, least in zip(gradients.names, untried, strict=True)]
@@ -126,7 +126,7 @@ def rounding_of(
 
 
 def share(part: float, whole: float) -> float:
-    """A length relative to another; 0 of nothing, infinite of something where the other is nothing, or where it is not finite."""
+    """A norm relative to another; 0 where ``part`` is 0; else infinite where ``whole`` is 0 or either is not finite."""
     return float(shares(np.array(part), np.array(whole)))
 
 
@@ -138,14 +138,14 @@ def shares(parts: Array, wholes: Array) -> Array:
 
 
 PROPORTIONAL = 0.02
-"""Gradients that differ by a factor alone leave less than this share besides."""
+"""Largest remaining share where gradients differ by a factor alone."""
 SMALL_CHANGE, SMALL_CHANGE_TRIED = 0.1, 1e-3
-"""A tensor that steps change less, beside a usual one of its size, counts as changed by this share of that: later steps multiply
-what is rounding in it. Where it was tried out what they make of rounding, far less is seen."""
+"""Smallest change of a tensor, as a share of the usual change for its size, by which a distance is divided: later steps multiply
+rounding. The second counts where the effect of rounding was measured."""
 
 
 class TensorDistance(NamedTuple):
-    """A tensor that is not what it should be, and by how much, relative to its size."""
+    """A tensor that is not as expected, and its relative distance."""
 
     rank: int
     name: str
@@ -154,23 +154,23 @@ class TensorDistance(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Distances:
-    """How far tensors of ranks, or of an arm, are from what they should be, relative to their size, or to what steps changed."""
+    """How far tensors of ranks, or of an arm, are from their expected values, relative to their size or to what steps changed."""
 
     names: Sequence[str]
     table: Array
-    """float64 [ranks, names], of an arm [1, names]; infinite of a tensor that is not there."""
+    """float64 [ranks, names], of an arm [1, names]; infinite where a tensor is missing."""
     roundings: Array | float = 0.0
-    """float64 [names]: what rounding alone may make of each, besides what tolerances are for."""
+    """float64 [names]: the effect that rounding alone may have on each, in addition to its tolerance."""
     tolerances: Array | float = 0.0
     """float64 [names], where they are known here."""
     distance: float = 0.0
-    """That of all tensors of an arm together."""
+    """The distance of all tensors of an arm together."""
     rounding: float = 0.0
-    """What rounding alone may make of that."""
+    """The effect that rounding alone may have on ``distance``."""
 
     @property
     def excess(self) -> Array:
-        """float64 [ranks, names]: the distances without what rounding may make of them."""
+        """float64 [ranks, names]: the distances without the possible effect of rounding."""
         return np.maximum(self.table - self.roundings, 0.0)
 
     @property
@@ -179,30 +179,30 @@ class Distances:
         return float(self.excess.max(initial=0.0))
 
     def beyond(self, tolerances: Array | float | None = None) -> list[TensorDistance]:
-        """What is past these tolerances, or its own, that of the largest excess first."""
+        """The tensors beyond these tolerances, or their own, the largest excess first."""
         excess = self.excess
         places = np.argwhere(~(excess <= (self.tolerances if tolerances is None else tolerances))).tolist()
         places.sort(key=lambda place: -excess[tuple(place)])
         return [TensorDistance(rank, self.names[tensor], float(self.table[rank, tensor])) for rank, tensor in places]
 
     def names_beyond(self, tolerances: Array | float | None = None) -> list[str]:
-        """Names of the tensors of which some rank's is ``beyond``, that of the largest excess first."""
+        """Names of the tensors that are ``beyond`` on any rank, the largest excess first."""
         return list(dict.fromkeys(distance.name for distance in self.beyond(tolerances)))
 
     def is_beyond(self, tolerance: float, single: float) -> bool:
-        """Whether all together are farther apart than ``tolerance``, or one of them than ``single``."""
+        """Whether the distance of all exceeds ``tolerance``, or that of one tensor ``single``."""
         return not (self.distance <= tolerance + self.rounding and self.worst <= single)
 
 
-def start_apart(ours: Sketches, theirs: Sketches) -> Distances:
-    """Hold what arms start with against each other, relative to the larger of both."""
+def start_distances(ours: Sketches, theirs: Sketches) -> Distances:
+    """Distances of two arms' starts, relative to the larger of both."""
     between, lengths = ours - theirs, np.fmax(ours.norms, theirs.norms)
     distance = share(between.norm, max(ours.norm, theirs.norm))
     return Distances(names=ours.names, table=shares(between.norms, lengths)[None, :], distance=distance)
 
 
-def gradients_apart(ours: Sketches, theirs: Sketches, sizes: Mapping[str, int], arithmetic: Arithmetic) -> Distances:
-    """Hold gradients against the reference's, relative to the larger of both."""
+def gradient_distances(ours: Sketches, theirs: Sketches, sizes: Mapping[str, int], arithmetic: Arithmetic) -> Distances:
+    """Distances of gradients from the reference's, relative to the larger of both."""
     between, rounding = ours - theirs, rounding_of(theirs, sizes, arithmetic)
     lengths = np.fmax(np.fmax(ours.norms, theirs.norms), rounding)
     return Distances(
@@ -214,7 +214,7 @@ def gradients_apart(ours: Sketches, theirs: Sketches, sizes: Mapping[str, int], 
 
 
 def gradient_factor(ours: Sketches, theirs: Sketches) -> float | None:
-    """How many times as large gradients are, where they are the same up to this factor; None where they are not."""
+    """The factor between two arms' gradients, where they differ by nothing else; else None."""
     squares = theirs @ theirs
     if not squares or not math.isfinite(squares):
         return None
@@ -235,21 +235,22 @@ class Moved:
         return self.end - self.start
 
 
-def steps_apart(
+def step_distances(
     ours: Moved, theirs: Moved, sizes: Mapping[str, int], *, steps: int, stored: Arithmetic, tried: Collection[str] = ()
 ) -> Distances:
-    """Hold what ``steps`` made of tensors against the reference's, relative to what they changed.
+    """Distances of tensors after ``steps`` from the reference's, relative to what the steps changed.
 
-    Where steps change a tensor less than the last place of its numbers, as in a warm-up of the learning rate or in bfloat16, few
-    elements move, and by a whole place. Steps that differ by a share then move others: tensors are apart by the root of that share.
+    Where steps change a tensor by less than the last place of its numbers, few elements change, and by a whole place. That
+    happens in a warm-up of the learning rate and in bfloat16. Steps that differ by a share then change other elements: the
+    distance is the root of that share.
 
     Args:
         ours: after the steps, of one arm.
         theirs: the reference's.
         sizes: elements, by name.
         steps: how many were taken.
-        stored: in what the tensors are kept.
-        tried: names of tensors of which it is known what steps make of rounding.
+        stored: of the dtype of the tensors.
+        tried: names of tensors for which the effect of rounding was measured.
     """
     mine, its = ours.change, theirs.change
     larger = mine if mine.norm > its.norm else its

@@ -1,7 +1,7 @@
 """Whether the ranks of one arm agree: at the start, after steps, and in their gradients after the exchange. Pure.
 
-Ranks copy their parameters, and sum the same numbers in the same order, so that they agree to the last bit. Those that sum in
-another order are apart by less than 1e-5, whatever the number of steps.
+Ranks copy their parameters, and sum the same numbers in the same order, so that they agree to the last bit. Ranks that sum in
+another order differ by less than 1e-5, for any number of steps.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from measurement.records.record import LaunchRecord
 from measurement.records.script_report import ScriptReport
 
 ALIKE = 1e-6
-"""Tensors that differ by less, relative to themselves, are equal up to rounding: copies of parameters, before any step."""
+"""Relative differences below this are rounding: for copies of parameters, before any step."""
 APART = 1e-3
-"""Ranks may differ by this share: of what steps changed in a parameter, of an exchanged gradient, and of a parameter where it is
-not known with what it began."""
+"""Ranks may differ by this share: of what steps changed in a parameter, of an exchanged gradient, and of a parameter whose start is
+not known."""
 BUFFER = "buffer:"
 """How names of buffers begin in ``ScriptReport.started``."""
 MAX_NAMES = 3
 """Tensors that a sentence names."""
 
 
-def against(
+def rank_distances(
     by_rank: Sequence[Tensors], wanted: Sketches, lengths: Array, tolerances: Array | float, roundings: Array | float = 0.0
 ) -> Distances:
-    """Hold every rank's tensors against these, relative to ``lengths``."""
+    """Distances of every rank's tensors from these, relative to ``lengths``."""
     missing = [np.nan] * wanted.table.shape[1]
     table = np.zeros((len(by_rank), len(wanted.names)))
     for row, tensors in zip(table, by_rank, strict=True):
@@ -38,32 +38,32 @@ def against(
     return Distances(names=wanted.names, table=table, tolerances=tolerances, roundings=roundings)
 
 
-def against_gradients(
+def rank_gradient_distances(
     by_rank: Sequence[Tensors], wanted: Sketches, *, rounding: Array, tolerances: Array | float, usual: Array | float = 0.0
 ) -> Distances:
-    """Hold every rank's exchanged gradients against what they should be.
+    """Distances of every rank's exchanged gradients from their expected values.
 
     Args:
         by_rank: the tensors of each rank.
         wanted: such as the mean of the ranks' own gradients.
-        rounding: what rounding alone may make of each, as ``rounding_of`` has it.
+        rounding: the effect that rounding alone may have on each, see ``rounding_of``.
         tolerances: relative to a gradient, or to ``usual``.
-        usual: the lengths of what is summed, where these are larger than that of the sum.
+        usual: norms of the summands, where these are larger than that of the sum.
     """
     lengths = np.fmax(np.fmax(wanted.norms, usual), rounding)
-    return against(by_rank, wanted, lengths, tolerances, shares(rounding, lengths))
+    return rank_distances(by_rank, wanted, lengths, tolerances, shares(rounding, lengths))
 
 
-def against_first(
+def distances_to_first(
     by_rank: Sequence[Tensors], first: Tensors, *, tolerance: float = ALIKE, started: Tensors | None = None
 ) -> Distances:
-    """Hold every rank's tensors against the first one's, relative to these.
+    """Distances of every rank's tensors from the first one's, relative to these.
 
     Args:
         by_rank: the tensors of each rank.
-        first: what they should be.
+        first: the expected values.
         tolerance: relative to the tensor.
-        started: what the first one's were before the steps; then ``APART`` of what these changed is allowed, too.
+        started: the first one's before the steps; then ``APART`` of what these changed is allowed, too.
     """
     wanted = Sketches.of(first)
     lengths, tolerances = wanted.norms, np.full(len(first), tolerance)
@@ -72,23 +72,23 @@ def against_first(
         allowed = np.fmax(tolerance * lengths, APART * changes)
         lengths = np.where(lengths > 0, lengths, changes)
         tolerances = shares(allowed, lengths)
-    return against(by_rank, wanted, lengths, tolerances)
+    return rank_distances(by_rank, wanted, lengths, tolerances)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankAgreement:
-    """In what the ranks of a script differ. All names: the farthest first."""
+    """In what the ranks of a script differ. Names are sorted by distance, the largest first."""
 
     started: Sequence[str] = ()
     """Parameters that differ before the first step."""
     step: int | None = None
-    """The first step, from 1, after which parameters differ; None: they agree, or differed from the start on."""
+    """The first step, from 1, after which parameters differ; None: they agree, or differ from the start."""
     moved: Sequence[str] = ()
     """Parameters that differ after that step."""
     gradients: Sequence[str] = ()
     """Parameters whose gradients differ after the exchange."""
     all_gradients: bool = False
-    """Whether there is none whose gradients agree."""
+    """Whether the gradients of all parameters differ."""
     buffers: Sequence[str] = ()
     """Buffers that differ after the compared steps."""
     started_buffers: Sequence[str] = ()
@@ -99,11 +99,11 @@ class RankAgreement:
 
     @property
     def is_wrong(self) -> bool:
-        """Whether they train apart; not where weight decay of the step without gradients is all that tells them apart."""
+        """Whether ranks train differently; false where only weight decay in the step without gradients differs."""
         return bool(self.gradients or self.step is not None or (self.started and not self.uneven_start))
 
     def sentence(self, arm: str) -> str | None:
-        """How an arm's ranks are apart, without a full stop; None where they agree."""
+        """How an arm's ranks differ, without a full stop; None where they agree."""
         if self.gradients:
             which = "all parameters" if self.all_gradients else named(self.gradients)
             start = ". They start apart, too" if self.started else ""
@@ -118,7 +118,7 @@ class RankAgreement:
 
 
 def agreement(reports: Sequence[ScriptReport]) -> RankAgreement | None:
-    """What the ranks' reports say; None for a single rank, and where each rank has a share of the parameters."""
+    """Compares the ranks' reports; None for a single rank, and where each rank has a share of the parameters."""
     if len(reports) < 2 or any(report.sharded for report in reports):
         return None
     first, *others = sorted(reports, key=lambda report: report.rank)
@@ -138,8 +138,8 @@ def agreement(reports: Sequence[ScriptReport]) -> RankAgreement | None:
     )
 
 
-def ranks_apart(record: LaunchRecord) -> str | None:
-    """How the ranks of an arm are apart, with the step at which that began; None where they agree or cannot be compared."""
+def describe_rank_difference(record: LaunchRecord) -> str | None:
+    """How the ranks of an arm differ, and since which step; None where they agree or cannot be compared."""
     agreement_of_ranks = agreement(record.scripts)
     return None if agreement_of_ranks is None else agreement_of_ranks.sentence(record.arm)
 
@@ -156,8 +156,8 @@ def common_names(ours: Tensors, theirs: Tensors) -> list[str]:
 
 
 def _differing(by_rank: Sequence[Tensors], first: Tensors, started: Tensors | None = None) -> list[str]:
-    """Names of tensors in which ranks differ from the first one, of those that all have."""
-    return against_first(by_rank, _in_all(by_rank, first), started=started).names_beyond()
+    """Names of tensors in which ranks differ from the first one, among those that all have."""
+    return distances_to_first(by_rank, _in_all(by_rank, first), started=started).names_beyond()
 
 
 def _in_all(by_rank: Sequence[Tensors], first: Tensors) -> Tensors:
@@ -165,7 +165,7 @@ def _in_all(by_rank: Sequence[Tensors], first: Tensors) -> Tensors:
 
 
 def _first_step(first: ScriptReport, others: Sequence[ScriptReport]) -> tuple[int | None, list[str]]:
-    """The first step, from 1, after which the ranks' parameters are apart, and which are."""
+    """The first step, from 1, after which the ranks' parameters differ, and their names."""
     for number, step in enumerate(first.steps):
         parameters = [other.steps[number].parameters for other in others if len(other.steps) > number]
         expected = {name: step.parameters[name] for name in common_names(first.started, step.parameters)}
@@ -175,9 +175,11 @@ def _first_step(first: ScriptReport, others: Sequence[ScriptReport]) -> tuple[in
 
 
 def _differing_gradients(first: ScriptReport, others: Sequence[ScriptReport]) -> list[str]:
-    """Parameters whose gradients differ after the exchange, of the first step."""
+    """Parameters whose gradients differ after the exchange in the first step."""
     if not all(report.steps for report in (first, *others)):
         return []
     gradients = [other.steps[0].gradients for other in others]
     wanted = Sketches.of(_in_all(gradients, first.steps[0].gradients))
-    return against_gradients(gradients, wanted, rounding=rounding_of(wanted, first.sizes, FLOAT32), tolerances=APART).names_beyond()
+    return rank_gradient_distances(
+        gradients, wanted, rounding=rounding_of(wanted, first.sizes, FLOAT32), tolerances=APART
+    ).names_beyond()

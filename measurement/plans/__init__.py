@@ -1,1 +1,1 @@
-"""What is asked for: a plan, its files, its points and its digest."""
+"""Plans: their settings, files, points and checks."""

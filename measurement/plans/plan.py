@@ -1,7 +1,6 @@
-"""A comparison plan: what is trained, by which arms, measured how. Read from YAML, checked where the value is born.
+"""A comparison plan: what is trained, by which arms, and how it is measured. Read from YAML, and checked as it is constructed.
 
-Only the form is checked here. Whether a backend, launcher or workload exists and fits is the runners' to say
-(``runners.planning.arms``), since this room knows none of them.
+Only the form is checked here. ``runners.planning.arms`` checks whether backends, launchers and workloads exist and fit.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from measurement.plans.settings import ArmRole, Batches, Precision, Section, Spe
 
 ARM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 MAX_RANKS, MAX_RANKS_HERE = 1 << 16, 1 << 10
-"""Ranks that an arm may have on any hosts, and on the machine that drives it."""
+"""Ranks that an arm may have in all, and on the driver's machine."""
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 HOROVOD = "horovod"
 """The backend that plans usually ask about."""
@@ -28,9 +27,9 @@ EVENTS = "tensorboard"
 FLOOR = "floor"
 """The name of the no-op backend's arm, which exchanges nothing."""
 USUAL_LAUNCHES = 8
-"""Launches that are expected of a budget of minutes before any is measured."""
+"""Launches expected within a budget of minutes before any is measured."""
 FIXED_LENGTH = ("launches", "seconds_per_launch", "steps_per_launch", "rounds")
-"""Settings of ``measurement`` that say how long is measured, in the place of ``minutes``."""
+"""Settings of ``measurement`` that replace ``minutes``."""
 BY_COMMAND, BY_BACKEND, IN_TRAINING = "for arms by command", "for arms of a back end", "with training, whose blocks are epochs"
 OWN_BATCHES, FITTED = "where arms have batches of their own", "with fit: memory, which leaves none for an arm that waits"
 IN_IMAGE = "in an image, which has its own packages"
@@ -42,7 +41,7 @@ MEANINGLESS = {
     OWN_BATCHES: "training points",
     FITTED: "",
 }
-"""Keys of plans and arms that mean nothing in some of them, where only their default is accepted."""
+"""Keys that mean nothing in some plans and arms: only their default is accepted there."""
 NEUTRAL: dict[str, dict[str, Any]] = {
     BY_COMMAND: {"floor": False, "local_every": 0},
     BY_BACKEND: {},
@@ -50,13 +49,13 @@ NEUTRAL: dict[str, dict[str, Any]] = {
     OWN_BATCHES: {},
     FITTED: {"mode": "sequential"},
 }
-"""Keys of ``measurement`` that mean nothing there, and what they are then."""
+"""Keys of ``measurement`` that mean nothing there, with their values then."""
 INSTEAD = {"container": "name it before python in each command", "nodes": "the launchers' flags choose the hosts"}
-"""What to do in the place of some of them."""
+"""What to do instead of some of them."""
 
 
 def _require_meaning(section: Any, where: str) -> None:
-    """Refuse what means nothing there, in a plan or an arm."""
+    """Refuse keys that mean nothing there, in a plan or an arm."""
     fields = type(section).model_fields
     asked = [name for name in MEANINGLESS[where].split() if name in fields]
     meaningless = [name for name in asked if getattr(section, name) != fields[name].get_default(call_default_factory=True)]
@@ -69,7 +68,7 @@ def _require_meaning(section: Any, where: str) -> None:
 
 
 def _with_neutral(content: dict[str, Any], where: str) -> dict[str, Any]:
-    """A plan's content in whose ``measurement`` what means nothing there has no default of its own."""
+    """A plan's content, with the ``NEUTRAL`` values in ``measurement`` as defaults."""
     measurement = content.get("measurement", {})
     return {**content, "measurement": {**NEUTRAL[where], **measurement}} if isinstance(measurement, dict) else content
 
@@ -81,7 +80,7 @@ def _as_text(value: object) -> object:
 
 
 def _as_list(value: object) -> object:
-    """Several lists of hosts are one."""
+    """Join several lists of hosts."""
     return ",".join(value) if isinstance(value, list) and all(isinstance(part, str) for part in value) else value
 
 
@@ -182,10 +181,10 @@ class Arm(Section):
         return content
 
     @model_validator(mode="after")
-    def _says_what_means_something(self) -> Arm:
-        own_work = next((name for name in ("workload", "local_batch_size") if getattr(self, name)), None)
-        if self.command is not None and own_work:
-            raise ValueError(f"an arm by command brings its own work; leave {own_work} out")
+    def _has_no_meaningless_keys(self) -> Arm:
+        key = next((name for name in ("workload", "local_batch_size") if getattr(self, name)), None)
+        if self.command is not None and key:
+            raise ValueError(f"an arm by command brings its own work; leave {key} out")
         if self.fit and self.local_batch_size:
             raise ValueError("fit finds the local_batch_size of an arm, and a number is given too; leave one of them out")
         if self.image:
@@ -220,7 +219,7 @@ class ScriptSettings(Section):
 
 
 def _as_words(value: Any) -> Any:
-    """A command is written as in a shell."""
+    """Split a command as a shell does."""
     return shlex.split(value) if isinstance(value, str) else value
 
 
@@ -277,7 +276,7 @@ class Measurement(Section):
     @model_validator(mode="before")
     @classmethod
     def _has_a_budget_or_a_length(cls, content: Any) -> Any:
-        """Null stands for a length that is not given."""
+        """A length that is null counts as not given."""
         if not isinstance(content, dict):
             return content
         content = {name: value for name, value in content.items() if value is not None or name not in FIXED_LENGTH}
@@ -287,8 +286,8 @@ class Measurement(Section):
         return {**content, "minutes": None} if fixed else content
 
     @model_serializer(mode="wrap")
-    def _without_what_is_chosen(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out the lengths that ``minutes`` chooses: their defaults would read as if they were in force."""
+    def _without_chosen_lengths(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out the lengths that ``minutes`` chooses: their defaults would look as if they were in force."""
         return {name: value for name, value in write(self).items() if self.minutes is None or name not in FIXED_LENGTH}
 
     @property
@@ -298,12 +297,12 @@ class Measurement(Section):
 
     @property
     def expected_launches(self) -> int:
-        """Launches that may be expected before any is measured."""
+        """Launches to expect before any is measured."""
         return self.launches if self.minutes is None else USUAL_LAUNCHES
 
     @property
     def expected_launch_s(self) -> float:
-        """Seconds of blocks that a launch may be expected to have before any is measured."""
+        """Seconds of blocks to expect in a launch before any is measured."""
         return self.seconds_per_launch if self.minutes is None else 60 * self.minutes / USUAL_LAUNCHES / 2
 
 
@@ -321,7 +320,7 @@ class Point(Section):
 FOR_HOSTS = ("network_interface", "driver_address")
 """Fields that a plan for one machine may not have."""
 ONLY_ACROSS_HOSTS = ("hosts", "nodes", "host_differences", *FOR_HOSTS)
-"""Fields that say nothing in a plan for one machine."""
+"""Fields that do not count in a plan for one machine."""
 
 
 class Plan(Section):
@@ -417,7 +416,7 @@ class Plan(Section):
     @model_validator(mode="before")
     @classmethod
     def _begins_at_the_first_point(cls, content: Any) -> Any:
-        """A study need not say its world size besides."""
+        """The world size of a study defaults to that of its first point."""
         points = content.get("points") if isinstance(content, dict) else None
         first = next(iter(points.values()), None) if isinstance(points, dict) else None
         if isinstance(first, dict) and "world_size" in first and "world_size" not in content:
@@ -435,7 +434,7 @@ class Plan(Section):
     @model_validator(mode="before")
     @classmethod
     def _fitted_arms_are_up_one_at_a_time(cls, content: Any) -> Any:
-        """Each takes the memory that there is."""
+        """Each uses all the memory."""
         arms = content.get("arms") if isinstance(content, dict) else None
         is_fitted = isinstance(arms, dict) and any(isinstance(arm, dict) and arm.get("fit") for arm in arms.values())
         return _with_neutral(content, FITTED) if is_fitted else content
@@ -452,18 +451,16 @@ class Plan(Section):
     @model_validator(mode="before")
     @classmethod
     def _has_the_baselines_workload(cls, content: Any) -> Any:
-        """A plan need not name one where every arm does."""
+        """The plan's workload defaults to the baseline's, where every arm names one."""
         arms = content.get("arms") if isinstance(content, dict) else None
         if not isinstance(arms, dict) or content.get("workload"):
             return content
         workloads = {
             name: arm.get("workload") if isinstance(arm, dict) else getattr(arm, "workload", None) for name, arm in arms.items()
         }
-        return (
-            {**content, "workload": workloads.get(content.get("baseline"), "")}
-            if workloads and all(workloads.values())
-            else content
-        )
+        if not workloads or not all(workloads.values()):
+            return content
+        return {**content, "workload": workloads.get(content.get("baseline"), "")}
 
     @model_validator(mode="after")
     def _has_one_python(self) -> Plan:
@@ -473,7 +470,7 @@ class Plan(Section):
 
     @model_validator(mode="after")
     def _is_of_one_kind(self) -> Plan:
-        """Scripts and workloads are not compared with each other."""
+        """Refuse to compare scripts with workloads."""
         kinds = {arm.command is not None for arm in self.arms.values()}
         if len(kinds) > 1:
             raise ValueError("some arms are commands and others are not; compare them in two plans")
@@ -498,7 +495,7 @@ class Plan(Section):
         return self
 
     @model_validator(mode="after")
-    def _own_batches_mean_something(self) -> Plan:
+    def _fits_own_batches(self) -> Plan:
         if self.batches:
             _require_meaning(self, OWN_BATCHES)
         if any(arm.fit for arm in self.arms.values()):
@@ -549,7 +546,7 @@ class Plan(Section):
 
     @property
     def is_alone(self) -> bool:
-        """Whether there is one command and nothing to compare it with: then it is said where its step goes."""
+        """Whether there is one command and nothing to compare it with: the report then shows where its step's time goes."""
         return self.are_scripts and len(self.arms) == 1 and not self.measurement.control
 
     @property
@@ -564,12 +561,12 @@ class Plan(Section):
 
     @property
     def has_own_work(self) -> bool:
-        """Whether an arm that is no command has work of its own."""
+        """Whether an arm of a back end has work of its own."""
         return any(arm.command is None and arm.has_own_work for arm in self.arms.values())
 
     @property
     def batches(self) -> Batches | None:
-        """How arms came to unlike batches; None: all have the plan's."""
+        """Where arms' batches come from, if they differ; None: all have the plan's."""
         if all(arm.fit for arm in self.arms.values()):
             return "fit"
         is_own = any(arm.fit or arm.local_batch_size not in (None, self.local_batch_size) for arm in self.arms.values())
@@ -577,24 +574,24 @@ class Plan(Section):
 
     @property
     def has_floor(self) -> bool:
-        """Whether an arm without any library runs beside the others (of a micro-benchmark, or of unlike work, it never does)."""
+        """Whether the floor runs, an arm without any library. Not in a micro-benchmark, nor where arms do different work."""
         measure = self.measurement
         is_blind = measure.mode == "separate" or self.training is not None or self.speed.sync_batchnorm or self.has_own_work
         return measure.floor and measure.local_every > 0 and not is_blind and self.batches is None
 
     def roles(self) -> dict[str, ArmRole]:
-        """Every arm of a launch with its role: the baseline, its control, the others, the no-op backend (the floor)."""
+        """Every arm of a launch with its role: the baseline, its control, the candidates, the floor."""
         control: dict[str, ArmRole] = {self.control_name: "control"} if self.measurement.control else {}
         others: dict[str, ArmRole] = {name: "candidate" for name in self.arms if name != self.baseline}
         floor: dict[str, ArmRole] = {FLOOR: "floor"} if self.has_floor else {}
         return {self.baseline: "baseline", **control, **others, **floor}
 
     def role(self, arm: str) -> ArmRole:
-        """What an arm of ``roles`` is for."""
+        """The role of an arm."""
         return self.roles()[arm]
 
     def compared_arms(self) -> dict[str, Arm]:
-        """The arms that are compared, in the order of ``roles``: all but the no-op backend (the floor)."""
+        """The arms that are compared, in the order of ``roles``: all but the floor."""
         compared = [name for name, role in self.roles().items() if role != "floor"]
         return {name: self.arms.get(name, self.arms[self.baseline]) for name in compared}
 

@@ -1,6 +1,6 @@
-"""Plans read from YAML and checked, with the files that they name, and at a study's points.
+"""Reads plans from YAML and checks them, finds the files that they name, and makes the plans of a study's points.
 
-All that is wrong with one is told in one message.
+One message lists all that is wrong with a plan.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from measurement.plans.settings import OptionsElsewhere, checked, fields_at
 
 
 def read_content(path: Path, *, overrides: Iterable[str] = ()) -> dict[str, Any]:
-    """What a plan's YAML file says, unchecked, with ``overridden``.
+    """The content of a plan's YAML file, unchecked, with overrides.
 
     Raises:
         PlanError: the file is missing, or not YAML (with line and column).
@@ -37,7 +37,7 @@ def read_content(path: Path, *, overrides: Iterable[str] = ()) -> dict[str, Any]
 
 
 def overridden(content: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
-    """Return a plan's plain values with ``key.subkey=value`` settings in place of what they say.
+    """Return a plan's plain values, changed by ``key.subkey=value`` settings.
 
     Raises:
         PlanError: a setting is not of that form.
@@ -50,7 +50,7 @@ def overridden(content: dict[str, Any], overrides: Iterable[str]) -> dict[str, A
 
 
 def _take_back_length(content: dict[str, Any], settings: Collection[str]) -> None:
-    """Drop what the file says of how long is measured where settings say it the other way: by minutes, or by launches."""
+    """Drop the file's budget or length where settings give the other one: minutes, or launches."""
     measurement = content.get("measurement")
     if not isinstance(measurement, dict):
         return
@@ -61,7 +61,7 @@ def _take_back_length(content: dict[str, Any], settings: Collection[str]) -> Non
 
 
 def parse_yaml(text: str, *, source: str) -> Any:
-    """YAML to plain values; a syntax error is told with its line and column, a repeated key is refused."""
+    """YAML to plain values; a syntax error is reported with line and column, a repeated key is refused."""
     try:
         loader = _StrictLoader(text)
         try:
@@ -75,12 +75,12 @@ def parse_yaml(text: str, *, source: str) -> Any:
         raise PlanError(f"plan '{source}' is not valid YAML at {where}: {cut(str(error.problem or error.context))}") from error
     except RecursionError as error:
         raise PlanError(f"plan '{source}' is nested too deeply; a plan has a few levels") from error
-    except (yaml.YAMLError, ValueError, OverflowError) as error:  # the latter of dates and numbers that there are not
+    except (yaml.YAMLError, ValueError, OverflowError) as error:  # the latter two for impossible dates and numbers
         raise PlanError(f"plan '{source}' is not valid YAML: {cut(str(error))}") from error
 
 
 MAX_NODES = 100_000
-"""Values of a document, those behind an alias counted each time: nine lines of aliases of aliases are a thousand million."""
+"""Values of a document, with each alias counted in full: nine lines of aliases of aliases can be a thousand million."""
 
 
 def _of_bounded_size(root: yaml.Node) -> yaml.Node:
@@ -112,7 +112,7 @@ def _of_bounded_size(root: yaml.Node) -> yaml.Node:
 def check_plan(
     content: Mapping[str, Any], *, source: str, elsewhere: OptionsElsewhere = dict, extra: ExtraValues | None = None
 ) -> Plan:
-    """Validate plain values as a plan; one PlanError names every value that is not accepted. ``extra`` as ``checked`` has it."""
+    """Validate plain values as a plan; one PlanError names every value that is not accepted. ``extra``: see ``checked``."""
     inside = {name: f"under '{section}'" for section in Plan.model_fields for name in fields_at(Plan, [section])}
     return checked(Plan, content, source=f"plan '{source}'", elsewhere=lambda: {**inside, **elsewhere()}, extra=extra)
 
@@ -131,7 +131,7 @@ def _override(content: dict[str, Any], override: str) -> None:
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """SafeLoader that refuses a key given twice in one mapping, which YAML forbids and PyYAML accepts."""
+    """SafeLoader that refuses a repeated key, which YAML forbids and PyYAML accepts."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
@@ -149,10 +149,10 @@ KINDS = ("workload", "backend", "launcher")
 
 
 def placed_beside(content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """A plan's plain values with its files as they are found: beside the plan, in ``folder``, then in the working directory.
+    """A plan's plain values with the paths of its files: beside the plan, in ``folder``, else in the working directory.
 
-    A plan in the working directory stays as it is. Otherwise a file beside the plan is named by its absolute path, which ranks on
-    other hosts find, too, where they find the working directory.
+    A plan in the working directory is unchanged. Otherwise a file beside the plan gets its absolute path, which ranks on other
+    hosts find where they find the working directory.
 
     Raises:
         PlanError: a file is in neither folder.
@@ -188,7 +188,7 @@ def plan_at(study: Plan, name: str, *, without: Collection[str] = ()) -> Plan:
     """The comparison at one point of a study, without the arms that cannot run there.
 
     Raises:
-        PlanError: what the point says makes no plan.
+        PlanError: the point does not give a valid plan.
     """
     point = study.points[name]
     if study.baseline in without:

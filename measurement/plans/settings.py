@@ -1,4 +1,4 @@
-"""Sections of a plan and options of its arms, how they are checked, and what is written down of a training's epochs."""
+"""Sections of a plan and options of its arms, how they are checked, and the records of a training's epochs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Precision = Literal["fp32", "tf32", "amp-fp16", "amp-bf16"]
 Quantity = Literal["train_loss", "train_top1", "train_top5", "held_out_loss", "held_out_top1", "held_out_top5"]
 """Means over an epoch's samples; top1 and top5 are shares of right answers."""
 Batches = Literal["own", "fit"]
-"""How arms came to batches of their own: the plan says some of them; or all are the largest that memory holds."""
+"""Where arms' own batches come from: the plan gives some of them, or all are the largest that memory holds."""
 ArmRole = Literal["baseline", "control", "candidate", "floor"]
 """What an arm is for."""
 
@@ -135,7 +135,7 @@ class SpeedSettings(Section):
 
 Model = TypeVar("Model", bound=BaseModel)
 OptionsElsewhere = Callable[[], Mapping[str, str]]
-"""Gives names that are options in another place, with the place; asked only where something is unknown."""
+"""Returns names that are options in another place, with the place; called only where a name is unknown."""
 
 
 def checked(
@@ -146,7 +146,7 @@ def checked(
     elsewhere: OptionsElsewhere = dict,
     extra: ExtraValues | None = None,
 ) -> Model:
-    """``model`` made from ``content``, or one PlanError that tells every unknown key (with the closest known) and bad value.
+    """``model`` made from ``content``, or one PlanError with every unknown key (and the closest known one) and bad value.
 
     ``extra``: "ignore" leaves unknown keys out.
     """
@@ -172,7 +172,7 @@ def _explain(model: type[BaseModel], issue: Any, elsewhere: Mapping[str, str]) -
 
 
 def fields_at(model: type[BaseModel], path: Iterable[str | int]) -> list[str]:
-    """The field names of the section that ``path`` leads to."""
+    """The field names of the section at ``path``."""
     section: Any = model
     for part in path:
         if isinstance(section, type) and issubclass(section, BaseModel) and part in section.model_fields:

@@ -1,1 +1,1 @@
-"""What is read while ranks work: clocks, threads, cores, the host, the versions."""
+"""What is read while ranks run: clocks, counters, host facts, versions."""

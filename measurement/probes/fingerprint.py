@@ -29,14 +29,14 @@ def crowded_warning(ranks: int, cores: int | None) -> str | None:
 
 
 def shared_gpus_warning(ranks: int, gpus: int) -> str | None:
-    """A sentence where ranks that compute on GPUs have one together; ``gpus``: 0 where their number is not known."""
+    """A sentence where ranks share GPUs; ``gpus``: 0 where their number is not known."""
     if not gpus or ranks <= gpus:
         return None
     return f"{ranks} ranks have {gpus} GPU{'' if gpus == 1 else 's'}: some compute on the same one, in turns, and NCCL refuses that"
 
 
 def git_state(folder: Path) -> dict[str, Any]:
-    """Commit and whether it was changed since, of the checkout ``folder`` lies in; empty outside one."""
+    """Commit of the checkout that contains ``folder``, and whether it has changes; empty outside a checkout."""
     commit = output_of(["git", "-C", str(folder), "rev-parse", "HEAD"])
     if commit is None:
         return {}
@@ -45,18 +45,18 @@ def git_state(folder: Path) -> dict[str, Any]:
 
 
 def cards() -> list[str]:
-    """The GPUs of this machine by the driver's own library, which needs no torch; none where it cannot tell."""
+    """The GPUs of this machine by NVML, which needs no torch; empty where NVML cannot read them."""
     return list(map(str, _of_cards("nvmlDeviceGetName")))
 
 
 def exclusive_cards() -> list[int]:
-    """The numbers of GPUs of this machine that let in one process at a time, or none at all."""
+    """The numbers of this machine's GPUs that accept only one process at a time, or none."""
     modes = _of_cards("nvmlDeviceGetComputeMode")
     return [number for number, mode in enumerate(modes) if mode != nvml().NVML_COMPUTEMODE_DEFAULT]
 
 
 def _of_cards(question: str) -> list[Any]:
-    """What NVML answers of each GPU; nothing where it cannot tell."""
+    """NVML's answer for each GPU; empty where it has none."""
     library = nvml()
     if library is None:
         return []
@@ -68,7 +68,7 @@ def _of_cards(question: str) -> list[Any]:
 
 
 def output_of(argv: list[str]) -> str | None:
-    """What a program says; None where it is not there, fails, or takes its time."""
+    """A program's output; None where it is missing, fails, or takes too long."""
     try:
         done = subprocess.run(argv, capture_output=True, encoding="utf-8", errors="replace", timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -78,12 +78,12 @@ def output_of(argv: list[str]) -> str | None:
 
 WATCHED_S = 0.5
 BUSY = 0.10
-"""A machine of whose cores others use this share is not quiet."""
+"""Share of the cores used by others from which on a machine is busy."""
 BUSY_REMEDY = "they disturb what is measured: end them first ('top' names them)"
 
 
 def busy_warning(cores: Sequence[int]) -> str | None:
-    """A sentence where others use so much of these cores that a comparison would be disturbed; watches them for ``WATCHED_S``."""
+    """A sentence where other processes use enough of these cores to disturb a comparison; watches for ``WATCHED_S``."""
     before = core_use.read(cores)
     time.sleep(WATCHED_S)
     use = core_use.between(before, core_use.read(cores))
@@ -97,14 +97,14 @@ PCI_DEVICES = Path("/sys/bus/pci/devices")
 
 
 def gpu_number(local_rank: int) -> int | None:
-    """The GPU that a rank takes of those that its process sees; None: it sees none."""
+    """The GPU that a rank uses among those that its process sees; None: it sees none."""
     import torch
 
     return local_rank % torch.cuda.device_count() if torch.cuda.is_available() else None
 
 
 def pci_address(number: int) -> str | None:
-    """Such as ``0000:1b:00.0``, as CUDA tells it of the GPU with this number; None where torch does not hand it on."""
+    """The PCI address of the GPU with this number in CUDA, such as ``0000:1b:00.0``; None where torch does not report it."""
     import torch
 
     properties: Any = torch.cuda.get_device_properties(number)
@@ -114,7 +114,7 @@ def pci_address(number: int) -> str | None:
 
 
 def cores_near(address: str | None) -> frozenset[int]:
-    """The cores of the NUMA node that a device on the PCI bus hangs on; empty where Linux does not tell.
+    """The cores of the NUMA node of a PCI device; empty where Linux does not report them.
 
     By ``local_cpulist`` (Linux, Documentation/ABI/testing/sysfs-bus-pci), such as ``0-15,32-47``.
     """
@@ -127,7 +127,7 @@ def cores_near(address: str | None) -> frozenset[int]:
 
 
 def cores_near_gpus(local_ranks: int) -> list[frozenset[int]]:
-    """By local rank, the cores near its GPU; none are known where there is no GPU, or each rank sees its own one only."""
+    """By local rank, the cores near its GPU; empty where there is no GPU, or each rank sees only its own."""
     numbers = [gpu_number(rank) for rank in range(local_ranks)]
     if len(set(numbers)) == 1 < local_ranks:
         return [frozenset()] * local_ranks

@@ -1,7 +1,7 @@
 """Floating-point operations: how many a workload's forward and backward pass take, and how many a device can do.
 
 They are counted by the formulas of ``torch.utils.flop_counter``: matrix products, convolutions and attention, a multiply-add as
-two. Elementwise operations and the optimizer are left out, as is the custom for model FLOP/s and MFU (Chowdhery et al., PaLM:
+two. Elementwise operations and the optimizer are left out, as usual for model FLOP/s and MFU (Chowdhery et al., PaLM:
 Scaling Language Modeling with Pathways, 2022, appendix B). What recomputes activations in its backward pass is counted twice.
 """
 
@@ -50,7 +50,7 @@ def _may_compute_much(operation: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Peak:
-    """What one device can do at most, in TFLOP/s of dense matrices. Sparse ones, which data sheets like to show, are twice that."""
+    """The peak of one device, in TFLOP/s of dense matrices. Data sheets often show sparse ones, which are twice that."""
 
     source: str
     tflops: Mapping[str, float]
@@ -59,7 +59,7 @@ class Peak:
     def at(self, count: FlopCount, *, precision: str) -> float | None:
         """TFLOP/s at the precision in which most of these FLOPs are computed; None where the device has none for it.
 
-        cuDNN's convolutions of float32 use TensorFloat-32 unless they are told otherwise, matrix products only where asked.
+        By default, cuDNN's convolutions of float32 use TensorFloat-32, and matrix products do not.
         """
         flops = count.by_operation
         convolved = sum(number for name, number in flops.items() if "conv" in name)
@@ -87,8 +87,8 @@ SHEETS = (
     (r"MI325X", "AMD Instinct MI325X", 163.4, 653.7, 1307.4, 1307.4),
     (r"MI250X", "AMD Instinct MI250X, half of it for each of its two devices", 47.9, None, 191.5, 191.5),
 )
-"""By what a device's name holds; the first that fits. Each figure of a maker's sheet is quoted by others, too: tables of Lightning
-and torchtitan, and pages that copy the sheet's own table. GH200 and H200 NVL are left out: quotations differ or lack.
+"""By a pattern in a device's name; the first match counts. Each figure of a maker's sheet also appears elsewhere: in tables of
+Lightning and torchtitan, and on pages that copy the sheet. GH200 and H200 NVL are left out: quotations differ or are missing.
 
 - Blackwell: nvdam.widen.net/s/wwnsxrhm2w/blackwell-datasheet-3384703
 - H100: resources.nvidia.com/en-us-gpu-resources/h100-datasheet-24306

@@ -1,6 +1,6 @@
-"""What is counted on this host: CPU time of each core, memory, network interfaces, energy, GPUs.
+"""The counters of this host: CPU time of each core, memory, network interfaces, energy, GPUs.
 
-A supervisor reads it when the driver asks, between blocks. ``records.host_use`` makes of two readings what happened meanwhile.
+A supervisor reads them when the driver asks, between blocks. ``records.host_use`` computes the use between two readings.
 NVML is read through nvidia-ml-py where that is installed.
 """
 
@@ -16,7 +16,7 @@ import psutil
 
 POWERCAP = Path("/sys/class/powercap")
 IDLE = ("idle", "iowait", "steal", "guest", "guest_nice")
-"""Fields of a core's times that are no work of this machine, or counted within another field."""
+"""Fields of a core's times that are not work of this machine, or are included in another field."""
 
 
 def read_counters() -> dict[str, Any]:
@@ -47,20 +47,20 @@ def _busy_s(times: Any) -> float:
 
 
 def _energy() -> dict[str, tuple[int, int]]:
-    """Microjoules that each processor package has taken, and where its counter restarts (the kernel's powercap interface, RAPL).
+    """Microjoules of each processor package, and where its counter wraps (the kernel's powercap interface, RAPL).
 
     Most kernels let only root read them.
     """
-    joules = {}
+    energy_uj = {}
     for zone in POWERCAP.glob("intel-rapl:*"):
         with contextlib.suppress(OSError, ValueError):
             name = (zone / "name").read_text(encoding="utf-8").strip()
             if name.startswith("package"):
-                joules[name] = (
+                energy_uj[name] = (
                     int((zone / "energy_uj").read_text(encoding="utf-8")),
                     int((zone / "max_energy_range_uj").read_text(encoding="utf-8")),
                 )
-    return joules
+    return energy_uj
 
 
 def _gpus() -> dict[int, dict[str, Any]]:
@@ -75,7 +75,7 @@ def _gpus() -> dict[int, dict[str, Any]]:
         def read(name: str, *arguments: Any, device: Any = device) -> Any:
             try:
                 return getattr(library, name)(device, *arguments)
-            except library.NVMLError:  # this model does not tell
+            except library.NVMLError:  # this model does not report it
                 return None
 
         rates, memory = read("nvmlDeviceGetUtilizationRates"), read("nvmlDeviceGetMemoryInfo")
@@ -96,6 +96,6 @@ def nvml() -> Any:
         import pynvml  # type: ignore[import-untyped]
 
         pynvml.nvmlInit()
-    except Exception:  # noqa: BLE001 - not installed, or no driver: whatever it says, there is none
+    except Exception:  # noqa: BLE001 - not installed, or no driver
         return None
     return pynvml

@@ -1,4 +1,4 @@
-"""Which MPI an ``mpirun`` belongs to, and which NCCL a library calls. Releases may differ in speed, so a comparison has to know."""
+"""Which MPI an ``mpirun`` belongs to, and which NCCL a library calls. Releases differ in speed, so both are recorded."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 
 OPEN_MPI, MPICH = "Open MPI", "MPICH"
 ASK_TIMEOUT_S = 20.0
-SAID = (
+VERSION_PATTERNS = (
     (OPEN_MPI, re.compile(r"\((?:Open MPI|OpenRTE)\)\s+(\S+)")),
     ("Intel MPI", re.compile(r"Intel\(R\) MPI Library.*?Version\s+(\S+)")),
     (MPICH, re.compile(r"HYDRA build details:\s+Version:\s+(\S+)")),
 )
-"""By name: where its ``--version`` has the version."""
+"""By name: the pattern of its version in the output of ``--version``."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class InstalledMpi:
 
 @functools.cache
 def installed_mpi(program: str, path: str | None = None) -> InstalledMpi | None:
-    """Return the MPI of a program, which is looked for on a PATH; None where it is not there or says nothing that is known."""
+    """Return the MPI of a program on a PATH; None where it is missing or its output is unknown."""
     executable = shutil.which(program, path=path)
     if executable is None:
         return None
@@ -47,7 +47,7 @@ def installed_mpi(program: str, path: str | None = None) -> InstalledMpi | None:
 
 def mpi_that_says(text: str) -> InstalledMpi | None:
     """Return the MPI whose launcher prints this for ``--version``. Pure."""
-    matches = ((name, pattern.search(text)) for name, pattern in SAID)
+    matches = ((name, pattern.search(text)) for name, pattern in VERSION_PATTERNS)
     return next((InstalledMpi(name=name, version=match[1]) for name, match in matches if match), None)
 
 
@@ -63,7 +63,7 @@ class _Symbol(ctypes.Structure):
 def nccl_of(library: str | Path) -> str | None:
     """The NCCL that a library calls, by the linker, such as ``2.30.7 (nvidia/nccl/lib/libnccl.so.2)``; None: it calls none.
 
-    The library is loaded if it is not. NCCL that is linked into it, and hidden, is not seen.
+    The library is loaded if needed. An NCCL that is linked into it with hidden symbols is not found.
     """
     try:
         function = ctypes.CDLL(str(library)).ncclGetVersion
@@ -76,11 +76,11 @@ def nccl_of(library: str | Path) -> str | None:
 
 
 def version_of(code: int) -> str:
-    """NCCL's code as people write it: 21805 is 2.18.5 (``NCCL_VERSION`` in nccl.h)."""
+    """NCCL's version code as text: 21805 is 2.18.5 (``NCCL_VERSION`` in nccl.h)."""
     return f"{code // 10_000}.{code % 10_000 // 100}.{code % 100}"
 
 
 def _shortened(path: Path) -> str:
-    """Below an environment's packages, from there."""
+    """The path relative to site-packages, if it is there."""
     parts = path.parts
     return str(Path(*parts[parts.index(PACKAGES) + 1 :])) if PACKAGES in parts else str(path)

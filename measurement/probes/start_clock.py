@@ -1,4 +1,4 @@
-"""Where the seconds of a process's start go."""
+"""Times the stages of a process's start."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import time
 from pathlib import Path
 
 STARTED = 19
-"""The place of ``starttime`` behind the name in /proc/PID/stat (proc_pid_stat(5)): ticks since the machine came up."""
+"""Index of ``starttime`` after the name in /proc/PID/stat (proc_pid_stat(5)): ticks since boot."""
 
 
 class StartClock:
-    """Seconds of each stage of a start, from when the kernel made the process."""
+    """Seconds of each stage of a start, from the creation of the process."""
 
     def __init__(self) -> None:
         self.stages_s: dict[str, float] = {}
@@ -24,7 +24,7 @@ class StartClock:
 
 
 def _age_s() -> float:
-    """Seconds since this process was made; 0 where the kernel does not tell."""
+    """Seconds since this process was created; 0 where the kernel does not report it."""
     try:
         ticks = int(Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[STARTED])
         return max(time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"), 0.0)

@@ -23,7 +23,7 @@ class StepTimer:
 
     Called by every rank; nothing here is collective. ``start()``, then within each step ``mark(phase)`` at the end of each
     phase (in any order, repeated where gradients are accumulated), ``end_step()`` after the last phase, and ``read()`` once.
-    Steps are contiguous: each begins where the one before ended, so the steps' times sum to the block's, but for what ``skip``
+    Steps are contiguous: each begins where the one before ended. So the steps' times sum to the block's, without what ``skip``
     leaves out between two steps.
     """
 

@@ -1,4 +1,4 @@
-"""What a host did while a block ran: what its counters say before and after (``measurement.probes.host_counters`` reads them)."""
+"""What a host did while a block ran, by its counters before and after (``measurement.probes.host_counters`` reads them)."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ class _Counted(BaseModel):
 
 
 Traffic = dict[str, int]
-"""What passed over a network interface: ``sent_bytes``, ``received_bytes``, ``sent_packets``, ``received_packets``."""
+"""Traffic of a network interface: ``sent_bytes``, ``received_bytes``, ``sent_packets``, ``received_packets``."""
 Gpu = dict[str, float | None]
 """A GPU's ``utilisation`` (share of the last sample, up to a second long, in which it worked), ``sm_mhz``, ``memory_used_bytes``
 and ``slowed_by`` (NVML's bits, see ``SLOWED_BY``); and its energy, ``energy_mj`` until then or ``energy_j`` meanwhile. None where
-it does not tell."""
+the GPU does not report it."""
 
 
 class HostUse(_Counted):
-    """What a host did between two readings of its counters, whoever had it do so."""
+    """What a host did between two readings of its counters, for all processes."""
 
     wall_s: float
     core_busy_s: list[float]
@@ -41,7 +41,7 @@ class HostUse(_Counted):
     """At the end."""
     memory_bytes: int
     network: dict[str, Traffic]
-    """By interface, those that nothing passed over left out."""
+    """By interface, without idle ones."""
     energy_j: dict[str, float]
     """By processor package; empty where it cannot be read."""
     gpus: dict[int, Gpu]
@@ -52,7 +52,7 @@ class HostUse(_Counted):
         return sum(traffic["sent_bytes"] for traffic in interfaces), sum(traffic["received_bytes"] for traffic in interfaces)
 
     def rows(self) -> Iterator[tuple[str, str, float]]:
-        """What is measured, of which interface, package or GPU, and the value."""
+        """Each measure, its interface, package or GPU, and the value."""
         yield "wall_s", "", self.wall_s
         yield "memory_used_bytes", "", self.memory_used_bytes
         yield "memory_bytes", "", self.memory_bytes
@@ -82,7 +82,7 @@ class HostCounters(_Counted):
     gpus: dict[int, Gpu]
 
     def since(self, before: HostCounters) -> HostUse:
-        """What happened after an earlier reading of the same host. Cores and interfaces that were not there then are left out."""
+        """The use since an earlier reading of the same host. New cores and interfaces are left out."""
         passed = {
             name: {count: number - before.network[name][count] for count, number in now.items()}
             for name, now in self.network.items()

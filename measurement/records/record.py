@@ -1,4 +1,4 @@
-"""What is written about a comparison: one record and one table of steps per launch and arm, one manifest for the whole.
+"""What is stored of a comparison: one record and one table of steps per launch and arm, and one manifest.
 
 Raw samples are stored, derived numbers never. Every file carries ``schema_version``. Reading and writing: ``records.results``.
 """
@@ -20,7 +20,7 @@ from measurement.records.record_types import BlockSteps, Phases, Written
 from measurement.records.script_report import ScriptReport
 
 SCHEMA_VERSION = 1
-"""Version of records and manifests. A change that older files do not fit gets the next number, and an entry in ``MIGRATIONS``."""
+"""Version of records and manifests. An incompatible change gets the next number, and an entry in ``MIGRATIONS``."""
 
 STEP_COLUMNS = {
     "rank": "int32",
@@ -40,12 +40,12 @@ STEP_COLUMNS = {
 }
 """steps.parquet: one row per rank and timed step, see ``BlockRecord.columns``. ``turn`` counts the blocks of all arms in the order
 they ran in this launch, ``block`` those of this arm, ``round`` the rounds; ``kind`` is ``sync`` or ``local``; ``samples`` are
-this rank's; times in seconds on the rank's own clock, the phases sum to ``step_s``. ``exchange_s``: see ``PHASES``; files from
-before it was told have none.
+this rank's; times in seconds on the rank's own clock, the phases sum to ``step_s``. ``exchange_s``: see ``PHASES``; older
+files have none.
 
-``case`` is null unless the workload is a micro-benchmark. There it names the case, a step is the block's ``repetitions`` of its
-operation, all of the time stands under ``backward_s``, where gradients are exchanged in training, and ``samples`` are the bytes
-of the messages, counted once for all ranks: on rank 0."""
+``case`` is null unless the workload is a micro-benchmark. There it names the case, and a step is the block's ``repetitions`` of
+its operation. All of the time is in ``backward_s``, where training exchanges gradients. ``samples`` are the bytes of the
+messages, counted once for all ranks: on rank 0."""
 
 LOSS_COLUMNS = {"rank": "int32", "start": "int32", "step": "int64", "samples": "int64", "loss": "float64"}
 """losses.parquet: one row per rank and step of a script, timed or not. ``step`` counts from 0 at the script's start, and ``start``
@@ -53,7 +53,7 @@ how often the script was started before in this launch; ``samples`` are this ran
 
 
 class RankReport(Written):
-    """What a rank reports of itself, read back from inside it: in what arms differ follows from it (``conditions.differences``)."""
+    """What a rank reports of itself, as read inside it. ``conditions.differences`` compares arms by it."""
 
     rank: int
     local_rank: int
@@ -61,7 +61,7 @@ class RankReport(Written):
     world_size: int
     local_world_size: int
     launcher: str
-    """The family of environment variables the rank found itself by."""
+    """The family of environment variables that gave the rank its place."""
     host: str
     pid: int
     device: str
@@ -70,14 +70,14 @@ class RankReport(Written):
     threads: int
     """torch.get_num_threads()."""
     affinity: list[int]
-    """Cores the rank may run on; empty where the platform does not tell."""
+    """Cores the rank may run on; empty where the platform does not report them."""
     seed: int
     local_batch_size: int
     micro_steps: int
     optimizer: dict[str, Any] = {}
     """Class and hyperparameters of the optimizer as wrapped, learning rate included."""
     backend: dict[str, Any] = {}
-    """``Backend.describe()``: versions, controller, transport, bucket or fusion sizes really in force."""
+    """``Backend.describe()``: versions, controller, transport, bucket or fusion sizes in force."""
     model: dict[str, Any] = {}
     """Class, number of parameters and bytes of gradient of the model."""
     kept_bytes: dict[str, int] = {}
@@ -90,7 +90,7 @@ class RankReport(Written):
     fingerprint: dict[str, Any] = {}
     """``measurement.conditions.conditions.fingerprint()`` of the rank's host."""
     sources: dict[str, str] = {}
-    """Digests of the files that a user's workload is made of; see ``measurement.conditions.sources``."""
+    """Digests of the source files of a user's workload; see ``measurement.conditions.sources``."""
     owns_step: bool = False
     """Whether the library steps by an optimizer of its own (``Prepared.owns_step``), so that no floor can be compared with it."""
 
@@ -114,9 +114,9 @@ class ParityResult(Written):
     samples_digest: str | None = None
     """Digest over all ranks' batches; equal in all arms that consumed the same samples."""
     compared_with: str | None = None
-    """The arm of as many ranks that this one was compared with in what the steps came to; None: there is none."""
+    """The arm of as many ranks with whose parameters this one's were compared after the steps; None: there is none."""
     state_distance: float | None = None
-    """Largest distance of a parameter, buffer or optimizer state from that arm's after the steps, relative to what these changed.
+    """Largest distance of a parameter, buffer or optimizer state from that arm's after the steps, relative to their change.
     None: not compared."""
 
 
@@ -127,17 +127,17 @@ class Case(Written):
     """Such as ``all_reduce/64KiB``."""
     operation: str
     message_bytes: int = 0
-    """Really moved, where the size asked for cannot be shared out evenly among the ranks."""
+    """Bytes that are moved, where the requested size cannot be shared evenly among the ranks."""
     samples: int = 0
-    """What all ranks' batches hold together, where a loader is measured and no message is sent."""
+    """Samples in all ranks' batches together, where a loader is measured and no message is sent."""
     messages: int = 1
     """One after another in each repetition: 2 in a ping-pong. Of a loader, batches."""
     busbw_factor: float = 1.0
-    """busbw = algbw × this: what of the message each link must carry."""
+    """busbw = algbw × this: the share of the message that each link must carry."""
 
     @property
     def size(self) -> int:
-        """What is counted each time: bytes or samples."""
+        """Bytes or samples of each message or batch."""
         return self.samples or self.message_bytes
 
 
@@ -146,16 +146,16 @@ BlockKind = Literal["sync", "local"]
 
 
 class CoreUse(Written):
-    """What one rank's cores were used for while a block ran, untimed steps included (``ringside_agent.machine.core_use``)."""
+    """Use of one rank's cores while a block ran, untimed steps included (``ringside_agent.machine.core_use``)."""
 
     machine: str
     """Whose cores they are. Hosts of one kernel, such as a node's pods, are one machine."""
     cores: list[int]
     wall_s: float
     busy_s: float
-    """CPU seconds of all cores together, whoever used them."""
+    """CPU seconds of all cores together, of all processes."""
     steal_s: float
-    """What a hypervisor gave to other guests."""
+    """Seconds that a hypervisor gave to other guests."""
     own_s: float
     """CPU time of the rank's process and its children."""
     other_threads_s: float | None = None
@@ -165,7 +165,7 @@ class CoreUse(Written):
 class ThreadTimes(Written):
     """What the threads of a rank did during a block's timed steps (``ringside_agent.machine.core_use``), in seconds.
 
-    The training thread's time that is neither running nor runnable it waited for others: peers, a loader, a disk, a device.
+    The rest of the training thread's time is waiting: for peers, a loader, a disk, or a device.
     """
 
     running_s: float
@@ -173,7 +173,7 @@ class ThreadTimes(Written):
     runnable_s: float
     """Time of the training thread, ready to run while another thread had the core."""
     library_s: float
-    """CPU time of the library's threads: those that were not there before it was set up."""
+    """CPU time of the library's threads: those that appeared when it was set up."""
     others_s: float
     """CPU time of all other threads: torch's own, where it has several."""
 
@@ -193,13 +193,13 @@ class RankSteps(Written):
     restarts: int = 0
     """How often the batches ended in the timed steps and were restarted."""
     wrong: str | None = None
-    """A micro-benchmark's result that was found wrong before the timed steps."""
+    """What was wrong with a micro-benchmark's result before the timed steps; None: nothing."""
     core_use: CoreUse | None = None
-    """None where the kernel does not tell."""
+    """None where the kernel does not report it."""
     threads: ThreadTimes | None = None
-    """None where the kernel does not tell, and of a micro-benchmark or an epoch."""
+    """None where the kernel does not report it, and for a micro-benchmark or an epoch."""
     start: int = 0
-    """How often a script was started in this launch before it came to this block."""
+    """How often a script was started in this launch before this block."""
     first_step: int | None = None
     """Number of the script's step, from 0, with which the block's untimed steps began; None of a workload."""
     losses: list[float] = []
@@ -207,7 +207,7 @@ class RankSteps(Written):
     loss_samples: list[int] = []
     """A script's samples in those steps, on this rank."""
     gaps: list[tuple[int, float]] = []
-    """Timed steps of a script in which something else than a step took long, such as an evaluation, and its seconds."""
+    """Timed steps of a script that contain a long pause, such as an evaluation, and its seconds."""
     page_faults: int | None = None
     """Minor ones of the rank's process in the timed steps (``ru_minflt``, getrusage(2)); None of a micro-benchmark or an epoch."""
 
@@ -215,7 +215,7 @@ class RankSteps(Written):
 class BlockRecord(Written):
     """One block: which it was, when it ran, and what its ranks timed. An epoch of training is a block, too.
 
-    A rank makes it with its own steps in ``ranks``; ``joined`` puts those of all ranks together. On disk ``ranks`` become
+    A rank makes it with its own steps in ``ranks``; ``joined`` combines those of all ranks. On disk ``ranks`` become
     ``steps.parquet`` (``columns``) and ``losses.parquet``, ``hosts`` become ``hosts.parquet``. ``record.json``
     has the rest.
     """
@@ -234,7 +234,7 @@ class BlockRecord(Written):
     started_s: float = 0.0
     """Seconds since this launch's blocks began."""
     wall_s: float = 0.0
-    """From the command to the last rank's reply, freeze and thaw excluded."""
+    """From the command to the last rank's reply, without stopping and continuing ranks."""
     untimed_s: float = 0.0
     """The longest of the ranks'."""
     skipped_steps: int = 0
@@ -244,9 +244,9 @@ class BlockRecord(Written):
     link_bytes: dict[str, tuple[int, int]] = {}
     """Bytes each host sent and received over the plan's interface while the block ran, untimed steps included; not on one host."""
     foreign_share: float | None = None
-    """What other processes took of the ranks' cores while the block ran; a little below 0 by the clock's ticks. None: not known."""
+    """Share of the ranks' cores that other processes took meanwhile; ticks may make it slightly negative. None: not known."""
     steal_share: float | None = None
-    """What a hypervisor's other guests took of them. None: not known."""
+    """Share that a hypervisor's other guests took. None: not known."""
     other_threads_share: float | None = None
     """CPU seconds a second that a rank's threads besides its training thread took: mean over ranks."""
     threads: ThreadTimes | None = None
@@ -256,14 +256,14 @@ class BlockRecord(Written):
     gaps: list[tuple[int, float]] = []
     """See ``RankSteps.gaps``; of each step the longest of the ranks'."""
     ranks: list[RankSteps] = []
-    """By rank; empty where it was read from a file, or ``packed``."""
+    """By rank; empty where the record was read from a file, or ``packed``."""
     hosts: dict[str, HostUse] = {}
-    """What the arm's hosts did meanwhile; empty where it was read from a file, or could not be read, or nobody drove the run."""
+    """What the arm's hosts did meanwhile; empty where the record was read from a file, or no driver read their counters."""
     _columns: BlockSteps | None = PrivateAttr(default=None)
 
     @classmethod
     def joined(cls, block: BlockRecord, ranks: Sequence[RankSteps], **measured: Any) -> BlockRecord:
-        """Make the record of a block from ``block``, one rank's, and the steps of all, at least one, by rank.
+        """Make the record of a block from ``block``, one rank's, and the steps of all ranks, at least one.
 
         ``measured``: fields that only the caller knows.
         """
@@ -277,7 +277,7 @@ class BlockRecord(Written):
         return block.model_copy(update=update)
 
     def packed(self) -> BlockRecord:
-        """A copy with its steps in columns alone. What else its ranks told stands in the fields of the block."""
+        """A copy with its steps in columns only. The block's own fields have the other figures of its ranks."""
         block = self.model_copy(update={"ranks": []})
         block._columns = self.columns
         return block
@@ -293,12 +293,12 @@ class BlockRecord(Written):
 
 
 def ranks_of(blocks: Sequence[BlockRecord]) -> list[RankSteps]:
-    """What all ranks timed of a block, from the record of each."""
+    """All ranks' steps of a block, from the record of each."""
     return [steps for block in blocks for steps in block.ranks]
 
 
 def load_of(uses: Sequence[CoreUse]) -> dict[str, Any]:
-    """The load fields of a block from its ranks' core use. Ranks that share cores counted them alike, and each its own time."""
+    """The load fields of a block from its ranks' core use. Ranks that share cores count the same cores, and each its own time."""
     places = [(use.machine, tuple(use.cores)) for use in uses]
     counts = Counter(places)
     capacity_s = busy_s = steal_s = own_s = 0.0
@@ -333,7 +333,7 @@ class FlopCount(Written):
     """In the batch that was computed, in the workload's unit."""
     by_operation: dict[str, int] = {}
     dtype: str = ""
-    """What most of the model's parameters have, such as ``float32``."""
+    """The dtype of most of the model's parameters, such as ``float32``."""
     without_formula: list[str] = []
     """Operations that may compute much and were not counted."""
     error: str | None = None
@@ -347,7 +347,7 @@ class Failure(Written):
     excerpt: list[str] = []
     """The lines of the user's code where a rank raised an exception."""
     ranks: list[int] = []
-    """The ranks it is laid to; empty where that is not known."""
+    """The ranks that caused it; empty where that is not known."""
     hosts: list[str] = []
     log_tail: dict[str, str] = {}
     """The last lines of each such rank's log, or the launcher's, by log name."""
@@ -370,24 +370,24 @@ class LaunchRecord(Written):
     workload: str
     workload_options: dict[str, Any] = {}
     local_batch_size: int | None = None
-    """The arm's own, by its plan or as it was found; None: the plan's."""
+    """The arm's own, by its plan or as it was fitted; None: the plan's."""
     python: str | None = None
     """The arm's own; None: the driver's."""
     commit: str | None = None
-    """The arm's own, in full; None: the files as they lay there."""
+    """The arm's own, in full; None: the files in the working directory."""
     image: str | None = None
-    """In which it ran, with the program that ran it."""
+    """The image in which it ran, with the program that ran it."""
     unlike_work: dict[str, str] = {}
-    """What the gate found of an arm's own work that differs from that of the arm it was compared with: a phrase by field."""
+    """Differences in work to the arm that the gate compared this one with: a phrase by field."""
     sample_unit: str = "samples"
     world_size: int
     hosts: list[str] = []
     status: Literal["ok", "failed", "wrong", "timeout"]
     complete: bool = True
-    """False: the launch was interrupted; what was measured until then counts."""
+    """False: the launch was interrupted; its measurements until then count."""
     error: Failure | None = None
     command: str = ""
-    """What the arm stands for, as typed in a shell: it runs by itself, with the same settings. Empty where nobody drove the run."""
+    """A shell command that runs the arm by itself, with the same settings. Empty where there is no driver."""
     commands: list[dict[str, Any]] = []
     """Each host's argv as started."""
     exit_codes: list[int | None] = []
@@ -396,13 +396,13 @@ class LaunchRecord(Written):
     """From the launcher's start until the slowest rank was ready for its first command."""
     rank_start_s: list[dict[str, float]] = []
     """By rank, what its own part of the start took since the kernel made its process: ``interpreter``, ``imports``, ``rendezvous``
-    with other ranks, ``model``. Empty where ranks do not tell."""
+    with other ranks, ``model``. Empty where ranks do not report it."""
     stages_s: dict[str, float] = {}
     """Wall time of the launch by stage, all arms together: ``start``, ``blocks``, ``gate`` and ``end``."""
     measuring_s: float | None = None
     """Wall time of this launch's blocks, all arms together."""
     padding_bytes: int | None = None
-    """Bytes by which the environment of all arms was made longer in this launch; None where nobody drove the run."""
+    """Bytes by which the environment of all arms was padded in this launch; None where there is no driver."""
     launch_s: float | None = None
     """Wall time of the whole launch, all arms together: start, blocks, gate and end."""
     ranks: list[RankReport] = []
@@ -410,47 +410,47 @@ class LaunchRecord(Written):
     peak_memory_bytes: list[int] = []
     """Per rank: peak resident memory on CPU, peak allocated device memory on GPU."""
     flops: FlopCount | None = None
-    """Counted in the gate of the first launch. None in others, of a micro-benchmark, and of an arm by command."""
+    """Counted in the gate of the first launch. None in others, for a micro-benchmark, and for an arm by command."""
     cases: list[Case] = []
     """Cases of a micro-benchmark, in its order."""
     not_offered: dict[str, str] = {}
     """Why the arm cannot be measured in a case, by the case's name."""
     blocks: list[BlockRecord] = []
     scripts: list[ScriptReport] = []
-    """For an arm by command, by rank: its settings and what its first steps came to. On disk they stand in ``script.json.gz``."""
+    """For an arm by command, by rank: its settings and its first steps. On disk they are in ``script.json.gz``."""
     script_starts: int = 1
-    """How often the script of an arm by command was started in this launch: it may end before the launch does."""
+    """How often an arm's script was started in this launch: it is restarted where it ends before the launch."""
     epochs: list[EpochRecord] = []
     """Epochs of a plan with ``training``: each is also a block."""
 
 
 class OtherEnvironment(Written):
-    """Launches that were measured in another environment than the first ones, since a user asked for it."""
+    """Launches that were measured in another environment than the first ones, because a user asked for it."""
 
     launches: list[int] = []
     differences: list[str]
-    """What was another, in words, as in ``torch: 2.14.0 -> 2.15.0``."""
+    """What changed, such as ``torch: 2.14.0 -> 2.15.0``."""
     environment: dict[str, Any]
     """See ``measurement.conditions.same_environment``."""
 
 
 class LengthChoice(Written):
-    """How long a launch was chosen to be within a budget of minutes, and from what. No ratio is among it."""
+    """The length chosen for a launch within a budget of minutes, and the inputs of the choice. No ratio is among them."""
 
     launch: int
     rounds: int | None = None
     """None: a pilot, which chose while it ran."""
     launches: int
-    """Launches in all, as expected then."""
+    """Launches in all, as expected at that time."""
     left_s: float
     """Seconds that were left of the budget."""
     start_s: float | None = None
-    """What a launch cost besides its rounds; None: not known yet."""
+    """Seconds of a launch besides its rounds; None: not known yet."""
     round_s: float | None = None
     round_deviation: float | None = None
     """Standard deviation of one round's log-ratio within a launch; None of pilots, or where nothing was timed."""
     launch_deviation: float | None = None
-    """Standard deviation of launches, as expected from what was found so far."""
+    """Expected standard deviation between launches, from those so far."""
 
 
 class Manifest(Written):
@@ -466,21 +466,21 @@ class Manifest(Written):
     hosts: dict[str, dict[str, Any]] = {}
     """By name, of a plan that names hosts: fingerprint, MPI and interfaces."""
     slurm_job: str | None = None
-    """The job whose nodes these are; a later one, which goes on, may have others of the same kind."""
+    """The job of these nodes; a later job that resumes may have others of the same kind."""
     sources: dict[str, str] = {}
-    """Digests of the files that a user's workload, backends and launchers are made of; their copies lie in ``sources/``."""
+    """Digests of the source files of a user's workload, backends and launchers; ``sources/`` has copies."""
     elsewhere: list[OtherEnvironment] = []
-    """Environments that a user went on in (``--resume-elsewhere``); copies of the first one's sources lie in ``sources-1/``."""
+    """Environments in which a user resumed (``--resume-elsewhere``); ``sources-1/`` has copies of the first one's sources."""
     notes: list[str] = []
-    """What a trial of the workload showed that readers should know."""
+    """Findings of a trial of the workload that readers should know."""
     warnings: list[str] = []
-    """Differences between those hosts that did not keep them from being used."""
+    """Differences between these hosts that are only reported."""
     looks: list[int] = []
-    """The number of launches each time that the verdicts were seen, or decided whether to measure on: each look costs certainty."""
+    """The number of launches each time the verdicts were shown, or decided whether to go on: each look costs certainty."""
     fitted: dict[str, int] = {}
     """The largest local batch that memory holds, by the name of each arm with ``fit: memory``; found before anything was timed."""
     choices: list[LengthChoice] = []
-    """How long each launch was chosen to be, where the plan has a budget of minutes."""
+    """The chosen length of each launch, where the plan has a budget of minutes."""
     failed_points: dict[str, str] = {}
     """Why nothing, or no more, could be measured at a point of a study, by its name."""
     seconds: dict[str, float] = {}

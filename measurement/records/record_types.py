@@ -21,7 +21,7 @@ class Written(BaseModel):
 
 
 PHASES = ("data_wait", "forward", "backward", "optimizer", "exchange")
-"""The last is what a script waits for exchange outside C++; of other ranks it is 0."""
+"""The last is a script's wait for exchange outside C++; it is 0 for Ringside's own ranks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class BlockSteps:
     def of(
         cls, ranks: Sequence[int], *, samples: Sequence[Sequence[int]], phases_s: Sequence[npt.NDArray[np.float64]]
     ) -> BlockSteps:
-        """The columns of what each of these ranks timed; ``samples``: by rank and step; ``phases_s``: by rank."""
+        """The columns of these ranks' steps; ``samples``: by rank and step; ``phases_s``: by rank."""
         lengths = [len(rank_samples) for rank_samples in samples]
         return cls(
             rank=np.repeat(np.array(ranks, dtype=np.int32), lengths),

@@ -1,6 +1,6 @@
-"""Where records lie and how they are read and written: ``ResultsFolder`` is the one owner of the paths.
+"""Where records are, and how they are read and written: only ``ResultsFolder`` knows the paths.
 
-Older files are brought up to date in ``migrate`` and nowhere else. A key that this Ringside no longer has is read over.
+Older files are upgraded in ``migrate`` and nowhere else. Unknown keys are ignored.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MIN_ROOM_BYTES = 32 << 20
 HOSTS_FILE, LOSSES_FILE, SCRIPT_FILE = "hosts.parquet", "losses.parquet", "script.json.gz"
 TRACES_FILE = "traces.json"
 SCRIPTS: TypeAdapter[list[ScriptReport]] = TypeAdapter(list[ScriptReport])
-"""What the ranks of a script report, in ``script.json.gz``."""
+"""The reports of a script's ranks, in ``script.json.gz``."""
 
 
 def default_folder(name: str) -> Path:
@@ -43,12 +43,12 @@ def default_folder(name: str) -> Path:
 
 
 def folder_name(reference: str) -> str:
-    """What a folder is called after a workload or backend: its name, or the class that ``module:Class`` names."""
+    """A folder's name for a workload or backend: its name, or the class of ``module:Class``."""
     return reference if ARM_NAME.fullmatch(reference) else reference.rpartition(":")[2]
 
 
 class ResultsFolder:
-    """``results/<comparison_id>/``: where everything of one comparison lies."""
+    """``results/<comparison_id>/``: the folder of one comparison."""
 
     def __init__(self, root: Path) -> None:
         try:
@@ -83,7 +83,7 @@ class ResultsFolder:
 
     @property
     def traces_folder(self) -> Path:
-        """Where traces lie, if there are any."""
+        """The folder of traces, which exists if there are any."""
         return self.root / "traces"
 
     def traces(self) -> Traces | None:
@@ -104,12 +104,12 @@ class ResultsFolder:
         return self.root / "tensorboard" / arm / run
 
     def lock(self) -> None:
-        """Keep others from writing into the folder, which is made if need be, as long as this object is there.
+        """Keep other processes from writing into the folder, for the life of this object. Makes the folder if needed.
 
         Raises:
-            RecordError: another process does, with which.
+            RecordError: another process writes into it; the message says which.
         """
-        importlib.import_module("measurement.records.step_tables")  # one that fails after measuring would lose what was measured
+        importlib.import_module("measurement.records.step_tables")  # if it failed after measuring, the measurements would be lost
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             self._lock = lock_folder(self.root)
@@ -121,7 +121,7 @@ class ResultsFolder:
             raise RecordError(f"'{self.root}' cannot be written: {error.strerror or error}; give another folder with -o") from error
 
     def require_room(self) -> None:
-        """Refuse to measure what could not be written.
+        """Refuse to measure where the results could not be written.
 
         Raises:
             RecordError: the disk is almost full.
@@ -129,7 +129,7 @@ class ResultsFolder:
         free = shutil.disk_usage(self.root).free
         if free < MIN_ROOM_BYTES:
             raise RecordError(
-                f"'{self.root}' lies on a disk with {free >> 20} MiB left, and a launch may need {MIN_ROOM_BYTES >> 20}; make "
+                f"'{self.root}' is on a disk with {free >> 20} MiB left, and a launch may need {MIN_ROOM_BYTES >> 20}; make "
                 "room, and go on with the same command"
             )
 
@@ -156,11 +156,11 @@ class ResultsFolder:
         write_result(self.manifest_path, manifest.model_dump_json(indent=1))
 
     def manifest(self) -> Manifest | None:
-        """The manifest; None where the comparison was cut off before it was written: the figures do not need it."""
+        """The manifest; None where the comparison was killed before it was written: the figures do not need it."""
         return self.read_manifest() if self.manifest_path.is_file() else None
 
     def read_manifest(self) -> Manifest:
-        """The manifest, brought up to date.
+        """The manifest, upgraded.
 
         Raises:
             RecordError: it is missing or damaged.
@@ -171,7 +171,7 @@ class ResultsFolder:
             raise RecordError(f"'{self.manifest_path}' is not a manifest: {error.error_count()} values do not fit") from error
 
     def write_launch(self, record: LaunchRecord) -> None:
-        """Write one launch of one arm: steps first, so that a record never lacks them, nor has those of another attempt."""
+        """Write one launch of one arm: steps first, so that a record always has its own steps."""
         from measurement.records import step_tables
 
         folder = self.launch_folder(record.launch, record.arm)
@@ -204,7 +204,7 @@ class ResultsFolder:
             return step_tables.read_losses(path)
 
     def records(self) -> list[LaunchRecord]:
-        """All records, by launch and arm; a damaged one is an error, never a hole.
+        """All records, by launch and arm; a damaged one is an error, and is never skipped.
 
         Raises:
             RecordError: a record cannot be read.
@@ -260,7 +260,7 @@ def _remove_earlier(path: Path, record: LaunchRecord) -> None:
     except RecordError:
         is_same = False
     if not is_same:
-        with contextlib.suppress(OSError):  # the steps cannot be written then, either, which is told
+        with contextlib.suppress(OSError):  # writing the steps fails then, too, and is reported
             path.unlink(missing_ok=True)
 
 
@@ -281,7 +281,7 @@ def write_result(path: Path, content: bytes | str) -> None:
 
 MEASURE_AGAIN = "remove its folder to measure that launch again"
 DAMAGE = (OSError, EOFError, zlib.error, ValueError, KeyError, TypeError, ArithmeticError, NotImplementedError, RecursionError)
-"""What readers raise of files that are damaged, or of another record."""
+"""What readers raise for files that are damaged, or belong to another record."""
 
 
 @contextlib.contextmanager
@@ -294,7 +294,7 @@ def _readable(path: Path, remedy: str) -> Iterator[None]:
 
 
 def read_record(path: Path) -> LaunchRecord:
-    """One record, brought up to date.
+    """One record, upgraded.
 
     Raises:
         RecordError: it is missing, damaged or of a later version.
@@ -307,7 +307,7 @@ def read_record(path: Path) -> LaunchRecord:
 
 
 def _read_scripts(path: Path) -> list[ScriptReport]:
-    """Read what the ranks of a script reported; nothing where there is no file."""
+    """Read the reports of a script's ranks; empty where there is no file."""
     if not path.is_file():
         return []
     with _readable(path, MEASURE_AGAIN), gzip.open(path) as file:
@@ -315,11 +315,11 @@ def _read_scripts(path: Path) -> list[ScriptReport]:
 
 
 MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
-"""What brings a file of version n to n + 1, by n."""
+"""By n: upgrades a file of version n to n + 1."""
 
 
 def migrate(content: dict[str, Any], *, source: str) -> dict[str, Any]:
-    """Bring a file's content up to ``SCHEMA_VERSION``.
+    """Upgrade a file's content to ``SCHEMA_VERSION``.
 
     Raises:
         RecordError: no version, or one this Ringside does not know.

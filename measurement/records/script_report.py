@@ -1,4 +1,4 @@
-"""What the agent in a user's script reports of one rank: its settings, and what its first steps came to."""
+"""What the agent in a user's script reports of one rank: its settings and its first steps."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 from measurement.records.record_types import Written
 
 Sketch = list[float]
-"""float64 [up to 16]: a count sketch, whose norm is about that of the tensor. Linear, so differences can be told from sketches."""
+"""float64 [up to 16]: a count sketch, whose norm is about that of the tensor. Linear, so sketches can be subtracted."""
 
 
 class ComparedStep(Written):
-    """One of a script's first steps, as one rank saw it."""
+    """One of a script's first steps on one rank."""
 
     loss: float | None = None
     """Mean over the step's backward passes; None: no scalar was seen."""
@@ -36,11 +36,11 @@ class LineUse(Written):
     text: str
     """The line itself."""
     seconds: float
-    """That it takes in a step, with all that it calls: median of some steps."""
+    """Its time in a step, with all that it calls: median of some steps."""
     exchange_s: float = 0.0
-    """For how many of them it waits for exchange."""
+    """Seconds of these that it waits for exchange."""
     phases: list[str] = []
-    """Phases of the step that it holds: ``data_wait``, ``forward``, ``backward``, ``optimizer``."""
+    """Phases of the step that it contains: ``data_wait``, ``forward``, ``backward``, ``optimizer``."""
     collectives: dict[str, float] = {}
     """How many it calls in a step, besides those of gradients: ``all_reduce of 4 B``."""
 
@@ -52,7 +52,7 @@ class ScriptReport(Written):
     configuration: dict[str, Any] = {}
     """Settings by dotted name, such as ``optimizer.0.lr``; plain JSON values. Names: docs/scripts.md."""
     defaults: dict[str, Any] = {}
-    """What this version of its library would have by itself, of those settings in which the script has something else."""
+    """The library's defaults of those settings that the script has changed."""
     started: dict[str, Sketch] = {}
     """Parameters and buffers before the first step, by name without wrappers' prefixes; buffers under ``buffer:NAME``."""
     sizes: dict[str, int] = {}
@@ -63,18 +63,18 @@ class ScriptReport(Written):
     sharded: bool = False
     """Whether each rank has a share of the parameters, so that ranks are not compared with each other."""
     without_optimizer: list[str] = []
-    """Parameters that got a gradient and that no optimizer has."""
+    """Parameters that have a gradient and no optimizer."""
     samples_from: str | None = None
     """Where samples come from: ``loader``, ``samples_per_step``; None: they could not be counted, and iterations are."""
     written_files: list[str] = []
     """Some of the files outside the folder of its start that it wrote."""
     lines: list[LineUse] = []
-    """That take time in a step, or call collectives."""
+    """Lines that take time in a step, or call collectives."""
     trackers: list[str] = []
-    """Modules of experiment trackers that it imported and that are told to stay offline."""
+    """Modules of experiment trackers that it imported, and that variables keep offline."""
     ports: list[int] = []
-    """That its process asked for, to meet other ranks at."""
+    """Ports that its process asked for, to meet other ranks."""
     store_files: list[str] = []
     """Files at which it meets other ranks (``torch.distributed.FileStore``)."""
     notes: list[str] = []
-    """What the agent could not see, one sentence each."""
+    """What the agent could not read, one sentence each."""

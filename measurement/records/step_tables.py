@@ -1,4 +1,4 @@
-"""The tables beside a record, as ``pandas`` has them: raw steps, and what the hosts did meanwhile."""
+"""The tables beside a record, in ``pandas``: raw steps, losses, and what the hosts did meanwhile."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HOST_USE_TYPES: dict[str, Any] = {"launch": "int64", "arm": "string", **HOST_COL
 ROWS_AT_ONCE = 1 << 20
 TIMES = [name for name, dtype in STEP_COLUMNS.items() if dtype == "float64"]
 SHORTEST_STEP_S, MAX_STEP_S = 1e-9, 3e9
-"""What a step can take; of what lies beyond, ratios are no numbers."""
+"""Limits of a step's time; beyond them, ratios are not finite."""
 
 
 def parquet(table: pd.DataFrame) -> bytes:
@@ -125,7 +125,7 @@ def losses_of(record: LaunchRecord) -> pd.DataFrame:
 
 
 def host_use_of(record: LaunchRecord) -> pd.DataFrame:
-    """What the hosts did during a record's blocks, where these still know it (columns: ``HOST_COLUMNS``)."""
+    """What the hosts did during a record's blocks, where these still have it (columns: ``HOST_COLUMNS``)."""
     rows: list[tuple[int | None, str, str, str, float]] = []
     cores: dict[tuple[str, int], float] = {}
     for block in record.blocks:
@@ -138,16 +138,16 @@ def host_use_of(record: LaunchRecord) -> pd.DataFrame:
 
 
 def with_record(record: LaunchRecord, table: pd.DataFrame) -> pd.DataFrame:
-    """Leave out rows of blocks that came after an incomplete record: the driver was killed between two files, or still writes."""
+    """Leave out rows of blocks that an incomplete record lacks: the driver was killed between two files, or still writes."""
     if record.complete:
         return table
     return table[table["turn"].isna() | table["turn"].isin({block.turn for block in record.blocks})]
 
 
 def require_steps_of(record: LaunchRecord, table: pd.DataFrame) -> None:
-    """Raise a ``ValueError`` where steps are not those of a record's blocks, or no times at all.
+    """Raise a ``ValueError`` where steps are not those of a record's blocks, or have impossible numbers.
 
-    Of each block its first row is looked at, and of all rows the numbers. ``table``: columns ``STEP_COLUMNS``.
+    Checks the first row of each block, and the numbers of all rows. ``table``: columns ``STEP_COLUMNS``.
     """
     blocks = {(block.turn, block.round, block.block, block.kind, block.case) for block in record.blocks}
     first = np.unique(table["turn"], return_index=True)[1]

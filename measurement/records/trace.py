@@ -1,4 +1,4 @@
-"""A trace: what a few untimed steps of every rank consist of, on one clock. Viewers' files lie beside it.
+"""A trace: the spans of a few untimed steps of every rank, on one clock. Viewers' files are beside it.
 
 ``traces/traces.json`` holds the spans that reports draw and count; ``traces/arm-NAME.json.gz`` every event, for Perfetto.
 """
@@ -10,15 +10,14 @@ from typing import Literal
 from measurement.records.record_types import Written
 
 Row = Literal["step", "phase", "exchange", "library", "gradient"]
-"""A whole step; a phase of the training thread; a collective; the library's own work; on CPUs, a parameter's gradient, once it is
-whole."""
+"""A whole step; a phase of the training thread; a collective; the library's own work; on CPUs, a parameter's finished gradient."""
 COMPRESSION, ZERO_FILLED = "compression", "zero-filled"
-"""Names of library work: a tensor is converted to exchange fewer bytes, or back; zeros were handed in for a parameter without a
-gradient, which takes no length."""
+"""Names of library work: a tensor is converted to exchange fewer bytes, or back; zeros were sent for a parameter without a
+gradient, a span of no length."""
 
 
 class Span(Written):
-    """Something that took time on one rank."""
+    """A stretch of time on one rank."""
 
     row: Row
     name: str
@@ -30,7 +29,7 @@ class Span(Written):
     num_bytes: int | None = None
     """Bytes of a collective's tensors on this rank, or of a gradient; None: not known."""
     entered_ns: int | None = None
-    """When a collective began to move data, all ranks being there; None: not known."""
+    """When a collective began to move data, once all ranks had entered; None: not known."""
     tensors: list[str] = []
     """What was fused into a collective, or is without a gradient, where that is known."""
 

@@ -17,7 +17,7 @@ from measurement.conditions.differences import (
     own_work,
     shown,
 )
-from measurement.conditions.known_bad import said_of
+from measurement.conditions.known_bad import faults_clause
 from measurement.records.record import LaunchRecord
 from reports.scripts.culprits import Culprit, Pair, find_culprits
 from reports.scripts.lines import line_differences
@@ -86,7 +86,9 @@ def _settings(
                 changes_work=changes_work,
                 allowed=is_default or bool(condition.follows & set(own)),
                 is_default=is_default,
-                sentence=sentence + said_of(name, values) + "".join(f"; by itself the library has {one}" for one in by_itself),
+                sentence=sentence
+                + faults_clause(name, values)
+                + "".join(f"; by itself the library has {one}" for one in by_itself),
             )
         )
     return sorted(rows, key=lambda row: CONDITIONS.index(condition_of(row.field, of_scripts=True)))

@@ -20,12 +20,12 @@ from measurement.judging.distances import (
     Moved,
     Sketches,
     arithmetic_of,
+    gradient_distances,
     gradient_factor,
-    gradients_apart,
-    start_apart,
-    steps_apart,
+    start_distances,
+    step_distances,
 )
-from measurement.judging.ranks import ALIKE, BUFFER, common_names, named, ranks_apart
+from measurement.judging.ranks import ALIKE, BUFFER, common_names, describe_rank_difference, named
 from measurement.plans.plan import Plan
 from measurement.records.record import LaunchRecord
 from measurement.records.script_report import ScriptReport
@@ -131,7 +131,7 @@ def judge_equality(
         loss_margin=plan.scripts.loss_margin,
         loss_unit=loss_unit(losses or {}),
         batches=batches,
-        ranks=dict(sorted({one.arm: said for one in records if (said := ranks_apart(one)) is not None}.items())),
+        ranks=dict(sorted({one.arm: said for one in records if (said := describe_rank_difference(one)) is not None}.items())),
         unequal=[arm for arm, found in candidates.items() if not found.is_equal or arm in worse],
         first_difference_step=min(steps, default=None),
         sentence=". ".join(clauses) or f"{plan.baseline} has nothing to be compared with",
@@ -181,10 +181,10 @@ def _pair(ours: ScriptReport, theirs: ScriptReport, shared: Arithmetic) -> _Pair
     mine, its = first_gradients(ours, theirs)
     return _Pair(
         names=names,
-        start=start_apart(Sketches.of(ours.started, names), Sketches.of(theirs.started, names)),
+        start=start_distances(Sketches.of(ours.started, names), Sketches.of(theirs.started, names)),
         only_here=[name for name in ours.started if name not in names],
         missing_here=[name for name in theirs.started if name not in names],
-        gradients=[gradients_apart(mine, its, theirs.sizes, shared)] if mine.norm or its.norm else [],
+        gradients=[gradient_distances(mine, its, theirs.sizes, shared)] if mine.norm or its.norm else [],
         factor=gradient_factor(mine, its),
         steps=_steps(ours, theirs, names, negligible=its.negligible(theirs.sizes, shared)),
         how=how,
@@ -211,7 +211,7 @@ def _steps(ours: ScriptReport, theirs: ScriptReport, names: Sequence[str], *, ne
             Moved(start=Sketches.of(report.started, shared), end=Sketches.of(step.parameters, shared))
             for report, step in ((ours, mine), (theirs, its))
         )
-        found.append(steps_apart(moved, wanted, theirs.sizes, steps=number, stored=stored))
+        found.append(step_distances(moved, wanted, theirs.sizes, steps=number, stored=stored))
     return found
 
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from measurement.errors import joined, shortened
-from measurement.judging.distances import EXACT, FLOAT32, ROUNDING, Distances, Moved, Sketches, Tensors, rounding_of, steps_apart
-from measurement.judging.ranks import APART, against_first, against_gradients
+from measurement.judging.distances import EXACT, FLOAT32, ROUNDING, Distances, Moved, Sketches, Tensors, rounding_of, step_distances
+from measurement.judging.ranks import APART, distances_to_first, rank_gradient_distances
 from measurement.records.record import GATE_STEPS, ParityResult
 from runners.protocol.messages import CheckReport, DriftReport, ParityReport
 
@@ -42,7 +42,7 @@ def _hyperparameters(reports: Sequence[DriftReport]) -> Iterator[str]:
 
 def _parameters(reports: Sequence[DriftReport]) -> Iterator[str]:
     first = reports[0].parameters
-    found = against_first([{**first, **report.parameters} for report in reports[1:]], first, tolerance=APART)
+    found = distances_to_first([{**first, **report.parameters} for report in reports[1:]], first, tolerance=APART)
     if apart := found.names_beyond():
         yield f"parameters {shortened(sorted(apart, key=list(first).index))}, by up to {found.worst:.2g} of their size"
 
@@ -96,8 +96,8 @@ def judge_checks(reports: Sequence[CheckReport]) -> ParityResult:
 def judge_parity(reports: list[ParityReport]) -> ParityResult:
     """Judge the parity of an arm; reports by rank."""
     first = reports[0]
-    started = against_first([report.started for report in reports], first.wanted)
-    ended = against_first([report.ended for report in reports], first.ended, started=first.started)
+    started = distances_to_first([report.started for report in reports], first.wanted)
+    ended = distances_to_first([report.ended for report in reports], first.ended, started=first.started)
     failures = _same_samples(reports)
     failures += [
         f"rank {r}: '{name}' differs from rank 0's by {e:.2g} (relative) after prepare()" for r, name, e in started.beyond()
@@ -154,7 +154,7 @@ def _against_mean(reports: list[ParityReport], *, scale: float) -> Distances:
     tolerances = np.array([first.tolerances.get(name, EXACT) for name in local.names])
     rounding = scale * rounding_of(local, first.sizes, FLOAT32, tried=first.noise)
     found = [report.synced for report in reports]
-    return against_gradients(found, mean, rounding=rounding, tolerances=tolerances, usual=usual)
+    return rank_gradient_distances(found, mean, rounding=rounding, tolerances=tolerances, usual=usual)
 
 
 def _gradient_failures(found: Distances, allowed: dict[str, float]) -> list[str]:
@@ -186,7 +186,7 @@ def compare_state(first: ParityReport, other: ParityReport, *, first_arm: str) -
     worst, beyond = 0.0, []
     for kind in firsts.keys() & others.keys():
         shared = [name for name in sorted(firsts[kind].keys() & others[kind].keys()) if name.rpartition(" of ")[2] not in missing]
-        apart = steps_apart(
+        apart = step_distances(
             _moved(other, others[kind], shared),
             _moved(first, firsts[kind], shared),
             first.sizes,

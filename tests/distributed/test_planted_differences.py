@@ -13,7 +13,7 @@ import re
 import pytest
 from rich.console import Console
 
-from measurement.judging.ranks import ranks_apart
+from measurement.judging.ranks import describe_rank_difference
 from reports.formats.terminal import differences_table
 from reports.scripts.configuration import script_differences
 from reports.scripts.equality import judge_equality
@@ -169,7 +169,7 @@ def beside(old, new):
     found, console = script_differences(records), Console(width=200, file=io.StringIO(), force_terminal=False)
     console.print(differences_table(found))
     equality = judge_equality(plan, records)
-    text = "\n".join([console.file.getvalue(), equality.sentence, ranks_apart(records[-1]) or ""])
+    text = "\n".join([console.file.getvalue(), equality.sentence, describe_rank_difference(records[-1]) or ""])
     return {one.field: one for one in found if not one.is_note}, text, equality
 
 

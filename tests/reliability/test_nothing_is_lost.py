@@ -71,5 +71,5 @@ def test_a_disk_that_is_almost_full_is_told_before_anything_is_measured(tmp_path
         pytest.skip("a file system can only be mounted by root")
     with mounted("-t", "tmpfs", "-o", "size=8m", "tmpfs", tmp_path):
         ran = compare(tmp_path, code=2)
-        assert "lies on a disk with " in ran.done.stderr and "make room, and go on with the same command" in ran.done.stderr
+        assert "is on a disk with " in ran.done.stderr and "make room, and go on with the same command" in ran.done.stderr
         assert not list(ran.folder.root.glob("launch-*"))

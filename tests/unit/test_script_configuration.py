@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from measurement.conditions.differences import unlike_work
-from measurement.judging.ranks import agreement, ranks_apart
+from measurement.judging.ranks import agreement, describe_rank_difference
 from reports.formats.terminal import differences_table
 from reports.scripts.configuration import script_differences
 from reports.scripts.script_arms import OF_LOADER
@@ -188,7 +188,7 @@ def test_ranks_that_start_apart_by_an_empty_step_are_told_and_measured():
     for report in record.scripts:
         report.configuration["optimizer.empty_steps"] = report.rank
     assert not agreement(record.scripts).is_wrong
-    assert ranks_apart(record).endswith("Only some took the step without gradients of broadcast_optimizer_state")
+    assert describe_rank_difference(record).endswith("Only some took the step without gradients of broadcast_optimizer_state")
 
 
 def test_the_empty_step_of_horovods_broadcast_is_told_where_it_does_something():
@@ -330,7 +330,7 @@ def test_several_candidates_have_one_row_for_each_setting():
 
 def test_ranks_of_one_arm_agree_or_are_said_to_be_apart_with_the_step():
     def said(script):
-        return ranks_apart(one_launch(script_plan(), {"old": SOUND, "new": script})[-1])
+        return describe_rank_difference(one_launch(script_plan(), {"old": SOUND, "new": script})[-1])
 
     assert said(SOUND) is None
     assert said(Script(sharded=True, starts_apart=True)) is None
@@ -340,7 +340,7 @@ def test_ranks_of_one_arm_agree_or_are_said_to_be_apart_with_the_step():
     records = one_launch(script_plan(), {"old": SOUND, "new": SOUND})
     for number, step in enumerate(records[-1].scripts[1].steps):
         step.parameters["fc.bias"] = [value + 0.1 * (number >= 2) for value in step.parameters["fc.bias"]]
-    assert ranks_apart(records[-1]) == "the ranks of new start alike and are apart from step 3 on: fc.bias"
+    assert describe_rank_difference(records[-1]) == "the ranks of new start alike and are apart from step 3 on: fc.bias"
 
 
 def test_where_nothing_but_notes_differs_the_preview_shows_them():

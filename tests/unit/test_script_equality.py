@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from measurement.judging.distances import ARITHMETICS, FLOAT32, Sketches, gradients_apart
+from measurement.judging.distances import ARITHMETICS, FLOAT32, Sketches, gradient_distances
 from reports.scripts.configuration import script_differences
 from reports.scripts.equality import arithmetic, judge_equality
 from tests.kit.results_factory import Truth
@@ -98,7 +98,7 @@ def test_one_small_parameter_whose_gradient_differs_is_named():
 @pytest.mark.parametrize(("small", "is_beyond"), [(0.1, False), (0.2, True)])
 def test_a_small_tensor_is_not_hidden_by_a_large_one(small, is_beyond):
     ours, theirs = (Sketches.of({"weight": [1000.0], "bias": [value]}) for value in (small, 0.1))
-    apart = gradients_apart(ours, theirs, {"weight": 1, "bias": 1}, FLOAT32)
+    apart = gradient_distances(ours, theirs, {"weight": 1, "bias": 1}, FLOAT32)
     assert apart.distance <= 1e-3
     assert apart.is_beyond(1e-3, 1e-2) is is_beyond
 

@@ -1,11 +1,11 @@
 """Ringside's agent: in a user's script, unmodified, it counts and times optimizer steps and tells the driver.
 
-Standard library only, Python 3.8 or later, any torch from 2.0. It imports nothing else of Ringside's, whose own
-ranks take from it what they need alike. It may not break the script: what goes wrong in it ends it, and the driver hears of that.
+Standard library only, Python 3.8 or later, any torch from 2.0. It imports nothing else of Ringside.
+Ringside's own ranks use parts of it, too. It must not break the script: an error in the agent ends the agent, and is reported.
 
-``meeting`` has the processes of a start meet by themselves. ``imposing`` gives a script settings in place of its own.
+``meeting`` keeps the ports and files of each start apart. ``imposing`` gives a script settings in place of its own.
 ``watching`` puts hooks into torch, and ``recorder`` counts and times what they see. ``rank`` talks to the driver: first steps
-are compared (``reading``), then come ``blocks``. ``machine`` tells what else the process and its host do meanwhile.
+are compared (``reading``), then come ``blocks``. ``machine`` reads what else the process and its host do meanwhile.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .reporting import call_safely, run_at_exit
 
 
 def begin() -> None:
-    """Keep to the folder and the meeting places of the start, and wait for torch, unless a rank has started this process."""
+    """Set up the sandbox and the ports of the start, and hook torch once it is imported, unless a rank started this process."""
     agent_settings = settings.read(in_children=True)
     if agent_settings is None:
         return
@@ -59,7 +59,7 @@ def begin() -> None:
 
 
 def keep_to_sandbox(agent_settings: settings.Settings) -> None:
-    """Have what this process writes stay in the folder of the start, if that has one."""
+    """Redirect what this process writes into the folder of the start, if it has one."""
     if agent_settings.sandbox:
         from . import sandbox
 
@@ -82,12 +82,12 @@ def after_import(wanted: dict[str, Callable[[], None]]) -> None:
 
 
 class Finder:
-    """Finds nothing itself. It has the others find, and sees to it that a function is called after the module was run."""
+    """Finds modules by the other finders, and calls a function after such a module has run."""
 
     def __init__(self, waiting: dict[str, Callable[[], None]]) -> None:
         self._waiting = waiting
         self._asked: set[str] = set()
-        """Modules that the others are being asked for: another finder like this may ask back."""
+        """Modules being looked up: another finder of this kind may call this one."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         """As the import system calls it, and ``importlib.util.find_spec``, after which nothing is imported."""
@@ -103,10 +103,10 @@ class Finder:
                     return spec
         finally:
             self._asked.discard(name)
-        return None  # it is not there: a script may try again, with another path
+        return None  # not found: a script may try again with another path
 
     def _follow(self, spec: Any, name: str) -> None:
-        """Have the function called after a spec's module was run."""
+        """Call the function after the spec's module has run."""
         run = getattr(spec.loader, "exec_module", None)
         if run is None:
             return

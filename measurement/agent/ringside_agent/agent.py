@@ -1,4 +1,4 @@
-"""The agent of a rank, ours or a user's: it obeys the driver's commands, tells of errors, and ends the process."""
+"""The agent of a rank, ours or a user's: it obeys the driver's commands, reports errors, and ends the process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .channel import Channel
 from .reporting import leave, say
 
 COMMAND_S = 5.0
-"""Within which a command that waits for this rank must have come, where it has something to say before the first."""
+"""How long an error that comes before the first command waits for that command, to answer it."""
 FINISH = "finish"
 """The last command: the rank reports, and ends."""
 
@@ -44,7 +44,7 @@ class Agent:
         """``channel``: to the driver."""
         self.channel = channel
         self.is_over = False
-        """Nothing is told to the driver any more."""
+        """Whether nothing more is sent to the driver."""
 
     def serve(self, handlers: Mapping[str, Handler]) -> None:
         """Obey until a handler lets the process go on, or ``finish`` was answered. What a handler raises passes through.
@@ -61,14 +61,14 @@ class Agent:
         self.is_over = obey(handlers, receive, self.reply)
 
     def reply(self, text: str) -> None:
-        """Answer the command that is out. Where the driver has gone, the process ends."""
+        """Answer the pending command. Where the driver has gone, the process ends."""
         try:
             self.channel.reply(text)
         except OSError as error:
             self._end_alone(error)
 
     def tell_last(self, reply: Mapping[str, Any]) -> None:
-        """Answer the command that is out, or the first, which may not have been read yet; and nothing after that."""
+        """Answer the pending command, or the first, which may not have been read yet. Nothing is sent after that."""
         if self.is_over:
             return
         self.is_over = True
@@ -78,12 +78,12 @@ class Agent:
             self.channel.reply(json.dumps(reply))
 
     def forget(self) -> None:
-        """In a process that the rank has forked: be none."""
+        """Stop being an agent, in a process that the rank forked."""
         self.is_over = True
         self.channel.close()
 
     def leave(self, code: int) -> NoReturn:
-        """End this process now, and what it has started by multiprocessing; nothing else of it runs any more."""
+        """End this process at once, without Python's teardown, and the processes that it started by multiprocessing."""
         for child in multiprocessing.active_children():
             child.terminate()
         leave(code)

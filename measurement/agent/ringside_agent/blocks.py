@@ -27,7 +27,7 @@ class Block:
     recorder: Recorder
     script: Script
     forwards_s: deque[float]
-    """What is neither wait, backward, optimizer nor exchange, in the last timed steps; this block's are added."""
+    """Forward phases of the last timed steps, in seconds; this block's are added."""
     rank_fields: dict[str, Any]
     """More fields of the rank's part of the reply."""
 
@@ -39,7 +39,7 @@ class Block:
         self._then: Callable[[dict[str, Any]], None]
 
     def begin(self, then: Callable[[dict[str, Any]], None]) -> None:
-        """Let the steps come; ``then`` gets the reply in the hook of the last one."""
+        """Start counting steps; ``then`` gets the reply in the hook of the last one."""
         self._then = then
         warmup = int(self.command["warmup_steps"])
         if warmup:
@@ -71,12 +71,14 @@ class Block:
         warm, warm_losses = self._warm
         phases = [phases_of(row) for row in rows]
         samples = self.script.samples_of
+        # rows in which a fused optimizer found that gradients had overflowed, and changed nothing
+        overflowed = {row for row, has_overflowed in recorder.overflows if row >= 0 and float(has_overflowed)}
         steps = {
             **self.rank_fields,
             "untimed_s": self._untimed_s + sum(row[4] for row in rows) / 1e9,
             "samples": [samples(row[5]) for row in rows],
             "phases_s": phases,
-            "skipped_steps": len({number for number, row in enumerate(rows) if row[7]} | overflowed(recorder.overflows)),
+            "skipped_steps": len({number for number, row in enumerate(rows) if row[7]} | overflowed),
             "first_step": self._first_step,
             "losses": means(warm, warm_losses) + means(rows, losses_of(recorder)),
             "loss_samples": [samples(row[5]) for row in [*warm, *rows]],
@@ -97,17 +99,12 @@ def phases_of(row: Row) -> list[float]:
 
 
 def gaps_in(forward_s: Sequence[float], known_s: deque[float]) -> list[tuple[int, float]]:
-    """Steps in which something else than a step took long, and its seconds.
+    """Steps that contain a long pause, such as an evaluation, and its seconds.
 
-    ``known_s``: the last steps of earlier blocks, by which one step is judged, too; these are added.
+    ``known_s``: forward phases of earlier blocks, so that a block of one step can be judged. This block's are added.
     """
     known_s.extend(forward_s)
     if not forward_s:
         return []
     usual = sorted(known_s)[len(known_s) // 2]
     return [(step, seconds) for step, seconds in enumerate(forward_s) if seconds > max(GAP_S, GAP_TIMES * usual)]
-
-
-def overflowed(noted: Sequence[tuple[int, Any]]) -> set[int]:
-    """Rows in which a fused optimizer was told of gradients that had overflowed, and changed nothing."""
-    return {row for row, has_overflowed in noted if row >= 0 and float(has_overflowed)}

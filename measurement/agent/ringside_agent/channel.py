@@ -1,7 +1,7 @@
-"""A rank's way to the driver: commands and replies, which its supervisor hands on. Each proves that the comparison's own wrote it.
+"""A rank's connection to the driver: commands and replies, which its supervisor passes on, each signed.
 
 A rank does what a message says, and a message passes through supervisors and over networks. So each carries an HMAC of its place
-and its text, by the comparison's key. A place is used once, so that no message can stand for another.
+and its text, by the comparison's key. A place is used once, so that no message can be replayed as another.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def seal(key: str, place: str, text: str) -> bytes:
 
 
 def unseal(key: str, place: str, sealed: bytes) -> bytes:
-    """The text of a message; raises a ``ConnectionError`` where somebody else has written it."""
+    """The text of a message; raises a ``ConnectionError`` where its HMAC is wrong."""
     proof, text = sealed[:PROOF_BYTES], sealed[PROOF_BYTES:]
     if not hmac.compare_digest(proof, _proof(key, place, text)):
         raise ConnectionError(f"the message '{place}' was not written by this comparison")
@@ -64,13 +64,13 @@ class Channel:
         self._connection, self._key, self._arm, self._launch, self._rank = connection, key, arm, launch, rank
         self._frames = Frames()
         self._read: dict[str, bytes] = {}
-        """What came before it was asked for."""
+        """Messages received before they were asked for, by place."""
 
     def job(self) -> bytes:
         """Wait for the arm's job.
 
         Raises:
-            ConnectionError: somebody else has written it, or none can come.
+            ConnectionError: its HMAC is wrong, or the supervisor has ended.
         """
         place = job_key(self._arm, self._launch)
         while place not in self._read:
@@ -81,7 +81,7 @@ class Channel:
         """Wait for the next command.
 
         Raises:
-            ConnectionError: somebody else has written it, or none can come.
+            ConnectionError: its HMAC is wrong, or the supervisor has ended.
             TimeoutError: none came in time.
         """
         beginning = command_key(self._arm, self._launch, 0)[:-1]
@@ -93,7 +93,7 @@ class Channel:
         return text
 
     def reply(self, text: str) -> None:
-        """Answer the last command. A second answer is not sent. Raises an ``OSError`` where the way is cut."""
+        """Answer the last command. A second answer is not sent. Raises an ``OSError`` where the connection is lost."""
         if self.outstanding is not None:
             place = reply_key(self._arm, self._launch, self.outstanding, self._rank)
             self.outstanding = None
@@ -115,7 +115,7 @@ class Channel:
 
 
 def join(settings: Settings, place: World, *, python: str = sys.executable) -> Channel:
-    """Start this rank's supervisor, which connects to the driver; returns the way there. ``python`` runs the supervisor."""
+    """Start this rank's supervisor, which connects to the driver; returns the channel. ``python`` runs the supervisor."""
     connection = rank_supervisor.start(
         settings.driver,
         settings.key_file,

@@ -1,4 +1,4 @@
-"""How a script ends, and how the driver hears of it: by an exception, by ``sys.exit`` or at its last line; or by our command."""
+"""How a script ends, and how that is reported: by an exception, by ``sys.exit``, at its last line, or by our command."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from .reporting import STARTED, at_exit, call_safely, run_at_exit, say
 from .users_lines import describe, error_reply
 
 OWN_END_S = 5.0
-"""So long a script may take for its ``finally`` clauses and ``atexit`` functions."""
+"""Time limit for a script's ``finally`` clauses and ``atexit`` functions."""
 
 Tell = Callable[[Mapping[str, Any]], None]
 
 
 def watch(tell: Tell, steps: Callable[[], int]) -> None:
-    """Have the driver told when this process ends by itself. ``tell`` has the last word; ``steps``: that were taken by now."""
+    """Report to the driver when this process ends by itself. ``tell`` sends the last reply; ``steps``: how many were taken."""
     ending: dict[str, Any] = {"code": None}
     shown, leave_by = sys.excepthook, sys.exit
 
@@ -52,7 +52,7 @@ def watch(tell: Tell, steps: Callable[[], int]) -> None:
 
 
 def at_multiprocessing_end(act: Callable[[], None], *, priority: int) -> None:
-    """Have a function called when a process that multiprocessing has started ends, which may be without atexit."""
+    """Call a function when a process of multiprocessing ends, which may happen without atexit."""
     if multiprocessing.current_process().name != "MainProcess":
         from multiprocessing.util import Finalize
 
@@ -60,15 +60,15 @@ def at_multiprocessing_end(act: Callable[[], None], *, priority: int) -> None:
 
 
 def show_stack_on_signal() -> None:
-    """Have SIGUSR1, which the driver sends to a rank that hangs, print all stacks, unless the script uses it."""
+    """Print all stacks on SIGUSR1, which the driver sends to a rank that hangs, unless the script handles that signal."""
     if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
         faulthandler.register(signal.SIGUSR1, file=2)
 
 
 def end_script(leave: Callable[[int], Any]) -> NoReturn:
-    """Raise ``SystemExit`` in the middle of a script, so that it does what it does at its end. All ranks call it.
+    """Raise ``SystemExit`` in the middle of a script, so that its ``finally`` and ``atexit`` run. All ranks call it.
 
-    ``leave`` ends the process: behind the script's last ``atexit`` function, or where that takes too long.
+    ``leave`` ends the process: after the script's last ``atexit`` function, or where these take too long.
     """
 
     def cut_short() -> None:
@@ -84,7 +84,7 @@ def end_script(leave: Callable[[int], Any]) -> NoReturn:
 
 
 def leave_in_order(leave: Callable[[int], Any]) -> None:
-    """Shut down what a launcher wants to be shut down, and leave the process. All ranks call it."""
+    """Shut down Horovod and MPI, as their launchers expect, and leave the process. All ranks call it."""
     horovod: Any = sys.modules.get("horovod.torch")
     if horovod is not None and horovod.is_initialized():
         call_safely(horovod.shutdown)

@@ -1,7 +1,7 @@
 """Settings that a script gets in place of its own: ``impose`` in a plan, and ``ringside ab --explain``.
 
-Their names are those of the settings that are read (``reading.configuration``). They are settings of speed. Of ``loader.in_order``
-and of variables, the comparison of first steps shows whether a script then computes the same.
+Their names are those of the settings that are read (``reading.configuration``). They are settings of speed. Where a variable or
+``loader.in_order`` changes what a script computes, the comparison of first steps shows it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def impose_variables(settings: Mapping[str, Any]) -> None:
 
 
 def impose_on_torch(torch: Any, settings: Mapping[str, Any]) -> None:
-    """Put the others in force, in a rank that has just imported torch."""
+    """Apply all other settings, in a rank that has just imported torch."""
     if THREADS in settings:
         torch.set_num_threads(settings[THREADS])
         torch.set_num_threads = _only_in_children(torch.set_num_threads)
@@ -80,7 +80,7 @@ def _only_in_children(original: Callable[[int], None]) -> Callable[[int], None]:
 
 def with_arguments(original: Callable[..., Any], imposed: Mapping[str, Any]) -> Callable[..., Any]:
     """A function, or an ``__init__``, that is called with these arguments, as far as this version has them."""
-    import inspect  # which most processes of a launcher do not need
+    import inspect  # only here: most processes of a launcher do not need it
 
     signature = inspect.signature(original)
 
@@ -97,7 +97,7 @@ def with_arguments(original: Callable[..., Any], imposed: Mapping[str, Any]) -> 
 
 
 def _choose_kernels(owner: Any, chosen: Mapping[str, Any]) -> None:
-    """Have every optimizer that knows these settings begin with them."""
+    """Give these settings to every new optimizer that has them."""
     original = owner.__init__
 
     @functools.wraps(original)

@@ -1,7 +1,7 @@
-"""Where the processes of a script meet: ports and files that a start of an arm has for itself, in the place of those that it names.
+"""Where the processes of a script meet: each start of an arm gets ports and files of its own for those that the script names.
 
 All Python processes of a start take part: launchers, ranks, and what these start. Each notes what it asks for in a file beside the
-key, one for each start and host, where ranks and the driver read it.
+key, one for each start and host. Ranks and the driver read it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any, Callable, Iterable
 from .settings import Settings
 
 PORT, UNMAPPED, TAKEN, FILE, SYSTEMS = "port", "unmapped", "taken", "file", "system"
-"""What is noted: a port that was asked for; one that has no other in its place; one that somebody has; a file; the system's."""
+"""What is noted: a port that was asked for; one that is not replaced; one in use; a file; one that the system chose."""
 IN_USE = "already in use"
-"""What Python's sockets and torch's stores say of a port that somebody has."""
+"""How Python's sockets and torch's stores report a port in use."""
 CHOOSES_BY_CHANCE = "horovod.runner"
-"""Its servers take whichever port is free, and tell it to libraries that are not Python's."""
+"""Its servers choose free ports by chance, and pass them to libraries that are not written in Python."""
 MAX_FRAMES = 12
 
 
@@ -31,7 +31,7 @@ class Meeting:
         self._given = {int(asked): port for asked, port in settings.ports.items()}
         self._spare, self._hosts = settings.spare_ports, settings.hosts
         self._is_here = settings.cpu and not settings.hosts
-        """Stores meet on this machine, also those of a script that names its cluster's address."""
+        """Whether stores meet on this machine, also where the script names its cluster's address."""
         self.notes = os.path.join(folder, f"asked-{start}")
         self.suffix = f".{folder[-8:]}-{start}"
         """What the names of its files end with."""
@@ -48,7 +48,7 @@ class Meeting:
         return read_notes("")
 
     def asked(self) -> dict[str, list[Any]]:
-        """What processes of this start on this host have asked for, as the script names it.
+        """The ports and files that processes of this start on this host have asked for, as the script names them.
 
         ``ports`` and ``store_files``.
         """
@@ -57,13 +57,13 @@ class Meeting:
         return {"ports": sorted(map(int, ports)), "store_files": sorted(noted[FILE])}
 
     def remove_files(self, named: Iterable[str] = ()) -> None:
-        """Remove the files of this start for those that are ``named``, and for those that processes here have asked for."""
+        """Remove this start's copies of the files that are ``named``, and of those that processes here have asked for."""
         for file in {*named, *self.asked()["store_files"]}:
             with contextlib.suppress(OSError):
                 os.unlink(file + self.suffix)
 
     def watch_sockets(self) -> None:
-        """Have Python's own sockets serve and connect at the given ports."""
+        """Have Python's own sockets listen and connect at the given ports."""
         module: Any = sys.modules["socket"]
         kind = module.socket
         bind = kind.bind
@@ -95,7 +95,7 @@ class Meeting:
         kind.bind, kind.connect, kind.connect_ex = bound, connecting(kind.connect), connecting(kind.connect_ex)
 
     def _serving(self, asked: Any, begin: Callable[..., None], *args: Any, **kwargs: Any) -> None:
-        """Call what serves at a port, and note where somebody has that."""
+        """Call what listens at a port, and note a port in use."""
         try:
             begin(*args, **kwargs)
         except (OSError, RuntimeError) as error:
@@ -104,7 +104,7 @@ class Meeting:
             raise
 
     def _is_served(self, socket: Any, family: int, host: str, port: int) -> bool:
-        """Whether a process of this start serves at a port of this machine, or a host is another one of the arm."""
+        """Whether a process of this start listens at a port of this machine, or the host is another one of the arm."""
         with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.bind((host, 0))
             return str(port) in self._noted()[PORT]
@@ -120,7 +120,7 @@ class Meeting:
             stores.FileStore.__init__ = self._at_file(stores.FileStore.__init__)
 
     def _store_port(self, asked: int) -> int:
-        """The port of a store; a spare one for one that nobody knew of. What the system or the driver has chosen stays."""
+        """The port of a store; a spare one where the driver did not know it. Ports that the system or the driver chose stay."""
         if asked in self._given or not self._spare:
             return self._given.get(asked, asked)
         is_own = asked in (*self._spare, *self._given.values()) or str(asked) in self._noted()[SYSTEMS]

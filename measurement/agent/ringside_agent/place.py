@@ -12,7 +12,7 @@ from typing import Any, Mapping, NamedTuple, Sequence
 from .settings import Settings
 
 RENDEZVOUS = "rendezvous"
-"""A place to meet: an address in MASTER_ADDR and MASTER_PORT, or MPI, over which rank 0 tells the others its own."""
+"""A rendezvous: an address in MASTER_ADDR and MASTER_PORT, or MPI, over which rank 0 sends the others its address."""
 MPI = "mpi"
 """The ranks are those of one MPI world."""
 HOROVOD = "horovod"
@@ -52,7 +52,7 @@ class World:
 
 
 def find_world(settings: Settings) -> World:
-    """This process's place, as its library counts it; the one with the larger world, where both are initialised."""
+    """This process's place, as its library counts it; where both are initialised, the one with the larger world."""
     of_variables = world_of_variables(os.environ, settings.families)
     counted = max(filter(None, (_of_torch(), _of_horovod())), key=lambda counts: counts[1], default=None)
     if counted is None or counted[:2] == (of_variables.rank, of_variables.world_size):

@@ -27,7 +27,7 @@ from .users_lines import Described, agent_lines, error_reply
 
 
 class Rank:
-    """Is the agent of a script once it has taken its first step: the handlers that a script has."""
+    """Connects a script to the driver at its first step, and has the handlers of a script's commands."""
 
     def __init__(self, settings: Settings, recorder: Recorder) -> None:
         self.settings, self.recorder = settings, recorder
@@ -37,11 +37,11 @@ class Rank:
         self._forwards_s: deque[float] = deque(maxlen=256)
         recorder.on_batch, recorder.on_loader = self.first.on_batch, self.first.on_loader
         recorder.unread = self.first.script.unread
-        recorder.before_backward = self._before_backward
+        recorder.before_backward = partial(self.first.script.record_safely, self.first.before_backward)
         recorder.before_step, recorder.after_step, recorder.failed = self._before_step, self._after_step, self.fail
 
     def forget_after_fork(self) -> None:
-        """In a process that a rank has forked: be none."""
+        """Stop being a rank, in a process that a rank forked."""
         if self.agent is not None:
             self.recorder.off = True
             self.agent.forget()
@@ -50,9 +50,6 @@ class Rank:
         if self.agent is None:
             self._claim()
         self.first.script.record_safely(self.first.before_step, optimizer, is_nested)
-
-    def _before_backward(self) -> None:
-        self.first.script.record_safely(self.first.before_backward)
 
     def _after_step(self, optimizer: Any) -> None:
         if self.agent is None:
@@ -117,7 +114,7 @@ class Rank:
             self.agent.tell_last(message)
 
     def fail(self, error: BaseException) -> None:
-        """Something went wrong in the agent: tell the driver, and let the script go on without it."""
+        """Report an error of the agent itself to the driver, and let the script go on without the agent."""
         self.first.lines.end()
         message = f"the agent failed: {message_of(error)}"
         say(message)

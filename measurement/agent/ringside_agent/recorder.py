@@ -1,9 +1,9 @@
-"""The hot path: what the hooks note in each step. Nothing here waits for a device, sends or formats anything.
+"""The hot path: what the hooks record in each step. Nothing here waits for a device, sends or formats anything.
 
 An iteration ends where the outermost ``step()`` of the first optimizer returns. Its time is that since the last one ended, in
 five phases that sum to it: waiting for data, backward, optimizer, waiting for exchange, and all else: forward.
 A closure that ``step()`` calls counts as forward and backward, up to the end of its last backward pass.
-Exchange may be waited for within any other phase, whose clock (``perf_counter_ns() - exchange``) stands still meanwhile.
+A wait for exchange may be within any other phase. That phase's clock (``perf_counter_ns() - exchange``) stops meanwhile.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ Row = Tuple[int, int, int, int, int, int, int, int, int]
 """One iteration: ns in all, waiting, backward, optimizer, left out; samples; losses; whether it was skipped; ns of exchange."""
 
 READ_AHEAD = 1
-"""So many batches a loop may have drawn for the step after this one."""
+"""Batches that a loop may have drawn for the next step."""
 FOREIGN_STEPS = 64
-"""So many outermost steps of other optimizers, and the one that ended iterations no longer does."""
+"""After so many outermost steps of other optimizers, the one that ended iterations no longer does."""
 WITHOUT_BACKWARD = 3
-"""So many first steps without a backward pass are no training: Horovod's broadcast_optimizer_state takes one."""
+"""So many first steps without a backward pass are not training: Horovod's broadcast_optimizer_state takes one."""
 
 
 def used_of(drawn: int, passes: int, reads_ahead: bool) -> slice:
     """Which of the batches that were drawn and not used yet a step uses: one for each backward pass, whenever it was drawn.
 
-    Where more are left than a loop reads ahead, an evaluation drew them, or somebody only looked: the latest count.
+    Where more are left than a loop reads ahead, the others were drawn for an evaluation or a look at the data: the latest count.
     """
     count = min(max(1, drawn - READ_AHEAD) if reads_ahead else drawn, passes)
     first = drawn - count if drawn - count > READ_AHEAD else 0
@@ -35,16 +35,16 @@ def used_of(drawn: int, passes: int, reads_ahead: bool) -> slice:
 
 
 class Recorder:
-    """What is counted since the last iteration ended, and the rows of those that are kept."""
+    """What is counted since the last iteration ended, and the rows of earlier iterations."""
 
     def __init__(self, iteration_ends: str | int | None = None) -> None:
         self.off = False
-        """Nothing is noted any more."""
+        """Whether nothing is recorded any more."""
         self.left = 0
         """Iterations until ``at_boundary`` is called; negative: never."""
         self.at_boundary: Callable[[], None] = lambda: None
         self.before_step: Callable[[Any, bool], None] | None = None
-        """Called with the optimizer, and whether this step lies within one of the same optimizer; until the blocks begin."""
+        """Called with the optimizer, and whether this step is within one of the same optimizer; until the blocks begin."""
         self.before_backward: Callable[[], None] | None = None
         """Called before each outermost backward pass; until the blocks begin."""
         self.after_step: Callable[[Any], None] | None = None
@@ -53,11 +53,11 @@ class Recorder:
         self.on_loader: Callable[[Any, Any], None] | None = None
         """Called with a loader and its iterator, which begins; until the blocks begin."""
         self.unread: Callable[[BaseException], None] = lambda _: None
-        """Called with why something could not be read that is then left out."""
+        """Called with the error where something could not be read, which is then left out."""
         self.scaler: Any = None
         """The GradScaler that was used last."""
         self.model: Any = None
-        """The trained model; None: not known yet, or it is trained in evaluation mode."""
+        """The trained model; None: not known yet, or trained in evaluation mode."""
         self.failed: Callable[[BaseException], None]
         self.hot: list[Any] = [
             self.pre_hook,
@@ -73,15 +73,15 @@ class Recorder:
         self.losses: list[Any] = []
         self.versions: list[int] = []
         self.scaled: tuple[Any, Any] = (None, None)
-        """What GradScaler made of which loss."""
+        """A scaled loss of GradScaler's, and the loss."""
         self.overflows: list[tuple[int, Any]] = []
-        """Number of a row, and what a fused optimizer found to be infinite in it."""
+        """Number of a row, and whether a fused optimizer found infinite gradients in it."""
         self.start = perf_counter_ns()
         self.wait = self.backward = self.optimizer = self.left_out = 0
         self.exchange = self._exchange_before = 0
         """ns that ``thread`` has waited for exchange in all, and before this iteration."""
         self.thread = 0
-        """The one that trains; 0 while it waits for exchange."""
+        """The training thread; 0 while it waits for exchange."""
         self.drawn: list[int] = []
         """Samples of each batch that loaders have yielded and no iteration has used yet."""
         self.reads_ahead = False
@@ -171,15 +171,15 @@ class Recorder:
         return True
 
     def used(self) -> slice:
-        """Which of ``drawn`` the iteration that ends has used."""
+        """Which of ``drawn`` the ending iteration has used."""
         return used_of(len(self.drawn), self.backwards - self.used_backwards, self.reads_ahead)
 
     def samples(self) -> int:
-        """Samples of the iteration that ends; where its loader yielded nothing for it, a batch is used again."""
+        """Samples of the ending iteration; where its loader yielded nothing for it, those of the last batch."""
         return sum(self.drawn[self.used()]) or self.last_samples
 
     def end_iteration(self, now: int) -> None:
-        """Keep the row of the iteration that ended, and do what is due at its end."""
+        """Keep the row of the iteration that ended, and call ``at_boundary`` where it is due."""
         used = self.used()
         self.last_samples = samples = sum(self.drawn[used]) or self.last_samples
         del self.drawn[: used.stop]
@@ -217,14 +217,14 @@ class Recorder:
             self.end_iteration(perf_counter_ns())
 
     def begin(self, iterations: int) -> None:
-        """Forget all rows and losses and restart, now; ``at_boundary`` is called after so many."""
+        """Drop all rows and losses and restart, now; ``at_boundary`` is called after so many iterations."""
         self.rows, self.losses, self.versions, self.overflows = [], [], [], []
         self.losses_before = 0
         self.left = iterations
         self.start = perf_counter_ns()
 
     def note_backward(self, tensors: Any) -> None:
-        """A backward pass ended that began at these tensors: count it, and its loss."""
+        """Count a backward pass that began at these tensors and has ended, and its loss."""
         self.backwards += 1
         self.is_evaluating = False  # a model may be trained in evaluation mode
         tensor = tensors if not isinstance(tensors, (tuple, list)) else tensors[0] if len(tensors) == 1 else None

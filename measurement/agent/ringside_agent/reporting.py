@@ -1,6 +1,6 @@
-"""How the agent's functions are called: what goes wrong in them is one line on stderr, and torch.compile leaves them alone.
+"""How the agent's functions are called: their errors become one line on stderr, and torch.compile does not compile them.
 
-And how a process ends without the interpreter's own teardown.
+Also how a process ends without the interpreter's own teardown.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ MAX_CHARACTERS = 600
 STARTED = os.getpid()
 """This process, or the one that forked it."""
 at_exit: list[Callable[[], Any]] = []
-"""What is done behind all that the script has registered with ``atexit``."""
+"""What is done after all functions that the script registered with ``atexit``."""
 FROM_LOADER = "Original Traceback"
-"""In the message of an error that PyTorch brings from a loader process, before the traceback there."""
+"""What PyTorch writes before the traceback of an error in a loader process."""
 
 
 def say(sentence: str) -> None:

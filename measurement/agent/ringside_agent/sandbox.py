@@ -1,8 +1,8 @@
 """Keeps what a start writes in a folder of its own, in which the user's files appear as copies and links.
 
-Python tells by audit events what it is about to open, rename or remove. Before a link to one of the user's files is written
-through, the file takes the link's place: empty where the open truncates it, else as a copy. A linked folder becomes a real one, of
-links. So an open goes to what is the start's own. What other programs write through a link is not seen.
+Python's audit events say what it is about to open, rename or remove. Before a write goes through a link to a user's file, a file
+replaces the link: empty where the open truncates it, else a copy. A linked folder is replaced by a real one full of links. What
+other programs write through a link is not seen.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any, Sequence
 
 LOCK = ".ringside-lock"
 MAX_FILES = 20
-"""Files elsewhere that are told."""
+"""Files elsewhere that are reported."""
 MAX_NOTED = 1000
 """Files elsewhere of which one process keeps the names."""
 UNSHARED = ("/dev/", "/proc/", "/sys/")
 CACHES = ("cache", "/torchinductor_")
-"""Parts of paths that say that a file may be found there, or made again."""
+"""Parts of paths of files that any process may read, or write again."""
 ITSELF, ENTRY = True, False
-"""Whether an event changes what a path leads to, or its entry in a folder, which may be a link."""
+"""Whether an event changes the target of a path, or its entry in a folder, which may be a link."""
 EVENTS = {
     "os.rename": ((0, ENTRY), (1, ENTRY)),
     "os.link": ((0, ITSELF), (1, ENTRY)),
@@ -40,7 +40,7 @@ STAYING = ("os.chdir", "subprocess.Popen")
 SAVE = {"torch": "save", "torch.jit": "save", "safetensors.torch": "save_file"}
 """By module, functions that open a file in C++ or Rust."""
 MAX_LINKS = 40
-"""On the way to a file, as the kernel has it."""
+"""Links that are followed for one path, as in the kernel."""
 HERE, EXCHANGE = -100, 2
 """For ``renameat2``: paths from the current folder, and that both are there before and after."""
 
@@ -49,7 +49,7 @@ class Sandbox:
     """The folder of a start, and what this process has written elsewhere."""
 
     def __init__(self, root: str, own_files: Sequence[str]) -> None:
-        """``own_files``: how the agent's own begin, which may lie anywhere."""
+        """``own_files``: how paths of the agent's own files begin."""
         self._root = os.path.join(os.path.realpath(root), "")
         self._busy: set[int] = set()
         self._written: set[str] = set()
@@ -89,7 +89,7 @@ class Sandbox:
         return [path.encode(errors="replace").decode() for path in tops[:MAX_FILES]]  # one need not be UTF-8
 
     def _guard(self, path: Any, what: bool, *, is_new: bool = False, is_written: bool = True) -> None:
-        """See to it that a change of what a path leads to stays inside; note it where it does not."""
+        """Redirect a change of what a path leads to into the folder, or note it where it stays outside."""
         if isinstance(path, int) or get_ident() in self._busy:  # an open file; or it is this module that writes
             return
         name = os.fsdecode(path)
@@ -125,7 +125,7 @@ class Sandbox:
         return at
 
     def _replace(self, at: str, *, is_new: bool) -> None:
-        """Put what a link leads to in its place. Other ranks may be about to do the same."""
+        """Replace a link by what it leads to. Other ranks may be about to do the same."""
         with open(self._root + LOCK, "a", encoding="utf-8") as lock:
             with contextlib.suppress(OSError):  # some network file systems have no locks
                 fcntl.flock(lock, fcntl.LOCK_EX)
@@ -147,7 +147,7 @@ class Sandbox:
 
 
 def link_of(path: str) -> str | None:
-    """Where a link leads; None: it is none, or not any more."""
+    """Where a link leads; None: the path is no link, or no longer one."""
     try:
         return os.readlink(path)
     except OSError:
@@ -155,7 +155,7 @@ def link_of(path: str) -> str | None:
 
 
 def take_place(folder: str, link: str) -> None:
-    """Have a folder take a link's place, at once where the system can: other ranks may be reading there."""
+    """Replace a link by a folder, atomically where the system can: other ranks may be reading there."""
     import ctypes
 
     rename = getattr(ctypes.CDLL(None), "renameat2", None)
@@ -171,12 +171,12 @@ current: Sandbox | None = None
 
 
 def written() -> list[str]:
-    """What this process has written elsewhere; nothing where it has no folder of its own."""
+    """What this process has written elsewhere; empty where it has no folder of its own."""
     return current.written() if current else []
 
 
 def enter(root: str, *own_files: str) -> Sandbox:
-    """Have this process, and those that it forks, keep to a folder for the rest of their life; see ``Sandbox``."""
+    """Confine this process, and those that it forks, to a folder until they end; see ``Sandbox``."""
     global current  # noqa: PLW0603 - a process has one
     current = Sandbox(root, own_files)
     sys.addaudithook(current.hear)

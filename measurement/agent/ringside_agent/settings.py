@@ -1,4 +1,4 @@
-"""What the driver wants of the agent: one environment variable, in which there are no secrets."""
+"""The driver's settings for the agent: one environment variable, without secrets."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ class Settings(NamedTuple):
     trackers: Sequence[str] = ()
     """Modules of experiment trackers that variables tell to stay offline."""
     ports: Mapping[str, int] = {}
-    """By a port that a script asks for: the one that this start has in its place."""
+    """By a port that a script asks for: the port that this start uses instead."""
     spare_ports: Sequence[int] = ()
-    """For stores at ports that are not among those; none where it runs on several hosts."""
+    """Ports for stores whose ports are not in ``ports``; none where it runs on several hosts."""
     hosts: Sequence[str] = ()
     """On which it runs; none where it is this machine alone."""
     cpu: bool = False
-    """What asks torch for CUDA gets the CPU, see ``machine.cpus_for_gpus``."""
+    """Give the CPU to whatever asks torch for CUDA, see ``machine.cpus_for_gpus``."""
     impose: Mapping[str, Any] = {}
     """Settings that the script gets in place of its own, see ``imposing``."""
 
 
 def read(*, in_children: bool = False) -> Settings | None:
-    """Read them; None where there are none, and in a process that a rank has started, unless it is asked for ``in_children``.
+    """The settings; None where there are none, and in a process that a rank started, unless ``in_children``.
 
     Raises:
         ValueError: they cannot be read.
@@ -75,12 +75,12 @@ def read(*, in_children: bool = False) -> Settings | None:
 
 
 def encode(settings: Settings) -> str:
-    """Make one word of those that are no defaults, without any sign that a shell or a launcher would read."""
+    """Encode the settings that differ from their defaults as one word without special characters of a shell."""
     changed = {name: value for name, value in settings._asdict().items() if value != Settings._field_defaults.get(name)}
     return base64.urlsafe_b64encode(json.dumps(changed).encode()).decode()
 
 
 def decode(text: str) -> Settings:
-    """Make settings of the variable's text; names that are not known here are left out."""
+    """Decode the variable's text; unknown names are left out."""
     values: dict[str, Any] = json.loads(base64.urlsafe_b64decode(text.encode()))
     return Settings(**{name: value for name, value in values.items() if name in Settings._fields})

@@ -1,4 +1,4 @@
-"""Where an error arose in a user's own code: file, line, and the lines around. Ours, PyTorch's and Python's are not theirs."""
+"""Where in a user's own code an error arose: file, line, and the lines around. Libraries and Ringside are left out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .reporting import message_of
 LINES_AROUND = 2
 HOUSE = os.path.abspath(__file__).rsplit(os.sep, 4)[0]
 ROOMS = ("backends", "install", "measurement", "reports", "runners", "workloads")
-"""Our packages, in the house."""
+"""Ringside's packages."""
 FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)(?:,? in (?P<function>.+))?$', re.MULTILINE)
 
 
@@ -60,14 +60,14 @@ def at_line(message: str, place: Place | None) -> Described:
 
 
 def describe(error: BaseException) -> Described:
-    """Say what was raised, and at which of the user's lines. Where memory is short, frees what the functions held that it left."""
+    """What was raised, and at which of the user's lines. After a ``MemoryError``, frees what the frames of its traceback held."""
     if isinstance(error, MemoryError):
         traceback.clear_frames(error.__traceback__)
     return at_line(message_of(error), place_of(error))
 
 
 def error_reply(error: Described, *, cause: str = "exception") -> dict[str, Any]:
-    """What the driver hears of an exception that was raised just now; see ``ErrorReply``."""
+    """The reply to the driver about an exception that was raised just now; see ``ErrorReply``."""
     return {"kind": "error", "cause": cause, "message": error.message, "excerpt": list(error.excerpt), "at_s": time.time()}
 
 
@@ -79,9 +79,9 @@ def agent_lines(error: BaseException) -> list[str]:
 
 
 def place_of(error: BaseException) -> Place | None:
-    """The innermost line of the user's own code that an error came through; None if it came through none.
+    """The innermost line of the user's own code in an error's traceback; None if there is none.
 
-    Of an error in a loader process, PyTorch keeps the traceback in the message, which is read, too.
+    PyTorch puts the traceback of a loader process into the message, which is read, too.
     """
     return place_in("".join(traceback.format_exception(type(error), error, error.__traceback__)))
 
@@ -93,7 +93,7 @@ def place_in(text: str) -> Place | None:
 
 
 def is_users(file: str | os.PathLike[str]) -> bool:
-    """Whether a file is a user's, which may lie anywhere but among ours and the installed packages."""
+    """Whether a file is a user's: neither Ringside's, nor Python's, nor that of an installed package."""
     resolved = os.path.realpath(file)
     return os.path.isfile(resolved) and not resolved.startswith(_of_others())
 

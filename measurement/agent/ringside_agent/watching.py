@@ -1,6 +1,6 @@
-"""Puts the recorder into torch: optimizer steps, backward passes, first forward, GradScaler, autocast, loaders and their batches.
+"""Hooks the recorder into torch: optimizer steps, backward passes, first forward, GradScaler, autocast, loaders, batches.
 
-Loader workers are left alone.
+Loader workers are not hooked.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .settings import Settings
 
 
 def watch_torch(settings: Settings) -> rank.Rank:
-    """Put the agent into torch, which has just been imported. Returns what may become a rank."""
+    """Hook torch, which has just been imported. Returns what may become a rank."""
     torch: Any = sys.modules["torch"]
     recorder = Recorder(settings.iteration_ends)
     this_rank = rank.Rank(settings, recorder)
@@ -73,7 +73,7 @@ def watch_backward(autograd: Any, recorder: Recorder) -> None:
 
 
 def watch_forward(module: Any, first: FirstSteps) -> None:
-    """Have the first forward pass that trains be seen; no global hook, of which torch.compile warns."""
+    """Hook the first forward pass that trains, without a global hook, of which torch.compile warns."""
     call = module.__call__
     state = {"is_over": False}
 
@@ -85,7 +85,7 @@ def watch_forward(module: Any, first: FirstSteps) -> None:
 
     def stop() -> None:
         state["is_over"] = True
-        if module.__call__ is __call__:  # else somebody has put another in its place, who will call this one
+        if module.__call__ is __call__:  # else another wrapper has replaced it, and calls this one
             module.__call__ = call
 
     module.__call__ = __call__
@@ -93,7 +93,7 @@ def watch_forward(module: Any, first: FirstSteps) -> None:
 
 
 def watch_scaler(torch: Any, recorder: Recorder) -> None:
-    """Tell losses from scaled ones, and steps that GradScaler leaves out."""
+    """Record which losses are scaled, and which steps GradScaler leaves out."""
     classes = [getattr(getattr(torch, "amp", None), "GradScaler", None), torch.cuda.amp.GradScaler]
     for owner in {cls for cls in classes if cls is not None and "step" in vars(cls)}:
         _watch_scaler(owner, recorder)
@@ -129,7 +129,7 @@ def _watch_scaler(owner: Any, recorder: Recorder) -> None:
 
 
 def watch_autocast(torch: Any, first: FirstSteps) -> None:
-    """Note the dtype of autocast in the first steps."""
+    """Record the dtype of autocast in the first steps."""
     owner = torch.amp.autocast_mode.autocast
     enter = owner.__enter__
 
@@ -146,7 +146,7 @@ def watch_autocast(torch: Any, first: FirstSteps) -> None:
 def watch_evaluation(module: Any, recorder: Recorder) -> None:
     """Leave out the time in which a model is in evaluation mode: from ``eval()`` until it trains again.
 
-    Its mode is set by ``train()``, or restored by the attribute of each module.
+    Its mode is set by ``train()``, or restored by assigning ``training`` in each module.
     """
     train, assign = module.train, module.__setattr__
     since = [0]
@@ -207,7 +207,7 @@ def watch_loaders(module: Any, recorder: Recorder) -> None:
 
 
 def watch_sampler(module: Any) -> None:
-    """Have it known of a sampler whether it was given an epoch."""
+    """Record whether a sampler was given an epoch."""
     original = module.DistributedSampler.set_epoch
 
     @functools.wraps(original)
@@ -220,9 +220,9 @@ def watch_sampler(module: Any) -> None:
 
 
 def timed_next(original: Any, recorder: Recorder) -> Any:
-    """A loader iterator's ``__next__`` that is timed. Those of an evaluation are not, nor are its batches.
+    """A timed ``__next__`` of a loader's iterator. In an evaluation, neither time nor batches are recorded.
 
-    It is one where gradients are off, or the trained model is in evaluation mode.
+    An evaluation is where gradients are off, or the trained model is in evaluation mode.
     """
     has_gradients = sys.modules["torch"].is_grad_enabled
 

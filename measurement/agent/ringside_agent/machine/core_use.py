@@ -1,7 +1,7 @@
-"""Who used the cores, and how long this process's threads ran and waited for one; from /proc. Ringside's own ranks read it so, too.
+"""Who used the cores, and how long this process's threads ran and waited for one; from /proc. Ringside's own ranks use it, too.
 
 /proc/stat counts in ticks of usually 10 ms, so a block of 0.3 s on two cores is known to about 3% of them, many blocks together far
-better. Time that a hypervisor gave to others (steal) is counted apart. Threads are the kernel's scheduler's,
+better. Time that a hypervisor gave to others (steal) is counted separately. Threads are the kernel's scheduler's,
 ``/proc/<pid>/task/<tid>/schedstat`` (Documentation/scheduler/sched-stats.rst): nanoseconds on a CPU, and on a run queue. Those that
 appear while a communication library is set up are the library's.
 """
@@ -28,8 +28,8 @@ ThreadReading = Dict[int, Tuple[int, int]]
 
 
 LIBRARY_NAMES = ("pt_gloo", "pt_nccl", "nccl", "pt_tcpstore", "gloo")
-"""Beginnings of names that torch and NCCL give to theirs."""
-_found: set[int] = set()
+"""How the names of torch's and NCCL's threads begin."""
+_library_threads: set[int] = set()
 
 
 def own_threads() -> list[int]:
@@ -42,7 +42,7 @@ def own_threads() -> list[int]:
 
 def is_library(thread: int) -> bool:
     """Whether a thread is the library's."""
-    return thread in _found or thread_name(thread).startswith(LIBRARY_NAMES)
+    return thread in _library_threads or thread_name(thread).startswith(LIBRARY_NAMES)
 
 
 def thread_name(thread: int) -> str:
@@ -62,7 +62,7 @@ def watch_torch(distributed: Any) -> None:
 
 
 def counting_threads(original: Any) -> Any:
-    """A function, with the threads that appear in it noted as the library's."""
+    """A function; threads that appear while it runs are recorded as the library's."""
 
     @functools.wraps(original)
     def setting_up(*args: Any, **kwargs: Any) -> Any:
@@ -70,7 +70,7 @@ def counting_threads(original: Any) -> Any:
         try:
             return original(*args, **kwargs)
         finally:
-            _found.update(set(own_threads()) - before)
+            _library_threads.update(set(own_threads()) - before)
 
     return setting_up
 
@@ -90,7 +90,7 @@ def read(cores: Sequence[int]) -> dict[str, Any] | None:
         return None
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     process_s = time.process_time()
-    ticks = sum(sum(map(int, stat(child)[11:15])) for child in _descendants(os.getpid()))  # and of their children that have ended
+    ticks = sum(sum(map(int, stat(child)[11:15])) for child in _descendants(os.getpid()))  # includes their children that have ended
     return {
         "cores": list(cores),
         "busy_s": counted[0],
@@ -157,7 +157,7 @@ def _core_seconds(cores: Sequence[int]) -> tuple[float, float] | None:
 
 
 def _descendants(pid: int) -> Iterator[int]:
-    """Children of a process and theirs, of those that live."""
+    """Living descendants of a process."""
     for child in children_from_tasks(pid):
         yield child
         yield from _descendants(child)

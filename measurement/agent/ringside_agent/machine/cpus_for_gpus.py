@@ -1,7 +1,7 @@
-"""``--cpu``: what asks torch for CUDA gets the CPU, so that a script for GPUs computes where there are none.
+"""``--cpu``: what asks torch for CUDA gets the CPU, so that a script for GPUs runs where there are none.
 
-For what a script computes, not for how fast. A tensor's own ``device`` stays ``cpu``, its ``is_cuda`` False, and ``torch.compile``
-compiles nothing. What cannot be stood in for raises: graphs that are captured, kernels of one's own.
+It shows what a script computes, not how fast. A tensor's own ``device`` stays ``cpu``, its ``is_cuda`` False, and ``torch.compile``
+compiles nothing. What cannot be emulated raises: captured graphs, and custom kernels.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..imposing import with_arguments
 from ..place import World, world_of_variables
 
 USUAL_DEVICES = 2
-"""GPUs of a host where no variable says how many: the fewest that exchange."""
+"""GPUs of a host where no variable says how many: the smallest number that exchanges."""
 CAPABILITY = (8, 0)
 """Compute capability of a GPU that has bfloat16 and TF32."""
 MEMORY_BYTES = 80 << 30
@@ -50,7 +50,7 @@ class Event:
 
 
 class Stream(contextlib.nullcontext):
-    """A CUDA stream: all is done when it is asked."""
+    """A CUDA stream, whose work is always done."""
 
     cuda_stream = stream_id = device_index = 0
 
@@ -208,7 +208,7 @@ def values_of(torch: Any) -> dict[str, Any]:
 
 
 def device_count(families: Sequence[Sequence[str | None]]) -> int:
-    """GPUs that this host is said to have: those that are visible, or as many as its ranks, as far as a launcher says."""
+    """GPUs that this host reports: those that are visible, or as many as a launcher starts ranks here."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible:
         return len(visible.split(","))
@@ -222,7 +222,7 @@ def is_function(value: Any) -> bool:
 
 
 def returns(value: Any) -> Callable[..., Any]:
-    """A function that returns this, whatever it is asked."""
+    """A function that returns this for any arguments."""
     return lambda *_, **__: value
 
 
@@ -237,7 +237,7 @@ def mapped(original: Callable[..., Any], here: Callable[[Any], Any]) -> Callable
 
 
 def half_by_default(original: Callable[..., None], half: Any) -> Callable[..., None]:
-    """Autocast whose type is that of CUDA where none is given."""
+    """Autocast whose default dtype is that of CUDA."""
 
     @functools.wraps(original)
     def __init__(self: Any, device_type: str, dtype: Any = None, *args: Any, **kwargs: Any) -> None:
@@ -262,7 +262,7 @@ def in_bfloat16(original: Callable[..., Any], torch: Any) -> Callable[..., Any]:
 
 
 def without_devices(self: Any, module: Any, *_: Any, **__: Any) -> None:
-    """``DataParallel.__init__``: its module is called as it is."""
+    """``DataParallel.__init__``: its module is called directly."""
     super(sys.modules["torch"].nn.DataParallel, self).__init__()
     self.module, self.device_ids = module, []
 
@@ -311,6 +311,6 @@ def synchronised_forward(self: Any, batch: Any) -> Any:
 
 
 def stand_in_for_horovods(horovod: Any) -> None:
-    """Say yes where a script asks whether Horovod was built for GPUs."""
+    """Answer a script that Horovod was built for GPUs."""
     for name in ("nccl_built", "cuda_built"):
         setattr(horovod, name, returns(True))

@@ -66,7 +66,7 @@ def gpu_facts() -> dict[str, Any]:
 
 
 def rank_facts(world: World) -> dict[str, Any]:
-    """Where a rank stands, on which host, and what it has of that. In a process that has imported torch."""
+    """A rank's place, its host, and what it uses there. In a process that has imported torch."""
     place = {name: value for name, value in vars(world).items() if name != "gives"}
     return {
         **place,
@@ -86,12 +86,12 @@ def peak_memory_bytes(device: Any) -> int:
 
 
 def steering(settings: Settings) -> dict[str, str]:
-    """The variables of this process that steer the frameworks or disturb, by the lists that the driver has."""
+    """The variables of this process that steer frameworks or disturb, by the driver's lists."""
     return select(os.environ, settings.recorded, left_out=settings.left_out, secret=settings.secret)
 
 
 def select(environment: Mapping[str, str], begins: Sequence[str], *, left_out: Sequence[str], secret: str) -> dict[str, str]:
-    """The variables that begin so, without those of ``left_out`` and those that look ``secret``, a regular expression."""
+    """The variables that begin so, without those of ``left_out`` and those whose names match ``secret``, a regular expression."""
     return {
         name: value
         for name, value in sorted(environment.items())

@@ -11,7 +11,7 @@ from typing import Any, Iterator, Sequence
 from ..recorder import used_of
 
 DEEPEST = 6
-"""Levels of tuples, lists and dicts in which tensors are looked for."""
+"""How deep tuples, lists and dicts are searched for tensors."""
 
 
 def size_of(batch: Any) -> int:
@@ -63,17 +63,17 @@ def bytes_of(tensor: Any) -> bytes:
 
 
 class Source:
-    """An iterator of a loader, without a reference to either: a script may have written its loader into its loop."""
+    """What is known of a loader's iterator, without a reference to either, which would keep them alive."""
 
     def __init__(self) -> None:
         self.settings: dict[str, Any] = {}
         """The loader's, when the iterator began."""
         self.is_over = False
-        """Whether it came to its end: of one that was left before, what is left over was only looked at."""
+        """Whether it came to its end: leftover batches of one that was left earlier were not used."""
 
 
 UNKNOWN = Source()
-"""Stands for that of a batch whose loader was not seen to begin."""
+"""The source of a batch whose iterator was not seen to begin."""
 
 
 def source_of(iterator: Any) -> Source:
@@ -89,10 +89,10 @@ class BatchLog:
         self.loader: dict[str, Any] = {}
         """Settings of the loader whose batches steps used; empty where there was none."""
         self.steps: list[list[tuple[Source, str | None]]] = [[]]
-        """Batches by the step before whose end they were drawn, with their digests; the last step goes on."""
+        """Batches by the step in which they were drawn, with their digests; the last step has not ended."""
 
     def keep(self, iterator: Any, batch: Any) -> None:
-        """Note a batch."""
+        """Record a batch."""
         source = source_of(iterator)
         self.steps[-1].append((source, None))  # it was drawn, whether it can be read or not
         self.steps[-1][-1] = (source, digest_of(batch))

@@ -32,11 +32,11 @@ SAMPLER = {
     "drop_last": "drop_last",
 }
 SHARED_OUT = {"num_replicas": "num_processes", "rank": "process_index"}
-"""What a sampler of batches that shares them out names these, where it has no such attribute."""
+"""Accelerate's names of these, in a batch sampler that distributes batches over ranks."""
 
 
 def read(script: Script) -> dict[str, Any]:
-    """All settings that can be read. What cannot be read is left out, and noted."""
+    """All settings that can be read; the others are left out, with a note."""
     values: dict[str, Any] = {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of flags that it will rename
@@ -58,7 +58,7 @@ def of_optimizers(script: Script) -> dict[str, Any]:
 
 
 def of_schedule(script: Script) -> dict[str, Any]:
-    """Learning rates of the first steps, and the schedules that there are."""
+    """Learning rates of the first steps, and the schedules."""
     schedules = models.objects_of(models.is_schedule)
     values: dict[str, Any] = {"schedule.lr": script.rates}
     if schedules:
@@ -107,7 +107,7 @@ def of_data(script: Script) -> dict[str, Any]:
 
 
 def of_loader(loader: Any) -> dict[str, Any]:
-    """A loader and its sampler, as they are when an iterator begins."""
+    """A loader and its sampler, when an iterator begins."""
     values = {f"loader.{name}": plain(getattr(loader, attribute, None)) for name, attribute in LOADER.items()}
     batches = getattr(loader, "batch_sampler", None)
     values["loader.batch_size"] = values["loader.batch_size"] or plain(getattr(batches, "batch_size", None))

@@ -1,4 +1,4 @@
-"""What is read in a script's first steps, which are not timed: where it starts, what it trains on, and what its steps come to."""
+"""What is read in a script's first steps, which are not timed: its start, its batches, and the results of its steps."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from .values import values_of
 
 
 def nothing() -> None:
-    """Stop what was never begun."""
+    """Do nothing, where a hook was never set."""
 
 
 PATIENCE_S = 600.0
-"""For the baseline's first parameters, which rank 0 saves and the other arms' ranks load (``same_start``)."""
+"""How long to wait for the baseline's first parameters, which its rank 0 saves and other arms load (``same_start``)."""
 NO_STATE: dict[str, list[float]] = {}
 
 
 class FirstSteps:
-    """Sees each model before its first forward pass, each batch, and each of the compared steps."""
+    """Reads each model before its first forward pass, each batch, and each of the compared steps."""
 
     def __init__(self, settings: Settings, recorder: Recorder) -> None:
         self._settings, self._recorder, self.script = settings, recorder, Script(settings, recorder)
@@ -40,18 +40,18 @@ class FirstSteps:
         self._steps: list[dict[str, Any]] = []
         self._backwards = self._accumulated = self._seen = self._taken = 0
         self._exchanging = 0
-        """Backward passes that exchange gradients, since the forward pass before them was not in DDP's ``no_sync``."""
+        """Backward passes that exchange gradients: their forward pass was not in DDP's ``no_sync``."""
         self._sets_to_none = True
-        """Whether no gradient was there any more when a step's first backward pass began."""
+        """Whether all gradients were None when a step's first backward pass began."""
         self._prepared = False
         self._called: Any = None
         self._passes_by = False
-        """Whether the first forward pass was that of a module which DDP has wrapped, and not the wrapper's."""
+        """Whether the first forward pass was that of a wrapped module, and not of its DDP wrapper."""
         self.stop_forward = self.stop_autocast = nothing
         self.lines = Lines(recorder, self.script)
 
     def before_forward(self, module: Any) -> bool:
-        """Called before every forward pass of a module, until the first that trains; returns whether it was this one."""
+        """Called before every forward pass of a module, until the first that trains; returns whether this is the one."""
         torch: Any = sys.modules["torch"]
         if not torch.is_grad_enabled() or not any(parameter.requires_grad for parameter in module.parameters()):
             return False
@@ -71,12 +71,12 @@ class FirstSteps:
         self._started = self._sketched(models.state_of(self.script.roots))
 
     def on_batch(self, iterator: Any, batch: Any) -> None:
-        """A loader has yielded this."""
+        """Record a batch that a loader has yielded."""
         self.lines.mark("data_wait")
         self.script.record_safely(self.script.yielded.keep, iterator, batch)
 
     def on_loader(self, loader: Any, iterator: Any) -> None:
-        """An iterator of a loader begins."""
+        """Read the settings of a loader whose iterator begins."""
         iterator._ringside = batches.Source()
         iterator._ringside.settings = self.script.record_safely(configuration.of_loader, loader) or {}
 
@@ -88,7 +88,7 @@ class FirstSteps:
             self._read_gradients(optimizer)
 
     def before_backward(self) -> None:
-        """A backward pass is about to begin. Several optimizers may well leave each other's gradients."""
+        """A backward pass is about to begin. With several optimizers, gradients that are left say nothing."""
         self.lines.mark("backward")
         wrappers = libraries.wrappers(self.script.roots)
         self._exchanging += any(getattr(wrapper, "require_forward_param_sync", True) for wrapper in wrappers)
@@ -104,7 +104,7 @@ class FirstSteps:
     def after_step(self, optimizer: Any, ends: bool) -> None:
         """An optimizer has stepped, or GradScaler has left its step out."""
         self._prepare(optimizer, is_unchanged=False)
-        self._read_gradients(optimizer)  # where there were none before: a closure made them
+        self._read_gradients(optimizer)  # of an optimizer whose closure has just computed them
         recorder = self._recorder
         outside = max(0, recorder.backwards_then - self._seen)
         self._accumulated += outside + min(1, recorder.backwards - self._seen - outside)  # LBFGS calls its closure many times
@@ -118,10 +118,10 @@ class FirstSteps:
                 self.lines.begin()
 
     def _prepare(self, optimizer: Any, *, is_unchanged: bool) -> None:
-        """Note an optimizer that steps for the first time; with the first of all, look at the models."""
+        """Record an optimizer that steps for the first time; with the first of all, find the models."""
         if not any(known is optimizer for known in self.script.optimizers):
             self.script.stepped.append(weakref.ref(optimizer))
-            if is_unchanged and not self.script.is_sharded:  # where a look would be a collective
+            if is_unchanged and not self.script.is_sharded:  # there, reading a state would be a collective
                 self.script.loaded += sum(map(has_state, optimizer.state.values()))
         if self._prepared:
             return
@@ -138,10 +138,10 @@ class FirstSteps:
         self._recorder.model = next((root for root in map(models.unwrapped, self.script.roots[:1]) if root.training), None)
         changed = [id(root) for root in self.script.roots][: len(had)] != had
         if is_unchanged or not self._started or changed:
-            self._look_again(is_unchanged=is_unchanged)
+            self._reread_start(is_unchanged=is_unchanged)
 
-    def _look_again(self, *, is_unchanged: bool) -> None:
-        """Read the restart, now that the optimizer is known. Buffers keep what they were before the first forward pass."""
+    def _reread_start(self, *, is_unchanged: bool) -> None:
+        """Read the start again, now that the optimizer is known. Buffers keep their values from before the first forward pass."""
         now = self._sketched(models.state_of(self.script.roots))
         before, self._started = self._started, now
         kept = {name: value for name, value in before.items() if name.startswith(models.BUFFER) and name in now}
@@ -154,7 +154,7 @@ class FirstSteps:
             self.script.notes.append("parameters at the start were read after the first step")
 
     def _sketched(self, state: dict[str, Any]) -> dict[str, list[float]]:
-        """Sketches by name; what has none is noted."""
+        """Sketches by name; a tensor that cannot be sketched gets a note."""
         sketches_by_name = {}
         for name, tensor in {} if self.script.is_sharded else state.items():
             try:
@@ -184,7 +184,7 @@ class FirstSteps:
             self._gradients.update({name: [number / by for number in value] for name, value in sketches.items()})
 
     def _compared(self) -> dict[str, Any]:
-        """What the step that has just ended came to, as ``ComparedStep`` has it."""
+        """The step that has just ended, as a ``ComparedStep``."""
         recorder = self._recorder
         passes, self._backwards = recorder.backwards - self._backwards, recorder.backwards
         losses = values_of(recorder.losses[recorder.losses_before :])
@@ -204,7 +204,7 @@ class FirstSteps:
         }
 
     def _match(self) -> None:
-        """Say which batches a step uses, from how many are drawn for its backward passes; the first step may draw more ahead."""
+        """Find out which batches each step uses. The first step may have drawn more, ahead."""
         yielded, passes = self.script.yielded, [step["backward_passes"] for step in self._steps]
         first, *drawn = map(len, yielded.steps[: len(passes)])
         used: list[str | None] | None = None
@@ -216,7 +216,7 @@ class FirstSteps:
             self.script.notes.append(
                 f"{first + sum(drawn)} batches are drawn for {sum(passes)} backward passes, so it is not known how many a step uses"
             )
-        elif drawn and passes[1] > drawn[0] < first <= passes[0]:  # several passes for a batch, and the next one was there
+        elif drawn and passes[1] > drawn[0] < first <= passes[0]:  # several passes for a batch, and the next one was drawn
             self._recorder.reads_ahead = True
             self._steps[0]["samples"] = self._steps[1]["samples"]
         followed = yielded.used(passes, reads_ahead=self._recorder.reads_ahead)
@@ -241,7 +241,7 @@ class FirstSteps:
         return {**self.lines.uses, **uses}
 
     def report(self, rank: int) -> dict[str, Any]:
-        """What ``ScriptReport`` wants, after the compared steps."""
+        """The fields of ``ScriptReport``, after the compared steps."""
         self.script.record_safely(self._match)
         report = {
             "rank": rank,
@@ -270,17 +270,17 @@ class FirstSteps:
 
 
 def lost(parameters: dict[str, Any], trained: set[int]) -> Sequence[str]:
-    """Parameters that got a gradient and that no optimizer has."""
+    """Parameters that have a gradient and no optimizer."""
     return [name for name, parameter in parameters.items() if parameter.grad is not None and id(parameter) not in trained]
 
 
 def has_state(state: dict[str, Any]) -> bool:
-    """Whether an optimizer's state of a parameter is more than zeros and a count, which Horovod's broadcast leaves of a new one."""
+    """Whether an optimizer's state of a parameter is more than zeros and a count, as Horovod's broadcast leaves a new one."""
     return any(bool(value.any()) for value in state.values() if getattr(value, "ndim", 0))
 
 
 def share_start(settings: Settings, script: Script) -> None:
-    """Save or load what the driver asked for, where it did."""
+    """Save or load the start, where the driver asked for it."""
     if not settings.state or not settings.state_file:
         return
     if script.is_sharded:
@@ -292,7 +292,7 @@ def share_start(settings: Settings, script: Script) -> None:
 
 
 def save_state(path: str, state: dict[str, Any]) -> None:
-    """Write parameters and buffers whole."""
+    """Write parameters and buffers, atomically."""
     torch: Any = sys.modules["torch"]
     new = f"{path}.{os.getpid()}"
     torch.save({name: tensor.detach().cpu().clone() for name, tensor in state.items()}, new)

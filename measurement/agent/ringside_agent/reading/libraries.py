@@ -1,4 +1,4 @@
-"""The communication library that a script uses, and its settings really in force."""
+"""The communication library that a script uses, and its settings in force."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ NO_SETTINGS = (
     *("module", "device_ids", "output_device", "dim", "process_group", "device_mesh", "forward_sync_buffers"),
     *("named_parameters", "num_groups"),
 )
-"""Arguments that say what is trained, and where, or are other names of further ones."""
+"""Arguments that say what is trained and where, or are aliases of others."""
 IF_NONE = {"bucket_cap_mb": 25, "broadcast_buffers": True, "forward_sync_buffers": True}
-"""What DDP takes for these where they are not given."""
+"""DDP's values for these where they are None."""
 COLLECTIVE = re.compile(r"_?(all(reduce|_?gather|_?to_?all)|reduce|broadcast|gather|scatter|send|recv|(monitored_)?barrier)")
-"""How methods of torch's ``ProcessGroup`` begin that exchange something."""
+"""How the names of torch's ``ProcessGroup`` methods that exchange something begin."""
 
 
 def describe(script: Script) -> dict[str, Any]:
@@ -32,7 +32,8 @@ def describe(script: Script) -> dict[str, Any]:
     settings = {"library": library, "transport": transport_of(library, script.device)}
     if library == "ddp":
         wrapper = wrappers(script.roots)[0]
-        return {**settings, **ddp_settings(wrapper), "counters": ddp_counters(wrapper)}
+        counters = {name: plain(value) for name, value in _logged(wrapper).items() if name.startswith("avg_")}  # means, ns
+        return {**settings, **ddp_settings(wrapper), "counters": counters}
     if library == "horovod":
         return {**settings, **horovod_settings(script.optimizers)}
     return settings
@@ -53,9 +54,9 @@ def is_horovods(optimizer: Any) -> bool:
 
 
 def watch_exchange(recorder: Recorder) -> None:
-    """Time what this thread takes for exchange, by whichever name a script calls it: all names lead to these functions.
+    """Time this thread's exchange, by whichever name a script calls it: all public names call these functions.
 
-    DDP's reducer waits in C++, within backward, and does not come there.
+    DDP's reducer waits in C++, within backward, and does not call them.
     """
     c10d = getattr(sys.modules["torch"]._C, "_distributed_c10d", None)
     library = getattr(sys.modules.get("horovod.torch.mpi_ops"), "mpi_lib", None)
@@ -70,9 +71,9 @@ def watch_exchange(recorder: Recorder) -> None:
 
 
 def timed(original: Any, recorder: Recorder) -> Any:
-    """A function whose time is exchange.
+    """A function whose time counts as exchange.
 
-    Not timed are calls in it, those of other threads, and those of an evaluation that is left out.
+    Not timed: calls inside it, those of other threads, and those of an evaluation that is left out.
     """
 
     @functools.wraps(original)
@@ -101,7 +102,7 @@ def wrappers(roots: list[Any]) -> list[Any]:
 
 
 def transport_of(library: str, device: Any) -> str | None:
-    """``gloo``, ``nccl`` or ``mpi``; None where nothing is exchanged, or the library does not tell."""
+    """``gloo``, ``nccl`` or ``mpi``; None where nothing is exchanged, or it is not known."""
     torch: Any = sys.modules["torch"]
     if library == "horovod":
         return _transport_of_horovod(device)
@@ -123,7 +124,7 @@ def _transport_of_horovod(device: Any) -> str | None:
 
 
 def ddp_settings(wrapper: Any) -> dict[str, Any]:
-    """DDP's own, by the names of its arguments."""
+    """DDP's settings, by the names of its arguments."""
     torch: Any = sys.modules["torch"]
     settings = {
         "bucket_cap_mb": getattr(wrapper, "bucket_bytes_cap", 0) / (1 << 20),
@@ -137,7 +138,7 @@ def ddp_settings(wrapper: Any) -> dict[str, Any]:
 
 
 def defaults(script: Script) -> dict[str, Any]:
-    """What the library would have by itself, by the names of the settings in which the script has something else."""
+    """The library's defaults, by name, of those settings that the script has changed."""
     library, described = library_of(script), describe(script)
     makers = {
         "ddp": lambda: wrappers(script.roots)[0].__init__,
@@ -150,20 +151,16 @@ def defaults(script: Script) -> dict[str, Any]:
 
 
 def arguments_of(function: Any) -> dict[str, Any]:
-    """The settings that a function takes, with what this version of the library takes by itself."""
+    """The settings that a function takes, with the defaults of this version of the library."""
     taken = inspect.signature(function).parameters.items()
     defaults = {
         name: parameter.default for name, parameter in taken if parameter.default is not parameter.empty and name not in NO_SETTINGS
     }
-    return {name: said_of(name, IF_NONE.get(name) if value is None else value) for name, value in defaults.items()}
-
-
-def ddp_counters(wrapper: Any) -> dict[str, Any]:
-    """What DDP has counted: means of some steps, in ns."""
-    return {name: plain(value) for name, value in _logged(wrapper).items() if name.startswith("avg_")}
+    return {name: as_recorded(name, IF_NONE.get(name) if value is None else value) for name, value in defaults.items()}
 
 
 def _logged(wrapper: Any) -> dict[str, Any]:
+    """DDP's own log of its settings and counters."""
     try:
         logged: dict[str, Any] = wrapper._get_ddp_logging_data()
     except (AttributeError, RuntimeError):
@@ -172,17 +169,17 @@ def _logged(wrapper: Any) -> dict[str, Any]:
 
 
 def horovod_settings(optimizers: list[Any]) -> dict[str, Any]:
-    """Those of ``DistributedOptimizer``, by the names of its arguments."""
+    """The settings of ``DistributedOptimizer``, by the names of its arguments."""
     optimizer = next(optimizer for optimizer in optimizers if is_horovods(optimizer))
     kept = {"compression": getattr(optimizer, "_compression", None), "groups": getattr(optimizer, "_groups", None)}
     if "dasum" in str(type(optimizer).__mro__):
         kept["op"] = sys.modules["horovod.torch"].Adasum
     taken = arguments_of(sys.modules["horovod.torch"].DistributedOptimizer)
-    return {name: said_of(name, kept.get(name, getattr(optimizer, name, value))) for name, value in taken.items()}
+    return {name: as_recorded(name, kept.get(name, getattr(optimizer, name, value))) for name, value in taken.items()}
 
 
-def said_of(name: str, value: Any) -> Any:
-    """A setting as it is said: an operation and a compressor by their names, a process set by its number."""
+def as_recorded(name: str, value: Any) -> Any:
+    """A setting as plain JSON: an operation and a compressor by their names, a process set by its number."""
     if name == "op":
         ops: dict[Any, str] = {getattr(sys.modules["horovod.torch"], name, None): name for name in ("Average", "Sum", "Adasum")}
         return ops.get(value, "unknown")

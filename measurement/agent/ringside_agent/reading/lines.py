@@ -1,8 +1,8 @@
-"""Where a step's time goes by line of the loop: of the functions that lead to ``step()``, in the last of the compared steps.
+"""Where a step's time goes by line: of the functions that lead to ``step()``, in the last of the compared steps.
 
-These functions alone are traced, the script's or a framework's. A line has the time of all that it calls, and a device is waited
-for where the next line begins, so work on a GPU counts for the line that asked for it. torch's, Horovod's and Python's own
-functions are no lines of a loop.
+Only these functions are traced, the script's or a framework's. A line's time includes all that it calls. The device is
+synchronised where the next line begins, so work on a GPU counts for the line that launched it. Functions of torch, Horovod and
+Python itself are not traced.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from .values import synchronize
 
 TRACED_STEPS = 3
 MAX_LINES = 20
-"""That are told: those that call a collective, and then the longest."""
+"""Lines that are reported: those that call a collective, and then the longest."""
 MAX_TEXT = 100
 CLIPPING = {"clip_grad_norm_": "max_norm", "clip_grad_value_": "clip_value"}
-"""Functions of ``torch.nn.utils``, and the argument that says to what they clip."""
+"""Functions of ``torch.nn.utils``, and the argument that is the limit."""
 COLLECTIVES = {
     "torch.distributed": (
         *("all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_object", "broadcast", "broadcast_object_list"),
@@ -51,7 +51,7 @@ class Line(NamedTuple):
 
 
 class Lines:
-    """The time of each line in some steps, which phases of the step it holds, and the collectives that it calls."""
+    """The time of each line in some steps, the phases of the step that it contains, and the collectives that it calls."""
 
     def __init__(self, recorder: Recorder, script: Script) -> None:
         self._recorder, self._script = recorder, script
@@ -59,16 +59,16 @@ class Lines:
         self._frames: list[FrameType] = []
         self._collectives: set[CodeType] = set()
         self._others: tuple[str, ...] = ()
-        """Folders of libraries whose functions are no loops."""
+        """Folders of libraries whose functions are not traced."""
         self._noting: dict[CodeType, Callable[[FrameType], None]] = {}
-        """What is done where a function is entered, by its code."""
+        """What is called where a function is entered, by its code."""
         self._checkpointed = 0
         self.uses: dict[str, Any] = {}
         """Settings that the traced steps have shown: how gradients are clipped, and how many parts are checkpointed."""
         self._ns: Counter[Line] = Counter()
-        """What the step that runs has taken so far."""
+        """Time of the current step so far."""
         self._waited_ns: Counter[Line] = Counter()
-        """For how much of it exchange was waited for."""
+        """How much of it was waiting for exchange."""
         self._steps: list[tuple[Counter[Line], Counter[Line]]] = []
         self._phases: dict[Line, set[str]] = {}
         self._calls: dict[Line, Counter[str]] = {}
@@ -76,7 +76,7 @@ class Lines:
         self._since = self._exchange_before = 0
 
     def begin(self) -> None:
-        """Trace from here on; nothing where somebody else does, such as a debugger. Called in the hook of an optimizer's step."""
+        """Trace from here on, unless another tool does, such as a debugger. Called in the hook of an optimizer's step."""
         torch: Any = sys.modules["torch"]
         if sys.gettrace() is not None:
             return
@@ -104,7 +104,7 @@ class Lines:
             sys.settrace(self._anywhere)
 
     def end_step(self) -> None:
-        """A step has ended, in its optimizer's hook."""
+        """End a step, in its optimizer's hook."""
         if self._frames:
             self._go_on_at(self._frames[0])
             self._steps.append((self._ns, self._waited_ns))
@@ -114,7 +114,7 @@ class Lines:
                 self.end()
 
     def end(self) -> None:
-        """Trace no longer."""
+        """Stop tracing."""
         if sys.gettrace() == self._anywhere:
             sys.settrace(None)
         self._at = None
@@ -123,12 +123,12 @@ class Lines:
         self._frames = []
 
     def mark(self, phase: str) -> None:
-        """The line that runs holds this phase of the step, which is timed by itself."""
+        """Record that the current line contains this phase of the step, which is also timed by itself."""
         if self._at is not None:
             self._phases.setdefault(self._at, set()).add(phase)
 
     def report(self) -> list[dict[str, Any]]:
-        """As ``LineUse`` has it, in the order of the lines."""
+        """The fields of each ``LineUse``, in the order of the lines."""
         usual_ns, waited_ns = (usual([step[which] for step in self._steps]) for which in (0, 1))
         kept = sorted(usual_ns, key=lambda line: (line not in self._calls, -usual_ns[line]))[:MAX_LINES]
         return [
@@ -144,7 +144,7 @@ class Lines:
         ]
 
     def _go_on_at(self, frame: FrameType | None) -> None:
-        """From now on, time is that of this frame's line."""
+        """Count time for this frame's line from now on."""
         if self._at is not None:
             synchronize(self._script.device)
             self._ns[self._at] += perf_counter_ns() - self._since
@@ -173,8 +173,8 @@ class Lines:
             self._go_on_at(back)
         return self._in_loop
 
-    def _asking(self, frame: FrameType) -> CodeType:
-        """The function, none of a library's, that a call comes from."""
+    def _caller_of(self, frame: FrameType) -> CodeType:
+        """The innermost caller that is not a library's function."""
         while frame.f_back is not None and not is_of_a_loop(frame.f_code.co_filename, self._others):
             frame = frame.f_back
         return frame.f_code
@@ -184,11 +184,9 @@ class Lines:
         self._checkpointed += 1
 
     def _note_clipping(self, frame: FrameType) -> None:
-        """Say to what gradients are clipped, and whether that comes before their exchange, or while they are scaled."""
+        """Record to what gradients are clipped, and whether before their exchange, or while they are scaled."""
         name = frame.f_code.co_name
-        is_early = any(
-            getattr(optimizer, "_handles", None) for optimizer in self._script.optimizers
-        )  # Horovod's, until it has waited
+        is_early = any(getattr(optimizer, "_handles", None) for optimizer in self._script.optimizers)  # Horovod has not waited
         scaler = self._recorder.scaler
         states = getattr(scaler, "_per_optimizer_states", None)
         is_scaled = (
@@ -198,7 +196,7 @@ class Lines:
         self.uses["step.clipping"] = f"{early}{name} {frame.f_locals.get(CLIPPING[name])}"
 
     def _note_collective(self, frame: FrameType) -> None:
-        """Count a collective that the script calls; those which it calls itself are none of the script's, nor a gradient's."""
+        """Count a collective that the script calls. Collectives within another one, or of gradients, are not counted."""
         if self._recorder.in_backward or self._recorder.depth:
             return
         caller = frame.f_back
@@ -208,10 +206,9 @@ class Lines:
             caller = caller.f_back
         if self._at is not None:
             arguments = frame.f_locals
-            size = sum(
-                tensor.numel() * tensor.element_size() for tensor in tensors_in([arguments.get("tensor"), arguments.get("tensors")])
-            )
-            how = " (sum)" if is_sum(arguments) and not divides(self._asking(frame)) else ""
+            tensors = tensors_in([arguments.get("tensor"), arguments.get("tensors")])
+            size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+            how = " (sum)" if is_sum(arguments) and not divides(self._caller_of(frame)) else ""
             call = f"{frame.f_code.co_name}{how}{' of ' + str(size) + ' B' if size else ''}"
             self._calls.setdefault(self._at, Counter())[call] += 1
 
@@ -223,7 +220,7 @@ def is_sum(arguments: dict[str, Any]) -> bool:
 
 
 def divides(code: CodeType) -> bool:
-    """Whether a function divides anything: a sum over ranks, perhaps."""
+    """Whether a function divides anything, perhaps a sum over ranks."""
     operators = ((instruction.opname, instruction.argrepr) for instruction in dis.get_instructions(code))
     is_written = any("TRUE_DIVIDE" in name or operator in ("/", "/=") for name, operator in operators)
     return is_written or not {"div", "div_", "true_divide"}.isdisjoint(code.co_names)
@@ -236,13 +233,13 @@ def usual(steps: Sequence[Counter[Line]]) -> Counter[Line]:
 
 
 def code_of(function: Any) -> CodeType:
-    """The code that runs, below decorators."""
+    """The code of a function without its decorators."""
     code: CodeType = inspect.unwrap(function).__code__
     return code
 
 
 def is_of_a_loop(file: str, others: tuple[str, ...]) -> bool:
-    """Whether a function of this file may be a loop: it is in none of the folders ``others``, and neither Python's nor ours."""
+    """Whether functions of this file are traced: it is not in the folders ``others``, and neither Python's nor ours."""
     python = sysconfig.get_path("stdlib") + os.sep
     is_pythons = file.startswith(("<", python)) and not ("site-packages" in file or "dist-packages" in file)
     agent_folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep

@@ -24,7 +24,7 @@ _frozen: list[Any] = []
 
 
 def watch_freeze() -> None:
-    """Have the objects found, too, that a script freezes from now on."""
+    """Keep models findable that a script hides by ``gc.freeze`` from now on."""
     freeze = gc.freeze
 
     @functools.wraps(freeze)
@@ -43,14 +43,14 @@ def _note_frozen() -> None:
 def objects_of(is_wanted: Callable[[type], bool]) -> list[Any]:
     """All objects whose classes are wanted.
 
-    No other thread runs meanwhile: torch 2.0 warns of each tensor that a library's thread lets go while this one sees all objects.
+    No other thread runs meanwhile: torch 2.0 warns of each tensor that a library's thread frees during the search.
     """
     interval = sys.getswitchinterval()
-    is_one: Callable[[Any], bool] = functools.lru_cache(maxsize=None)(is_wanted)
+    is_wanted_class: Callable[[Any], bool] = functools.lru_cache(maxsize=None)(is_wanted)
     sys.setswitchinterval(1.0)
     try:
         everything = [*gc.get_objects(), *(reference() for reference in _frozen)]
-        return list({id(thing): thing for thing in everything if is_one(type(thing))}.values())
+        return list({id(thing): thing for thing in everything if is_wanted_class(type(thing))}.values())
     finally:
         sys.setswitchinterval(interval)
 
@@ -61,7 +61,7 @@ def is_schedule(kind: type) -> bool:
 
 
 def find_roots() -> list[Any]:
-    """Modules with parameters that lie in no other module."""
+    """Modules with parameters that are in no other module."""
     torch: Any = sys.modules["torch"]
     modules = [module for module in objects_of(lambda kind: issubclass(kind, torch.nn.Module)) if "_modules" in vars(module)]
     inside = {id(child) for module in modules for child in module._modules.values() if child is not None}
@@ -71,7 +71,7 @@ def find_roots() -> list[Any]:
 def trained_first(roots: Iterable[Any], trained: set[int], *, called: Any = None) -> list[Any]:
     """Roots by how many of the optimizers' parameters they have, most first; of as many, the one that was called.
 
-    One whose parameters all lie in others before it is left out: it has lent its layers.
+    A root is left out whose parameters are all in earlier ones: they share its layers.
     """
     seen: set[int] = set()
     kept = []
@@ -86,7 +86,7 @@ def trained_first(roots: Iterable[Any], trained: set[int], *, called: Any = None
 
 
 def is_sharded(roots: Iterable[Any]) -> bool:
-    """Whether each rank has but a share of the parameters."""
+    """Whether each rank has only a share of the parameters."""
     for module in (module for root in roots for module in root.modules()):
         if any(base.__name__ in SHARDED for base in type(module).__mro__):
             return True
@@ -105,7 +105,7 @@ def unwrapped(root: Any) -> Any:
 
 
 def is_wrapper(module: Any, child: str) -> bool:
-    """Whether a module only wraps its child of this name, which then has no part in parameters' names."""
+    """Whether a module only wraps its child of this name, which is then left out of parameters' names."""
     alone = len(module._modules) == 1 and not any(parameter is not None for parameter in module._parameters.values())
     return child in WRAPPED or (child == "module" and alone)
 
@@ -131,7 +131,7 @@ def _named(module: Any, kind: str, prefix: str, seen: set[int], visited: set[int
 
 
 def prefixes(roots: Iterable[Any]) -> Iterator[tuple[str, Any]]:
-    """Each root with what its names begin with: nothing for the first, for others their class, numbered where several share it."""
+    """Each root with the prefix of its names: empty for the first, for others their class, numbered where several share it."""
     count: dict[str, int] = {}
     for position, root in enumerate(roots):
         if position == 0:

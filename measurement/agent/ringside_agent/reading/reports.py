@@ -1,4 +1,4 @@
-"""What a rank reports of itself, as ``RankReport`` has it, and how far it may have drifted from the others."""
+"""What a rank reports of itself, as a ``RankReport``, and the numbers that show whether ranks drift apart."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def optimizer_report(optimizers: list[Any]) -> dict[str, Any]:
 
 
 def drift(script: Script) -> dict[str, Any]:
-    """The numbers in the optimizers' groups, and a few elements of the parameters: alike on all ranks."""
+    """The numbers in the optimizers' groups, and a few elements of the parameters: equal on all ranks."""
     return script.record_safely(_drift, script) or {"hyperparameters": {}, "parameters": {}}
 
 

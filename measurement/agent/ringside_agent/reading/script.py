@@ -37,19 +37,19 @@ class Script:
 
     @property
     def optimizers(self) -> list[Any]:
-        """Those that have stepped, in the order in which they first did, and still live."""
+        """The living optimizers that have stepped, in the order of their first steps."""
         return [optimizer for optimizer in (reference() for reference in self.stepped) if optimizer is not None]
 
     def record_safely(self, act: Callable[..., Any], *arguments: Any) -> Any:
-        """Read something. What cannot be read is left out and noted, and the script is measured all the same."""
+        """Call a reader. What cannot be read is left out, with a note, and the script is still measured."""
         try:
             return uncompiled(act)(*arguments)
-        except Exception as error:  # noqa: BLE001 - whatever a script's own objects do when they are looked at
+        except Exception as error:  # noqa: BLE001 - a script's own objects may raise anything
             self.unread(error, act.__name__.replace("_", " ").strip())
             return None
 
     def unread(self, error: BaseException, name: str = "steps") -> None:
-        """Note what could not be read, once."""
+        """Add a note of what could not be read, once."""
         note = f"the agent could not read all of the first steps ({name}): {message_of(error)}"
         self.notes += [] if note in self.notes else [note]
 
@@ -59,7 +59,7 @@ class Script:
         return self._recorder.scaler
 
     def named_parameters(self) -> Iterator[tuple[str, Any]]:
-        """All parameters that the optimizers have, by name; where no model has one, by its place in its optimizer."""
+        """All parameters of the optimizers, by name; one that no model has, by its place in its optimizer."""
         names = {}
         for prefix, root in models.prefixes(self.roots):
             names.update({id(parameter): prefix + name for name, parameter in models.named(root, "_parameters")})
@@ -76,7 +76,7 @@ class Script:
         return "loader" if self.is_countable and self._recorder.samples() else None
 
     def samples_of(self, counted: int) -> int:
-        """Samples of a step for which the loader's batches hold so many."""
+        """Samples of a step whose batches contain ``counted``."""
         if self.settings.samples_per_step is not None:
             return self.settings.samples_per_step
         return counted if self.samples_from else 1

@@ -1,6 +1,6 @@
-"""Settings as plain JSON, what must be alike on all ranks, and losses, which are fetched from their device after the timed steps.
+"""Settings as plain JSON, numbers that must be equal on all ranks, and losses, fetched from their device after the timed steps.
 
-Ringside's own ranks report what must be alike so, too.
+Ringside's own ranks report the numbers that must be equal in this way, too.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def hyperparameters(groups: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
 def some_elements(parameter: Any, most: int) -> list[float]:
     """Some elements, the same ones on all ranks; a complex one counts as two.
 
-    It allocates next to nothing, since memory that is freed before the last block would change how later steps fault pages in.
+    It allocates almost nothing: memory that is freed before the last block would change the page faults of later steps.
     """
     torch: Any = sys.modules["torch"]
     with torch.no_grad():
@@ -56,7 +56,7 @@ def numbers(values: Iterable[Any]) -> Iterator[float]:
 
 
 def losses_of(recorder: Any) -> list[float]:
-    """The values of the losses that were kept; NaN where a script has changed one since."""
+    """The values of the kept losses; NaN where a script has changed one since."""
     return [
         value if loss._version == version else math.nan
         for value, loss, version in zip(values_of(recorder.losses), recorder.losses, recorder.versions)
@@ -77,7 +77,7 @@ def values_of(losses: Sequence[Any]) -> list[float]:
 
 
 def value_of(loss: Any) -> float:
-    """The number in a one-element tensor; NaN where it is gone."""
+    """The number in a one-element tensor; NaN where it cannot be read any more."""
     try:
         return float(loss)
     except (RuntimeError, TypeError, ValueError):
@@ -95,7 +95,7 @@ def means(rows: Sequence[tuple[int, ...]], losses: Sequence[float]) -> list[floa
 
 
 def synchronize(device: Any) -> None:
-    """Wait for what a device has to do; nothing on a CPU."""
+    """Wait for a device's work; nothing on a CPU."""
     torch: Any = sys.modules["torch"]
     wait = getattr(getattr(torch, device.type, None), "synchronize", None) if device is not None and device.type != "cpu" else None
     if wait is not None:

@@ -1,7 +1,7 @@
-"""What driver, supervisors and ranks say to each other: lines, some of which are followed by the bytes of a message.
+"""The protocol of driver, supervisors and ranks: lines, some of which are followed by the bytes of a message.
 
 ``say PLACE LENGTH`` is followed by a message of so many bytes, for or from a rank. With more places and lengths, it is followed by
-as many messages. All other lines stand alone. Only what is whole counts.
+as many messages. All other lines have no message.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ class Frames:
     def __init__(self) -> None:
         self._pending = bytearray()
         self._line: str | None = None
-        """That whose message is not whole yet."""
+        """The line whose message is still incomplete."""
         self._length = 0
 
     def add(self, data: bytes) -> list[tuple[str, bytes]]:
-        """Take what was received; returns the frames that are whole by it: lines, and their messages, mostly empty.
+        """Take what was received; returns the frames that are now complete: lines, and their messages, mostly empty.
 
         Raises:
-            ConnectionError: the other side does not speak like this.
+            ConnectionError: the other side does not follow this protocol.
         """
         pending = self._pending
         messages: list[tuple[str, bytes]] = []

@@ -1,23 +1,23 @@
-"""A supervisor's conversation. The first one of an arm on its host speaks with the driver, for all ranks of the arm there.
+"""Supervisors' connections. The first one of an arm on its host is connected to the driver, for all ranks of the arm there.
 
-The others connect to the first, over a socket in the kernel's abstract namespace whose name only the comparison's key gives. So
-the driver has one connection for each host, and not one for each rank. Where a host has no such sockets, each speaks for itself.
+The others connect to the first, over a socket in the kernel's abstract namespace whose name follows from the comparison's key. So
+the driver has one connection for each host, and not one for each rank. On a host without such sockets, each connects to the driver.
 
 From the driver, and from the first to the others:
 
-- a word (``stop``, ``continue``, ``trace``, ``kill``): each does so, and the first answers when all have; ``failed WORD RANK WHY``
-  where one could not
+- a word (``stop``, ``continue``, ``trace``, ``kill``): each carries it out, and the first answers when all have;
+  ``failed WORD RANK WHY`` where one could not
 - ``counters``: the first answers with those of the host
 - ``say`` and a message, which is for every rank
 
 To the driver:
 
-- ``joined RANK WORLD_SIZE PID CLOCK``: there is another rank; the first one's own is in its greeting
-- ``refused RANK WORLD_SIZE PID CLOCK``: another process takes itself for a rank that is there, and is let go
+- ``joined RANK WORLD_SIZE PID CLOCK``: another rank has connected; the first one's own is in its greeting
+- ``refused RANK WORLD_SIZE PID CLOCK``: a second process claims a connected rank, and its connection is closed
 - ``gone RANK CLOCK``: a rank has ended, by this host's clock, or its supervisor has
 - answers to words, and ``say`` with the messages of ranks, those of one host together
 
-If a connection ends, whoever listens at it kills its rank and ends.
+If its connection ends, a supervisor kills its rank and ends.
 """
 
 from __future__ import annotations
@@ -56,17 +56,17 @@ from .rank_supervisor import (
 )
 
 HOLD_S = 0.02
-"""So long at most a message waits for those of the host's other ranks, so that the driver is woken once."""
+"""How long a message waits at most for those of the host's other ranks, so that the driver is woken once."""
 NO_PIDFD_S = 0.2
-"""How often the rank is looked at where the kernel does not tell of its end."""
+"""How often the rank is checked where the kernel does not report its end."""
 FOLLOWER_S = STOP_TIMEOUT_S + 5
-"""A follower that does not answer within this is told of, before the driver gives up on this supervisor."""
+"""A follower that does not answer within this is reported, before the driver gives up on this supervisor."""
 LATEST = 2
-"""Messages that a rank, or a host, may still need that comes when others have theirs: its job, and the command behind it."""
+"""Messages that a rank which connects late may still need: its job, and the command after it."""
 
 
 def watch(driver: str, key_file: str, channel: str, *, who: Sequence[str]) -> None:
-    """Obey the driver until it or the rank has ended. If this process is told to end, its rank goes first.
+    """Obey the driver until it or the rank has ended. If this process gets a signal to end, it kills its rank first.
 
     ``channel`` is the descriptor of a socket to the rank; ``who``: arm, launch, start, rank, world size, host and pid.
     """
@@ -80,7 +80,7 @@ def watch(driver: str, key_file: str, channel: str, *, who: Sequence[str]) -> No
 
     for sent in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(sent, end_both)
-    ended = open_pidfd(tree.root)  # of the rank, if that is the parent afterwards: its pid was not another's meanwhile
+    ended = open_pidfd(tree.root)  # of the rank, if that is still the parent: then its pid was not reused
     address, _, port = driver.rpartition(":")
     try:
         key = Path(key_file).read_text(encoding="utf-8")
@@ -91,7 +91,7 @@ def watch(driver: str, key_file: str, channel: str, *, who: Sequence[str]) -> No
     try:
         rank_channel = socket.socket(fileno=int(channel))
         Relay(connection, rank_channel=rank_channel, listener=listener, tree=tree, ended=ended, rank=int(rank)).serve()
-    except OSError:  # a reset: the driver has gone, or the host's first supervisor
+    except OSError:  # connection reset: the driver, or the host's first supervisor, has ended
         pass
     finally:
         kill_rank(tree)
@@ -101,7 +101,7 @@ def join(address: tuple[str, int], key: str, who: Sequence[str]) -> tuple[socket
     """Connect to the arm's first supervisor on this host; where this is the first one, to the driver.
 
     Returns:
-        The connection, and the socket at which the others come; None where they do not come here.
+        The connection, and the socket at which the others connect; None where they do not connect here.
 
     Raises:
         OSError: the driver cannot be reached.
@@ -121,7 +121,7 @@ def join(address: tuple[str, int], key: str, who: Sequence[str]) -> tuple[socket
         else:
             return _to_the_driver(address, key, who), meeting
         first = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        with contextlib.suppress(OSError):  # it is not yet there, or not any more
+        with contextlib.suppress(OSError):  # it does not listen yet, or no longer
             first.connect(name)
             if not _is_ours(first):
                 first.close()
@@ -141,7 +141,7 @@ def _to_the_driver(address: tuple[str, int], key: str, who: Sequence[str]) -> so
 
 
 def _is_ours(connection: socket.socket) -> bool:
-    """Whether the other side's process is of this user."""
+    """Whether the other side's process belongs to this user."""
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return bool(struct.unpack("3i", credentials)[1] == os.geteuid())
 
@@ -152,12 +152,12 @@ class PeerSupervisor:
     def __init__(self) -> None:
         self.frames = Frames()
         self.rank: int | None = None
-        """None until it has said so."""
+        """None until it has sent it."""
         self.is_gone = False
 
 
 class Relay:
-    """Hands on between the driver, its own rank, and the host's other supervisors, of which one that is not first has none."""
+    """Passes messages between the driver, its own rank, and the host's other supervisors, which only the first one has."""
 
     def __init__(
         self,
@@ -178,15 +178,15 @@ class Relay:
         self._held: list[tuple[str, bytes]] = []
         self._held_until = math.inf
         self._words: deque[str] = deque()
-        """From the driver, not done yet."""
+        """From the driver, not carried out yet."""
         self._word: str | None = None
-        """That is being done."""
+        """The word that is being carried out."""
         self._answers = b""
-        """To the words before it, not sent yet."""
+        """To earlier words, not sent yet."""
         self._awaited: set[socket.socket] = set()
         self._failure = ""
         self._late = math.inf
-        """When the followers that are awaited are late."""
+        """When the awaited followers are late."""
         self._hears_rank, self._is_gone = True, False
 
     def serve(self) -> None:
@@ -231,13 +231,14 @@ class Relay:
         return None if until == math.inf else max(0.0, until - time.monotonic())
 
     def _hear_driver(self) -> bool:
-        """Hand on or do what the driver says; returns whether it is still there."""
+        """Pass on or carry out what the driver sends; returns whether it is still connected."""
         received = self._driver.recv(AT_ONCE)
         for line, message in self._from_driver.add(received):
             if line.startswith(f"{SAY} "):
                 frame = pack(line, message)
                 self._latest.append(frame)
-                self._give_rank(frame)
+                if not self._is_gone:
+                    _give(self._rank_channel, frame)
                 for connection, follower in self._followers.items():
                     if follower.rank is not None:
                         _give(connection, frame)
@@ -246,7 +247,7 @@ class Relay:
         return bool(received)
 
     def _do_next(self) -> None:
-        """Do as the words say, each after all have done the one before it."""
+        """Carry out the words one after another, each when all ranks have finished the one before."""
         while self._words and self._word is None:
             word = self._words.popleft()
             if word == COUNTERS:
@@ -257,12 +258,8 @@ class Relay:
             self._driver.sendall(self._answers)
             self._answers = b""
 
-    def _give_rank(self, frame: bytes) -> None:
-        if not self._is_gone:
-            _give(self._rank_channel, frame)
-
     def _do(self, word: str) -> None:
-        """Do as the word says, and have the followers do it; the answer follows when all have."""
+        """Carry out the word, and have the followers do so; the answer is sent when all have."""
         self._word, self._failure, self._late = word, "", time.monotonic() + FOLLOWER_S
         self._awaited = {
             connection for connection, follower in self._followers.items() if follower.rank is not None and not follower.is_gone
@@ -275,27 +272,27 @@ class Relay:
         self._answer()
 
     def _answer(self) -> None:
-        """Have an answer to the driver's word, if nobody is awaited."""
+        """Prepare the answer to the driver's word, if no follower is awaited."""
         if self._word is not None and not self._awaited:
             self._answers += pack(self._failure or self._word)
             self._word, self._late = None, math.inf
 
     def _hear_rank(self) -> None:
-        """Take what the rank says. Loader workers that it forked may hold its end open, so its end is not told by this."""
+        """Take what the rank sends. Loader workers that it forked may keep its end open, so this does not show its end."""
         received = _receive(self._rank_channel)
         self._hears_rank = bool(received)
         for frame in self._from_rank.add(received):
             self._hold(frame)
 
     def _tell_own_end(self) -> None:
-        """Tell the driver that the rank has ended, after all that it said."""
+        """Tell the driver that the rank has ended, after all that it sent."""
         at_s = time.time()
         self._rank_channel.setblocking(False)
         while self._hears_rank:
             self._hear_rank()
         self._is_gone = True
         if self._listener is not None:
-            self._listener.close()  # who comes now is a first one
+            self._listener.close()  # a supervisor that starts now is a first one
         self._pass_held()
         self._driver.sendall(pack(f"{GONE} {self._rank} {at_s}"))
 
@@ -313,7 +310,7 @@ class Relay:
         self._held, self._held_until = [], math.inf
 
     def _welcome(self) -> None:
-        """Take in another supervisor, of the same user; it says next of which rank."""
+        """Accept another supervisor of the same user; it sends its rank next."""
         assert self._listener is not None
         connection, _ = self._listener.accept()
         if _is_ours(connection):
@@ -322,7 +319,7 @@ class Relay:
             connection.close()
 
     def _hear_follower(self, connection: socket.socket) -> None:
-        """Hand on what a follower says, or that it has gone."""
+        """Pass on what a follower sends, or that it has ended."""
         follower = self._followers[connection]
         received = _receive(connection)
         for line, message in follower.frames.add(received):
@@ -345,7 +342,7 @@ class Relay:
         self._answer()
 
     def _join(self, connection: socket.socket, rank: int, line: str) -> None:
-        """A follower says of which rank it is. A rank's second is let go: what it was told would no longer reach the first."""
+        """A follower sends its rank. A second one for a rank is refused: its messages would no longer reach the first."""
         if rank == self._rank or any(follower.rank == rank for follower in self._followers.values()):
             self._driver.sendall(pack(line.replace(JOINED, REFUSED, 1)))
             return
@@ -364,12 +361,12 @@ class Relay:
 
 
 def _give(connection: socket.socket, frame: bytes) -> None:
-    with contextlib.suppress(OSError):  # it has gone, which is seen when it is listened to
+    with contextlib.suppress(OSError):  # it has ended, which is seen when it is read from
         connection.sendall(frame)
 
 
 def _receive(connection: socket.socket) -> bytes:
-    """What has come; empty where the other side has gone, or nothing is there of one that does not wait."""
+    """What has been received; empty where the other side has closed, or a nonblocking socket has nothing."""
     try:
         return connection.recv(AT_ONCE)
     except OSError:

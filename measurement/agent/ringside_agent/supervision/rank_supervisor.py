@@ -1,15 +1,14 @@
 """The supervisor of one rank: a small process beside it that stops, continues and, if need be, kills it.
 
 A stopped rank cannot receive commands, and launchers do not stop their ranks. So each rank starts a supervisor before anything
-else. It holds a connection to the driver, or to the first supervisor on its host (``host_relay``), and does what it is told. If the
-connection ends, whatever the reason, it kills its rank and ends, so that no rank is left behind, frozen or not. If the rank ends,
-it reports when. If the supervisor itself ends, the kernel kills the rank (Linux), which may be frozen and could do nothing about
-it.
+else. It has a connection to the driver, or to the first supervisor on its host (``host_relay``), and obeys its words. If the
+connection ends, whatever the reason, it kills its rank and ends, so that no rank is left behind, stopped or not. If the rank ends,
+it reports when. If the supervisor itself ends, the kernel kills the rank (Linux), which may be stopped.
 
 It stops, continues and kills the rank's whole process tree: loader workers too, and what they started.
 
-Standard library only, Python 3.8 or later, run as a file with ``python -I -S``: it must start in milliseconds and never compete
-for the CPU. Ringside's own ranks start theirs from this file, too.
+Standard library only, Python 3.8 or later, run as a file with ``python -I -S``: it must start in milliseconds and use next to no
+CPU time. Ringside's own ranks start theirs from this file, too.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ GONE = "gone"
 FAILED = "failed"
 COUNTERS = "counters"
 STOP_TIMEOUT_S = 30.0
-"""Within which a process tree must be seen stopped. A process stops when it next has a core, or its disk has answered."""
+"""Time limit for stopping a process tree. A process stops when it next has a core, or its disk has answered."""
 PR_SET_CHILD_SUBREAPER = 36
 THIS_FILE = str(Path(__file__).resolve())
 GREETING_S = 60
 LOSS_S = 20
-"""After this long without an answer, the other host counts as gone."""
+"""After this long without an answer, the other host counts as lost."""
 
 
 def start(
@@ -59,11 +58,11 @@ def start(
 ) -> socket.socket:
     """Start this process's supervisor. A rank calls it before anything else; ``key_file``: see ``greet``.
 
-    ``world_size`` is what the rank was told of it. ``start``: how often the arm was started before in this launch.
+    ``world_size`` is the rank's own. ``start``: how often the arm was started before in this launch.
     ``python`` runs it, and reads the host's counters where it has Ringside's packages.
 
     Returns:
-        The way to the driver, see ``frames`` and ``channel``.
+        The connection to the driver, see ``frames`` and ``channel``.
     """
     keep_orphans()
     ours, theirs = socket.socketpair()
@@ -83,7 +82,7 @@ def start(
 
 
 def die_when_closed(end: int) -> None:
-    """Have the kernel kill this process, stopped or not, when nobody holds the other end of a pipe any more."""
+    """Have the kernel kill this process, stopped or not, once no process holds the other end of a pipe."""
     fcntl.fcntl(end, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(end, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(end, fcntl.F_SETFL, fcntl.fcntl(end, fcntl.F_GETFL) | fcntl.FASYNC)
@@ -97,7 +96,7 @@ def keep_orphans() -> None:
 
 
 def greet(address: tuple[str, int], key: str, who: Sequence[str], *, clock: Callable[[], float] = time.time) -> socket.socket:
-    """Connect to the driver and say who this is, with the proof that it is one of the comparison's own; and what ``clock`` shows.
+    """Connect to the driver and send who this is and what ``clock`` shows, with the proof that it belongs to the comparison.
 
     Raises:
         OSError: the driver cannot be reached, or does not answer.
@@ -118,10 +117,10 @@ def greet(address: tuple[str, int], key: str, who: Sequence[str], *, clock: Call
 
 
 def receive_line(connection: socket.socket, *, most: int = 256) -> str:
-    """Return the line that comes next, of so many bytes at most; nothing behind it is taken.
+    """Return the next line, of so many bytes at most; nothing after it is read.
 
     Raises:
-        ConnectionError: the connection ends before, or the line is longer.
+        ConnectionError: the connection ends first, or the line is longer.
     """
     line = b""
     while not line.endswith(b"\n"):
@@ -133,7 +132,7 @@ def receive_line(connection: socket.socket, *, most: int = 256) -> str:
 
 
 def prove(key: str, *words: str) -> str:
-    """Return what only who has the key can make of these words (HMAC-SHA-256, hexadecimal)."""
+    """Return the HMAC-SHA-256 of these words by the key, hexadecimal."""
     return hmac.new(key.encode(), " ".join(words).encode(), "sha256").hexdigest()
 
 
@@ -160,7 +159,7 @@ def read_counters(rank: int) -> str:
     """The host's counters in JSON, after the word that asks for them; or why the supervisor of ``rank`` cannot read them."""
     try:
         return f"{COUNTERS} {json.dumps(_counters())}"
-    except Exception as error:  # noqa: BLE001 - it is there to stop ranks, whatever else cannot be done
+    except Exception as error:  # noqa: BLE001 - it must go on to stop ranks
         return f"{FAILED} {COUNTERS} {rank} {type(error).__name__}: {' '.join(str(error).split())}"
 
 
@@ -176,7 +175,7 @@ def _counters() -> dict[str, Any]:
 
 
 def keep_alive(connection: socket.socket) -> None:
-    """Have the kernel notice if the other host vanishes without closing the connection."""
+    """Have the kernel notice a host that is lost without closing the connection."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     wanted = (
         ("TCP_KEEPIDLE", LOSS_S // 4),
@@ -197,7 +196,7 @@ class ProcessTree:
         self._stopped: list[int] = []
 
     def obey(self, word: str) -> str:
-        """Do as the driver's word says. Returns why that could not be done, else nothing."""
+        """Carry out the driver's word. Returns why that failed, else an empty string."""
         if word == "stop":
             running = self.stop(timeout_s=STOP_TIMEOUT_S)
             if running:
@@ -212,10 +211,10 @@ class ProcessTree:
         return ""
 
     def stop(self, *, timeout_s: float) -> dict[int, str]:
-        """Stop every process. Returns when all were seen stopped, or the time is over.
+        """Stop every process. Returns when all have stopped, or the time is over.
 
-        Children are stopped once their parent was seen stopped: from then on it starts no others. Nor does it wait then for
-        a child to begin its program (vfork), which a stopped child would not.
+        Children are stopped once their parent has stopped, since it then starts no others. It is then not waiting for a child
+        to begin its program either (vfork), which a stopped child would never do.
 
         Returns:
             The kernel's letters of the processes that still run, by pid.
@@ -325,7 +324,7 @@ def read(path: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.path.append(str(Path(THIS_FILE).parents[2]))  # for this import only: a sitecustomize lies there, too
+    sys.path.append(str(Path(THIS_FILE).parents[2]))  # for this import only: it also contains a sitecustomize
     host_relay = importlib.import_module("ringside_agent.supervision.host_relay")
     sys.path.pop()
     host_relay.watch(*sys.argv[1:4], who=sys.argv[4:])
