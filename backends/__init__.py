@@ -29,7 +29,7 @@ def backend_class(reference: str) -> type[Backend]:
     """Find the class that a name or ``module:Class`` refers to.
 
     Raises:
-        PlanError: the reference is unknown, cannot be loaded, is no Backend, or is written for another version of the interface.
+        PlanError: the reference is unknown, cannot be loaded, is not a Backend, or is written for another version of the interface.
     """
     cls = REGISTRY.resolve(reference)
     if not issubclass(cls, Backend):
@@ -46,10 +46,10 @@ def backend_class(reference: str) -> type[Backend]:
 def make_backend(
     reference: str, *, transport: str | None, options: Mapping[str, Any], micro_steps: int = 1, arm: str | None = None
 ) -> Backend:
-    """Make a backend with options as in a plan, which are checked; it is not connected. Messages name ``arm``.
+    """Make a backend with checked options of a plan; it is not connected. Messages name ``arm``.
 
     Raises:
-        PlanError: with the options that are accepted; one of another backend's is said to be its.
+        PlanError: with the accepted options; it says where an option belongs to another backend.
     """
 
     def of_others() -> dict[str, str]:

@@ -27,7 +27,7 @@ from measurement.plans.settings import PlanOptions
 from measurement.records.trace import Span
 
 INTERFACE = 1
-"""The version of ``Backend`` and ``Prepared``. A change that an existing backend would have to follow raises it."""
+"""The version of ``Backend`` and ``Prepared``. A change that breaks existing backends raises it."""
 BuildOptimizer = Callable[[nn.Module], Optimizer]
 """Makes the workload's optimizer for a model."""
 Store = Any
@@ -38,19 +38,19 @@ Value = TypeVar("Value")
 
 
 class Prepared:
-    """A model and its optimizer, joined with those of the other ranks. Made by ``Backend.prepare``.
+    """A model and its optimizer, connected to those of the other ranks. Made by ``Backend.prepare``.
 
     In each optimizer step the trainer calls ``zero_grad``, then for every micro-step ``model`` and ``backward`` (all but the last
     inside ``accumulating``), then ``step``. This class is a single process without any library; override what a library does
-    otherwise.
+    differently.
     """
 
     owns_step: ClassVar[bool] = False
-    """Whether the library clips and scales gradients by itself, so that nothing can come between ``backward`` and ``step``."""
+    """Whether the library clips and scales gradients by itself, so that the trainer cannot between ``backward`` and ``step``."""
     is_sharded: ClassVar[bool] = False
     """Whether parameters are spread over the ranks, so that a forward pass is collective."""
     copies: int = 1
-    """How many copies of the model each call of it runs side by side, with the hooks of each: more in ``nn.DataParallel`` only."""
+    """Copies of the model that run side by side in each call, with the hooks of each: more than 1 in ``nn.DataParallel`` only."""
 
     is_local: bool = False
     """Whether steps exchange no gradients, see ``local_only``."""
@@ -59,19 +59,19 @@ class Prepared:
         self.bare = bare
         """The module that was given to ``prepare``: it names parameters and buffers."""
         self.model = model if model is not None else bare
-        """What the loss is computed with."""
+        """The model by which the loss is computed."""
         self.optimizer = optimizer
         """Its ``param_groups`` hold the learning rates in force."""
         self.keeps_gradients = False
         """Set before a step whose gradients will be read: a library that clears them in ``step`` keeps a copy then."""
 
     def compile(self) -> None:
-        """Compile what the loss is computed with."""
+        """Compile the model by which the loss is computed."""
         compiled: Any = torch.compile(self.model)
         self.model = compiled
 
     def zero_grad(self) -> None:
-        """Drop the gradients of the last step, as training loops do: through the model, module by module, it takes longer."""
+        """Drop the gradients of the last step, by the optimizer as training loops do. By the model it takes longer."""
         self.optimizer.zero_grad()
 
     def backward(self, loss: Tensor) -> None:
@@ -101,9 +101,9 @@ class Prepared:
             self.is_local = False
 
     def exchanged(self) -> AbstractContextManager[None]:
-        """A context for what needs the averaged gradients: the step, and before it clipping and unscaling.
+        """A context for clipping, unscaling and the step, which need the averaged gradients.
 
-        The gradients have been exchanged when it is entered; ``optimizer.step()`` inside exchanges nothing more. Collective,
+        Gradients are exchanged on entry; ``optimizer.step()`` inside exchanges nothing more. Collective,
         unless local. Not called if ``owns_step``.
         """
         return nullcontext()
@@ -129,27 +129,27 @@ class Prepared:
         Only rank 0's is used.
 
         Raises:
-            NotImplementedError: the library cannot give it, on any rank. It is not compared between arms, then.
+            NotImplementedError: the library cannot give it, on any rank. Then it is not compared between arms.
         """
         return self.optimizer.state_dict()
 
     def kept_optimizer_state(self) -> list[Tensor]:
-        """The tensors of optimizer state that lie on this rank. Not collective."""
+        """The tensors of optimizer state on this rank. Not collective."""
         return [value for state in self.optimizer.state.values() for value in state.values() if isinstance(value, Tensor)]
 
 
 WHILE_STOPPED_S = 7 * 24 * 3600
-"""Timeouts of a rank that a driver stops while others have their turn, seconds. That ranks are gone is seen by other means."""
+"""Timeouts of a rank that the driver stops while other arms run, seconds. Lost ranks are detected by other means."""
 NCCL_HEARTBEAT, HOROVOD_GLOO_TIMEOUT = "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", "HOROVOD_GLOO_TIMEOUT_SECONDS"
 WHILE_STOPPED = dict.fromkeys((HOROVOD_GLOO_TIMEOUT, NCCL_HEARTBEAT), str(WHILE_STOPPED_S))
-"""Variables of such a rank. PyTorch's process group over NCCL ends one whose watchdog made no progress between two looks."""
+"""Variables of such a rank. PyTorch's process group over NCCL ends a rank whose watchdog makes no progress."""
 
 
 class Backend(ABC):
-    """Joins models and optimizers of all ranks.
+    """Connects models and optimizers of all ranks.
 
-    Life: ``__init__`` → ``setup`` → any number of ``prepare`` → ``teardown``. Where nothing is to be connected, as in the driver
-    that checks a plan, one is made and answers ``check``, ``needs`` and the like without ``setup``.
+    Life: ``__init__`` → ``setup`` → any number of ``prepare`` → ``teardown``. The driver, which only checks a plan, calls
+    ``check``, ``needs`` and the like without ``setup``.
 
     ``setup``, ``prepare``, ``all_gather_*``, ``broadcast_*``, ``barrier`` and ``teardown`` are collective: every rank calls them.
     """
@@ -157,22 +157,22 @@ class Backend(ABC):
     interface_version: ClassVar[int]
     """The version of this interface that the backend is written for: ``interface_version = 1``."""
     takes_all_ranks_batches: ClassVar[bool] = False
-    """Whether it is one process in the place of all ranks of a plan, with their global batch as its local one."""
+    """Whether it is one process instead of all ranks of a plan, with their global batch as its local one."""
     exchanges: ClassVar[bool] = True
-    """Whether it is compared with others. The floor, which takes steps without exchange only, is not."""
+    """Whether it is compared with others. The floor, which never exchanges, is not."""
     Options: ClassVar[type[BaseModel]] = PlanOptions
     """What a plan may set under ``options``; names as in the library."""
     steered_by: ClassVar[frozenset[Library]] = frozenset()
     """The libraries of ``measurement.conditions.disturbing_variables`` whose variables reach its ranks."""
     transports: ClassVar[tuple[str, ...]] = ()
-    """Transports it can be asked for; empty: it has none to choose."""
+    """Transports that a plan may choose; empty: there is no choice."""
     customary_launchers: ClassVar[tuple[str, ...]] = ("torchrun",)
-    """Those that people start it with, the most customary first. The first that gives what it needs is the default."""
+    """Its usual launchers, the most usual first. The first that gives what it needs is the default."""
     groups: Sequence[Sequence[int]] = ()
     """Subsets of the ranks that its communicator will be asked for; set before ``setup``: Horovod makes its process sets then."""
 
     timeout: timedelta = timedelta(minutes=5)
-    """How long ranks wait for each other, to meet and in each operation, if the library lets it be set; set before ``setup``."""
+    """How long ranks wait for each other, at the rendezvous and in each operation, where the library allows it. Set before ``setup``."""
 
     def __init__(self, *, transport: str | None = None, options: BaseModel | None = None, micro_steps: int = 1) -> None:
         self.transport = transport
@@ -188,7 +188,7 @@ class Backend(ABC):
         """Refuse, when the plan is read, what cannot work with this transport and these options. No I/O.
 
         Raises:
-            PlanError: with what does work.
+            PlanError: with what works.
         """
         return
 
@@ -196,23 +196,23 @@ class Backend(ABC):
         """Refuse a kind of device, ``cpu`` or ``cuda``, when the plan is read and when a rank starts. No I/O.
 
         Raises:
-            PlanError: with what does work.
+            PlanError: with what works.
         """
         return
 
     def check_model(self, model: nn.Module, optimizer: Optimizer, *, missing: Sequence[str], sparse: Sequence[str]) -> list[str]:
         """Refuse a model or optimizer that cannot be trained with this library, before it starts. No I/O, and not collective.
 
-        Called by a rank that has tried the workload out: in a rehearsal, and before a training.
+        Called by a rank after a trial of the workload: in a rehearsal, and before a training.
 
         Args:
-            model: not wrapped, after a step, with its gradients; its dtypes, layouts and buffers are a run's.
+            model: not wrapped, after a step, with its gradients; dtypes, layouts and buffers are those of a run.
             optimizer: the workload's, as ``prepare`` gets it.
-            missing: names of parameters to be trained that got no gradient in it.
+            missing: names of trained parameters that got no gradient in this step.
             sparse: names of parameters with sparse gradients.
 
         Returns:
-            What this backend does otherwise with such a model, a sentence each.
+            What this backend does differently with such a model, a sentence each.
 
         Raises:
             PlanError: with what to do.
@@ -220,7 +220,7 @@ class Backend(ABC):
         return []
 
     def refused_environment(self, environment: Mapping[str, str]) -> str | None:
-        """Why ranks with these variables would not be measured truly, and what to do; None: nothing is wrong with them."""
+        """Why ranks with these variables cannot be measured correctly, and what to do; None: they can."""
         return refusal(environment, self.steered_by)
 
     def needs(self) -> frozenset[str]:
@@ -228,7 +228,7 @@ class Backend(ABC):
         return frozenset()
 
     def imports(self) -> Mapping[str, str]:
-        """Modules besides torch that its ranks import, with the names people know them by; ``--available`` looks for them."""
+        """Modules besides torch that its ranks import, with their names for users; ``--available`` looks for them."""
         return {}
 
     def environment(self) -> dict[str, str]:
@@ -236,11 +236,11 @@ class Backend(ABC):
         return {}
 
     def search_space(self, *, has_buffers: bool, several_hosts: bool) -> Sequence[Setting]:
-        """Options that ``ringside tune`` may search, with this transport and these options; none: it cannot be tuned. No I/O.
+        """Options that ``ringside tune`` may search with this transport and these options; empty: it cannot be tuned. No I/O.
 
         Args:
-            has_buffers: whether the model has any, such as batch-norm statistics.
-            several_hosts: whether ranks run on more than one.
+            has_buffers: whether the model has buffers, such as batch-norm statistics.
+            several_hosts: whether ranks run on several hosts.
         """
         return ()
 
@@ -255,7 +255,7 @@ class Backend(ABC):
         Args:
             world: this rank's place, by the launcher's variables.
             device: where this rank computes.
-            store: to meet over, already prefixed for this arm; None: as the launcher's variables say.
+            store: for the rendezvous, already prefixed for this arm; None: the launcher's variables say where it is.
 
         Returns:
             This rank's place as the library counts it; the caller refuses a world size other than asked for.
@@ -263,22 +263,22 @@ class Backend(ABC):
 
     @abstractmethod
     def prepare(self, model: nn.Module, build_optimizer: BuildOptimizer) -> Prepared:
-        """Join a model with those of the other ranks; afterwards all ranks have rank 0's parameters and buffers. Collective.
+        """Connect a model to those of the other ranks; afterwards all ranks have rank 0's parameters and buffers. Collective.
 
         May be called again with a new model: it must leave nothing behind.
 
         Args:
             model: this rank's, on its device, with weights of its own.
-            build_optimizer: makes the workload's optimizer. Call it when the parameters are those that it shall step: after
-                sharding, if the library shards.
+            build_optimizer: makes the workload's optimizer. Call it when the parameters are final: after sharding, if the
+                library shards.
         """
 
     def traced(self, prepared: Prepared) -> AbstractContextManager[list[Span]]:
-        """A context of traced steps; its list holds, at the end, exchanges that torch's profiler does not see. Collective."""
+        """A context of traced steps; at its end, its list has the exchanges that torch's profiler does not see. Collective."""
         return nullcontext([])
 
     def synchronize_batch_norm(self, model: nn.Module) -> nn.Module:
-        """Put the library's own synchronised batch norm in the place of each batch norm, with the same parameters and buffers.
+        """Replace each batch norm by the library's synchronised one, with the same parameters and buffers.
 
         Called before ``prepare`` if a plan asks for it (``speed.sync_batchnorm``), on GPUs only. Not collective.
 
@@ -289,20 +289,20 @@ class Backend(ABC):
 
     @abstractmethod
     def all_gather_bytes(self, data: bytes) -> Sequence[bytes]:
-        """Every rank's bytes, by rank, on every rank; at least one byte of each, not equally many. Collective."""
+        """Every rank's bytes, by rank, on every rank; at least one byte each, and lengths may differ. Collective."""
 
     def broadcast_bytes(self, data: bytes) -> bytes:
-        """Rank 0's bytes on every rank; of the others any will do. Collective."""
+        """Rank 0's bytes on every rank; those of other ranks are not used. Collective."""
         return self.all_gather_bytes(data)[0]
 
     def all_gather_object(self, value: Value, kind: Any) -> list[Value]:
-        """Every rank's value, by rank, on every rank. It goes as JSON, never as a pickle, which could call anything. Collective.
+        """Every rank's value, by rank, on every rank. It is sent as JSON, never as a pickle, which could run code. Collective.
 
         Args:
             value: plain values, Pydantic models or dataclasses.
-            kind: its type, the same on every rank, such as ``list[int]``: what arrives is checked by it.
+            kind: its type, the same on every rank, such as ``list[int]``; received values are checked by it.
         """
-        # in a list, since the way of numbers that are none can be said of that for every type
+        # in a list, since only there the configuration for NaN and infinity holds for every type
         values: TypeAdapter[list[Any]] = TypeAdapter(list[kind], config=ConfigDict(ser_json_inf_nan="constants"))
         return [values.validate_json(text)[0] for text in self.all_gather_bytes(values.dump_json([value]))]
 
@@ -314,13 +314,13 @@ class Backend(ABC):
         """Single operations among the ranks, for micro-benchmarks; called after ``setup``. Collective.
 
         Raises:
-            PlanError: it has none.
+            PlanError: the library offers none.
         """
         raise PlanError(f"backend '{type(self).__name__}' offers no collectives; use one that does, such as 'ddp' or 'horovod'")
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """Versions, transport, bucket or fusion sizes, read back from the library; plain values. Not collective.
+        """Versions, transport, bucket or fusion sizes, as the library reports them; plain values. Not collective.
 
         Called after ``setup``, and again after a block, when a library may know more (DDP's rebuilt buckets).
         """
@@ -331,7 +331,7 @@ class Backend(ABC):
 
     @property
     def gradient_scale(self) -> float | None:
-        """Synchronised gradient = this × the mean of the ranks' local gradients; None: no linear function of them."""
+        """Synchronised gradient = this × the mean of the ranks' local gradients; None: it is not a linear function of them."""
         return 1.0
 
     @property
@@ -346,7 +346,7 @@ def tensor_of(data: bytes) -> Tensor:
 
 
 def bytes_of(tensor: Tensor) -> bytes:
-    """The reverse, from any device."""
+    """The reverse of ``tensor_of``, from any device."""
     return tensor.cpu().numpy().tobytes()
 
 
@@ -360,10 +360,10 @@ class Setting:
     option: str
     """As in a plan."""
     values: tuple[Any, ...]
-    """Worth trying, in order: neighbours are alike."""
+    """Values to try, in order: neighbours are similar."""
     variable: str | None = None
-    """Environment variable that sets it, too; a plan that sets this has fixed the option."""
+    """Environment variable with the same effect; a plan that sets it has fixed the option."""
     only_with: Mapping[str, Any] = field(default_factory=dict)
-    """Values of other options without which it means nothing."""
+    """Values of other options that it needs."""
     is_lossy: bool = False
-    """Whether values other than the default send less than the gradients, so that training may come out otherwise."""
+    """Whether values other than the default send less than the gradients, so that training may change."""

@@ -13,22 +13,22 @@ GLOO = frozenset(
     {torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.complex128}
     | {torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool}
 )
-"""What ``torch.distributed`` sends and reduces over Gloo, and over NCCL (torch 2.15)."""
+"""Dtypes that ``torch.distributed`` sends and reduces over Gloo, and over NCCL (torch 2.15)."""
 Named = Iterable[tuple[str, Tensor]]
 
 
 def state_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """What ``state_dict()`` holds in tensors; a module's extra state may be anything."""
+    """The tensors of ``state_dict()``; a module's extra state may be anything."""
     return {name: tensor for name, tensor in model.state_dict().items() if isinstance(tensor, Tensor)}
 
 
 def trained_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Those whose gradients are exchanged."""
+    """The parameters whose gradients are exchanged."""
     return ((name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad)
 
 
 def require_sent(tensors: Named, *, library: str, dtypes: Collection[torch.dtype] | None) -> None:
-    """Refuse parameters and buffers that rank 0 cannot send to the other ranks. ``dtypes``: that can be sent; None: any.
+    """Refuse parameters and buffers that rank 0 cannot send to the other ranks. ``dtypes``: those that can be sent; None: any.
 
     Raises:
         PlanError: the first, with what to do.

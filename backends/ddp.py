@@ -74,17 +74,17 @@ class DDPOptions(ProcessGroupOptions):
 
 
 class DDPPrepared(Prepared):
-    """DDP's own ``no_sync`` for steps that exchange nothing: autograd hooks run, nothing is sent."""
+    """DDP's own ``no_sync`` for steps without exchange: autograd hooks run, nothing is sent."""
 
     def __init__(self, bare: nn.Module, optimizer: Optimizer, *, model: DistributedDataParallel) -> None:
         super().__init__(bare, optimizer, model=model)
-        self._wrapped = model  # whose compiled version may take its place as ``model``
+        self._wrapped = model  # ``model`` may become its compiled version
         self._is_after_local = False
 
     def zero_grad(self) -> None:
-        """Zeros in the place of nothing where DDP looks for unused parameters and the last steps were without exchange.
+        """Set gradients to zeros where DDP looks for unused parameters and the last steps were without exchange.
 
-        It takes those for used that any of these used (torch 2.15), and fails in the next exchange where one has no gradient then.
+        DDP counts the parameters of these steps as used, and fails in the next exchange where one has no gradient (torch 2.15).
         """
         super().zero_grad()
         if self._is_after_local and self._wrapped.find_unused_parameters:
@@ -147,7 +147,7 @@ def zero_redundancy(optimizer: Optimizer) -> Optimizer:
 
 
 def _accepted_defaults(optimizer: Optimizer) -> dict[str, Any]:
-    """Those that its constructor takes; defaults hold more: AdamW has Adam's decoupled_weight_decay."""
+    """The defaults that its constructor takes: AdamW's also have Adam's decoupled_weight_decay."""
     accepted = inspect.signature(type(optimizer)).parameters
     return {name: value for name, value in optimizer.defaults.items() if name in accepted}
 
@@ -164,7 +164,7 @@ class DDP(TorchDistributed):
     _wrapped: DistributedDataParallel | None = None
 
     def check(self, *, world_size: int) -> None:
-        """Refuse what PyTorch accepts and then hangs on."""
+        """Refuse combinations that PyTorch accepts and that then hang."""
         options = self.options
         if self.transport == "gloo" and options.comm_hook == "powersgd" and (options.bucket_cap_mb or 25) < 100:
             raise PlanError(
@@ -189,7 +189,7 @@ class DDP(TorchDistributed):
             raise PlanError("static_graph and micro_steps > 1 do not work together in PyTorch's DDP (no_sync); drop one")
 
     def search_space(self, *, has_buffers: bool, several_hosts: bool) -> list[Setting]:
-        """Bucket sizes, views, a static graph where gradients are not accumulated, buffers where there are any; hooks lose bits."""
+        """Bucket sizes, views, a static graph where gradients are not accumulated, buffers where there are any; hooks are lossy."""
         space = [
             Setting(option="bucket_cap_mb", values=(1.0, 5.0, 10.0, None, 50.0, 100.0, 400.0)),
             Setting(option="first_bucket_mb", values=(0.25, None, 5.0), only_with={"bucket_cap_mb": None}),
@@ -216,7 +216,7 @@ class DDP(TorchDistributed):
         ]
 
     def check_model(self, model: nn.Module, optimizer: Optimizer, *, missing: Sequence[str], sparse: Sequence[str]) -> list[str]:
-        """DDP waits for every gradient, unless an option has it look for those that do not come."""
+        """DDP waits for every gradient, unless an option makes it look for missing ones."""
         options = self.options
         tensors = [*model.named_parameters(), *model.named_buffers()]
         left_out = getattr(model, "_ddp_params_and_buffers_to_ignore", ())
@@ -254,9 +254,12 @@ class DDP(TorchDistributed):
         return DDPPrepared(model, optimizer, model=wrapped)
 
     def _arguments(self) -> dict[str, Any]:
-        """What the wrapper's constructor is given beside model and device; what is left out has PyTorch's default."""
+        """Arguments of the wrapper's constructor besides model and device; those left out have PyTorch's default."""
         arguments = self.options.model_dump(exclude=NOT_THE_CONSTRUCTORS, exclude_defaults=True)
-        return arguments if self.options.broadcast_buffers else arguments | _without_buffers()
+        if not self.options.broadcast_buffers:  # deprecated from PyTorch 2.13 in favour of forward_sync_buffers
+            accepted = inspect.signature(DistributedDataParallel.__init__).parameters
+            arguments["forward_sync_buffers" if "forward_sync_buffers" in accepted else "broadcast_buffers"] = False
+        return arguments
 
     def _add_comm_hook(self, wrapped: DistributedDataParallel) -> None:
         if self.options.comm_hook == "none":
@@ -279,7 +282,7 @@ class DDP(TorchDistributed):
         wrapped.register_comm_hook(None, hooks[self.options.comm_hook])
 
     def describe(self) -> dict[str, Any]:
-        """What the process group and the last wrapped model say of themselves."""
+        """Facts of the process group, and the bucket sizes of the last wrapped model."""
         return super().describe() | (_bucket_sizes(self._wrapped) if self._wrapped is not None else {})
 
     def teardown(self) -> None:
@@ -289,19 +292,13 @@ class DDP(TorchDistributed):
 
     @property
     def gradient_scale(self) -> float | None:
-        """PowerSGD approximates: there is no exact value to hold it to."""
+        """PowerSGD approximates, so there is no exact value to compare with."""
         return None if self.options.comm_hook == "powersgd" else 1.0
 
     @property
     def gradient_tolerance(self) -> float:
-        """That of the dtype in which gradients are exchanged."""
+        """The tolerance of the dtype in which gradients are exchanged."""
         return arithmetic_of({"fp16": "float16", "bf16": "bfloat16"}.get(self.options.comm_hook, "float32")).gradient
-
-
-def _without_buffers() -> dict[str, Any]:
-    """``broadcast_buffers`` is deprecated from PyTorch 2.13 in favour of ``forward_sync_buffers``."""
-    accepted = inspect.signature(DistributedDataParallel.__init__).parameters
-    return {"forward_sync_buffers" if "forward_sync_buffers" in accepted else "broadcast_buffers": False}
 
 
 def _bucket_sizes(wrapped: DistributedDataParallel) -> dict[str, Any]:

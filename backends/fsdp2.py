@@ -1,8 +1,8 @@
 """Sharded data parallelism: ``torch.distributed.fsdp.fully_shard`` (FSDP2) over NCCL, Gloo or MPI, and ``replicate`` beside it.
 
 Each rank keeps its share of parameters, gradients and optimizer state. Parameters are gathered for each forward and backward pass,
-gradients are reduced and scattered; so no step can be taken without communication, and there are no local steps. ``replicate`` is
-the same machinery with a whole copy on each rank: gradients are reduced, unit by unit, and stay whole.
+gradients are reduced and scattered. So no step is possible without communication, and there are no local steps. ``replicate`` is
+the same with a whole copy on each rank: gradients are reduced unit by unit, and stay whole.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class FSDP2Prepared(Prepared):
 
 
 class Replicate(TorchDistributed):
-    """``replicate`` on each unit and on the whole model: where PyTorch moves the users of DDP. Buffers are not sent again."""
+    """``replicate`` on each unit and on the whole model, PyTorch's successor of DDP. Buffers are sent only once."""
 
     Options = ReplicateOptions
     options: ReplicateOptions
@@ -99,7 +99,7 @@ class Replicate(TorchDistributed):
     _units: int = 0
 
     def check(self, *, world_size: int) -> None:
-        """Refuse a PyTorch whose own takes other arguments, as 2.9 does."""
+        """Refuse a PyTorch whose ``replicate`` has other arguments, such as 2.9."""
         from torch.distributed._composable.replicate_with_fsdp import replicate
 
         if "mesh" not in inspect.signature(replicate).parameters:
@@ -124,11 +124,11 @@ class Replicate(TorchDistributed):
         """Send rank 0's parameters and buffers to all ranks, wrap the model, then build the optimizer. Collective.
 
         Raises:
-            PlanError: a parameter has hooks, which would stay behind with the parameter that another one replaces.
+            PlanError: a parameter has hooks, which would be lost when the parameter is replaced.
         """
         _require_no_parameter_hooks(model, function=self.function)
         for tensor in state_tensors(model).values():
-            sent = tensor.contiguous()  # Gloo sends other memory where a tensor has gaps (torch 2.15)
+            sent = tensor.contiguous()  # Gloo sends the wrong memory of a tensor with gaps (torch 2.15)
             dist.broadcast(sent, src=0)
             if sent is not tensor:
                 tensor.copy_(sent)
@@ -140,7 +140,7 @@ class Replicate(TorchDistributed):
         return FSDP2Prepared(model, build_optimizer(model))
 
     def wrapper(self) -> Callable[[nn.Module], Any]:
-        """What is done to each unit. Collective."""
+        """The function that wraps each unit. Collective."""
         from torch.distributed._composable.replicate_with_fsdp import replicate
 
         mesh = init_device_mesh(self._device.type, (dist.get_world_size(),))
@@ -152,24 +152,24 @@ class Replicate(TorchDistributed):
         return MixedPrecisionPolicy(**dtypes, cast_forward_inputs=self.options.cast_forward_inputs)
 
     def describe(self) -> dict[str, Any]:
-        """With the number of units."""
+        """The facts of the process group, and the number of units."""
         return super().describe() | ({"sharding_units": self._units} if self._units else {})
 
     @property
     def gradient_tolerance(self) -> float:
-        """That of the coarser of both dtypes."""
+        """The tolerance of the coarser of both dtypes."""
         return max(arithmetic_of(dtype or "float32").gradient for dtype in (self.options.param_dtype, self.options.reduce_dtype))
 
 
 class FSDP2(Replicate):
-    """``fully_shard`` on each unit and on the whole model, as PyTorch's tutorial has it."""
+    """``fully_shard`` on each unit and on the whole model, as in PyTorch's tutorial."""
 
     Options = FSDP2Options
     options: FSDP2Options
     function = "fully_shard"
 
     def check(self, *, world_size: int) -> None:
-        """Copies have equally many ranks."""
+        """Require that all copies have equally many ranks."""
         if world_size % self.options.replicas:
             raise PlanError(f"replicas is {self.options.replicas}, which does not divide {world_size} ranks; give one that does")
 
@@ -179,7 +179,7 @@ class FSDP2(Replicate):
         return [freed, Setting(option="prefetch", values=(None, 1, 2))]
 
     def prepare(self, model: nn.Module, build_optimizer: BuildOptimizer) -> Prepared:
-        """With the units that each gathers ahead, if asked. Collective."""
+        """As ``Replicate``, and set the units that each gathers ahead. Collective."""
         prepared, ahead = super().prepare(model, build_optimizer), self.options.prefetch
         units: list[Any] = [unit for unit in model.modules() if isinstance(unit, FSDPModule)] if ahead else []
         for number, unit in enumerate(units):

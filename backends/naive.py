@@ -1,6 +1,6 @@
 """Data parallelism as the tutorials write it by hand: one ``all_reduce`` for each parameter, after backward.
 
-What DDP and Horovod are worth is what they win against this: no buckets, no fusion, no overlap with backward.
+The value of DDP and Horovod is their gain over this: it has no buckets, no fusion, no overlap with backward.
 Source: S. Arnold, "Writing Distributed Applications with PyTorch" (``average_gradients``).
 """
 
@@ -20,7 +20,7 @@ from backends.torch_distributed import TorchDistributed
 
 
 class NaivePrepared(Prepared):
-    """Gradients meet before each step, unless it is local."""
+    """Gradients are exchanged before each step, unless it is local."""
 
     @contextmanager
     def exchanged(self) -> Iterator[None]:
@@ -34,7 +34,7 @@ class Naive(TorchDistributed):
     """``sync_hyperparameters`` once and ``sync_gradients`` before each step."""
 
     def check_model(self, model: nn.Module, optimizer: Optimizer, *, missing: Sequence[str], sparse: Sequence[str]) -> list[str]:
-        """Everything is sent and received as it lies in memory; gradients are reduced one by one."""
+        """Tensors are sent and received in their memory layout; gradients are reduced one by one."""
         require_sent(state_tensors(model).items(), library="send()", dtypes=None)
         if self.transport != "mpi":
             require_reduced(model, library=f"all_reduce() over {self.transport}", dtypes=GLOO, remedy="convert the parameter")

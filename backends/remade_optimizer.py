@@ -1,6 +1,6 @@
-"""For libraries that make another optimizer out of the workload's: from its parameter groups, whatever its constructor takes.
+"""For libraries that rebuild the workload's optimizer from its parameter groups, for any constructor.
 
-Such a library drops the rest without a word, hooks and attributes: a schedule, an average of the weights. It is shared here.
+Such a library silently drops hooks and attributes, such as a schedule or an average of the weights. They are shared here.
 """
 
 from __future__ import annotations
@@ -24,16 +24,15 @@ STATE_HOOKS = (
 
 
 def share_hooks(optimizer: Optimizer, other: Optimizer, tables: tuple[str, ...]) -> None:
-    """Have ``other`` run ``optimizer``'s hooks, those registered later included; its own are dropped. Not collective."""
+    """Have ``other`` run ``optimizer``'s hooks, also those registered later; its own are dropped. Not collective."""
     for table in tables:
         setattr(other, table, getattr(optimizer, table))
 
 
 def share_attributes(optimizer: Optimizer, other: Optimizer) -> None:
-    """Give ``other`` the attributes that ``optimizer`` has of its own: arguments of its constructor, ``defaults``. Not collective.
+    """Copy to ``other`` the attributes of ``optimizer``: arguments of its constructor, ``defaults``. Not collective.
 
-    Parameter groups, state, hooks and ``step``, which a learning-rate scheduler replaces to see whether it was called, stay as
-    they are.
+    Parameter groups, state and hooks stay, and so does ``step``, which a learning-rate scheduler replaces to see its calls.
     """
     kept = {"param_groups", "state", "step", *STEP_HOOKS, *STATE_HOOKS}
     vars(other).update({name: value for name, value in vars(optimizer).items() if name not in kept})
@@ -43,8 +42,7 @@ def without_constructor(optimizer: Optimizer) -> Any:
     """An object for libraries that make a subclass of its class and call it with its parameter groups.
 
     The constructor of the workload's own class is not called again: it may need more than parameter groups, such as a learning
-    rate without default or an optimizer to wrap. What it made is given to the new optimizer afterwards
-    (``share_attributes``).
+    rate without default or an optimizer to wrap. ``share_attributes`` then copies what it made.
     """
 
     def construct(self: Any, params: Any) -> None:
@@ -57,7 +55,7 @@ def without_constructor(optimizer: Optimizer) -> Any:
 
 
 def require_remade(optimizer: Optimizer, library: str, make: Callable[[list[dict[str, Any]]], object]) -> None:
-    """Refuse an optimizer that a library cannot stand for, by trying it: another one has the methods of its class only.
+    """Refuse an optimizer that a library cannot rebuild, by trying it: the new one has only the methods of its class.
 
     ``make`` makes another optimizer from parameter groups, as the library does.
 
@@ -81,7 +79,7 @@ def require_remade(optimizer: Optimizer, library: str, make: Callable[[list[dict
 
 
 def constructor_needs(optimizer: Optimizer) -> str | None:
-    """Why the class cannot be called with parameter groups alone; None: it can, as far as its signature says."""
+    """Why the class cannot be called with parameter groups alone; None: by its signature, it can."""
     try:
         inspect.signature(type(optimizer)).bind(optimizer.param_groups)
     except TypeError as error:

@@ -1,4 +1,4 @@
-"""One process: without any wrapper, what a step costs before anything is exchanged, or with ``nn.DataParallel``."""
+"""One process: without any wrapper, which shows a step's cost without exchange, or with ``nn.DataParallel``."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ class Single(Backend):
         return world
 
     def prepare(self, model: nn.Module, build_optimizer: BuildOptimizer) -> Prepared:
-        """Both as they are."""
+        """Neither is wrapped."""
         return Prepared(model, build_optimizer(model))
 
     def synchronize_batch_norm(self, model: nn.Module) -> nn.Module:
-        """The one process sees the whole batch as it is."""
+        """Unchanged: the one process sees the whole batch."""
         return model
 
     def all_gather_bytes(self, data: bytes) -> Sequence[bytes]:
-        """The one rank's."""
+        """The bytes of the one rank."""
         return [data]
 
     def barrier(self) -> None:
-        """Nobody to wait for."""
+        """Returns at once: there are no other ranks."""
 
     def describe(self) -> dict[str, Any]:
         """The library is torch itself."""
@@ -64,11 +64,11 @@ class Floor(Single):
 
 
 class OfScript(Single):
-    """Whatever a script uses, which only its own ranks know: it asks nothing of a launcher."""
+    """A script's own library, which only its ranks know. It has no requirements for a launcher."""
 
 
 class DataParallel(Single):
-    """``nn.DataParallel``: one process over all visible GPUs, among which the batch of a plan's ranks, all together, is shared out.
+    """``nn.DataParallel``: one process that splits the global batch of a plan's ranks over all visible GPUs.
 
     One Python thread for each GPU scatters the batches and gathers the gradients. PyTorch advises DDP instead; this arm shows by
     how much.
@@ -85,7 +85,7 @@ class DataParallel(Single):
             )
 
     def check_device(self, kind: str) -> None:
-        """There must be GPUs to share out."""
+        """Refuse the CPU."""
         if kind != "cuda":
             raise PlanError(
                 "backend 'dp' (nn.DataParallel) shares a batch out among the GPUs of one process, and this run is on the CPU; "
@@ -93,7 +93,7 @@ class DataParallel(Single):
             )
 
     def synchronize_batch_norm(self, model: nn.Module) -> nn.Module:
-        """Refused: ``torch.nn.SyncBatchNorm`` wants a process for each GPU."""
+        """Refused: ``torch.nn.SyncBatchNorm`` needs a process for each GPU."""
         raise PlanError("speed.sync_batchnorm: nn.DataParallel has no synchronised batch norm; leave it out, or leave out 'dp'")
 
     def prepare(self, model: nn.Module, build_optimizer: BuildOptimizer) -> Prepared:

@@ -1,6 +1,6 @@
-"""What every backend over a native process group shares: NCCL, Gloo or MPI underneath, one ``torch.distributed`` above.
+"""What every backend over a process group of ``torch.distributed`` shares, over NCCL, Gloo or MPI.
 
-MPI comes two ways: PyTorch's own, where it was built from source against an MPI, and this repository's process group over
+There are two kinds of MPI: PyTorch's own, where it was built from source against an MPI, and this repository's process group over
 mpi4py (``backends.mpi.process_group``), which stock wheels can use.
 """
 
@@ -35,7 +35,7 @@ class ProcessGroupOptions(PlanOptions):
 
 
 class TorchDistributed(Backend):
-    """A backend that meets in ``torch.distributed``'s default process group."""
+    """A backend over the default process group of ``torch.distributed``."""
 
     interface_version = 1
     Options = ProcessGroupOptions
@@ -45,18 +45,18 @@ class TorchDistributed(Backend):
     customary_launchers = ("torchrun", "mpirun", "spawn", "mpiexec-mpich", "horovodrun", "srun")
 
     def needs(self) -> frozenset[str]:
-        """MPI has to be started by a launcher of MPI's; the others need a place to meet."""
+        """MPI must be started by a launcher of MPI; the others need a rendezvous."""
         return frozenset({MPI} if self.transport == "mpi" else {RENDEZVOUS})
 
     def environment(self) -> dict[str, str]:
-        """That nothing ends a rank that waits for its turn."""
+        """A long NCCL timeout, so that a stopped rank is not ended."""
         return {NCCL_HEARTBEAT: WHILE_STOPPED[NCCL_HEARTBEAT]} if self.transport == "nccl" else {}
 
     def imports(self) -> Mapping[str, str]:
         return {"mpi4py": "mpi4py"} if self.transport == "mpi" else {}
 
     def require_sent(self, tensors: Iterable[tuple[str, Tensor]], *, library: str) -> None:
-        """Refuse what rank 0 cannot send to the others; this repository's process group over MPI sends any dtype.
+        """Refuse tensors that rank 0 cannot send to the others; this repository's process group over MPI sends any dtype.
 
         Raises:
             PlanError: the first such tensor, with what to do.
@@ -73,14 +73,14 @@ class TorchDistributed(Backend):
         if store is not None and name != "mpi":
             where = {"store": store, "rank": world.rank, "world_size": world.world_size}
         if name == "mpi":
-            where = {}  # PyTorch's own asks MPI for everything
+            where = {}  # PyTorch's own gets rank and size from MPI
         if name == "nccl":
             where["device_id"] = device
         dist.init_process_group(name, timeout=self.timeout, **where)
         return replace(world, rank=dist.get_rank(), world_size=dist.get_world_size())
 
     def _mpi(self) -> str:
-        """The name of the process group that speaks MPI: ``mpi`` is PyTorch's own."""
+        """The name of the process group over MPI: ``mpi`` is PyTorch's own."""
         wanted = self.options.mpi_library
         if wanted == "torch" and not dist.is_mpi_available():
             raise PlanError("mpi_library 'torch': this PyTorch was built without MPI, as stock wheels are; use 'mpi4py' or 'auto'")
@@ -91,7 +91,7 @@ class TorchDistributed(Backend):
         return "mpi4py"
 
     def traced(self, prepared: Prepared) -> AbstractContextManager[list[Span]]:
-        """The profiler sees all but the process group over mpi4py, which is asked."""
+        """The spans of the process group over mpi4py; the profiler sees all others."""
         if dist.get_backend() != "mpi4py":
             return super().traced(prepared)
         from backends.mpi.works import traced
@@ -104,7 +104,7 @@ class TorchDistributed(Backend):
         return converted
 
     def all_gather_bytes(self, data: bytes) -> Sequence[bytes]:
-        """Padded to the longest, after lengths were gathered. Collective."""
+        """Gathers lengths first, then all bytes padded to the longest. Collective."""
         world_size = dist.get_world_size()
         length = torch.tensor([len(data)], device=self._device)
         lengths = [torch.empty_like(length) for _ in range(world_size)]
@@ -116,7 +116,7 @@ class TorchDistributed(Backend):
         return [bytes_of(part[: int(length)]) for part, length in zip(everyone, lengths, strict=True)]
 
     def broadcast_bytes(self, data: bytes) -> bytes:
-        """After their number. Collective."""
+        """Sends their number first. Collective."""
         length = torch.tensor([len(data)], device=self._device)
         dist.broadcast(length, src=0)
         data_of_root = torch.empty(int(length), dtype=torch.uint8, device=self._device)
@@ -134,7 +134,7 @@ class TorchDistributed(Backend):
         return TorchCommunicator(groups={tuple(ranks): dist.new_group(list(ranks)) for ranks in self.groups})
 
     def describe(self) -> dict[str, Any]:
-        """What the process group says of itself."""
+        """Facts of the process group."""
         group = dist.get_backend()
         facts: dict[str, Any] = {"library": "torch.distributed", "version": torch.__version__, **self.options.model_dump()}
         del facts["mpi_library"]
@@ -151,7 +151,7 @@ class TorchDistributed(Backend):
         return facts
 
     def teardown(self) -> None:
-        """Leave in order: mpirun takes a rank that ends without MPI_Finalize for a failed one. Collective."""
+        """Destroy the group, and finalize MPI: mpirun counts a rank that ends without MPI_Finalize as failed. Collective."""
         group = dist.get_backend() if dist.is_initialized() else None
         if group is not None:
             dist.destroy_process_group()

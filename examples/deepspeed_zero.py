@@ -35,7 +35,7 @@ class ZeroPrepared(Prepared):
         self.engine, self.gradients = engine, {}
         self.is_sharded = engine.zero_optimization_stage() == 3
         if self.is_sharded:
-            for parameter in bare.parameters():  # empty from here on: where a rank's part is
+            for parameter in bare.parameters():  # empty from here on; ds_tensor is the rank's part
                 parameter.to_local = lambda owner=parameter: owner.ds_tensor
 
     def zero_grad(self) -> None:
@@ -72,7 +72,7 @@ class ZeroPrepared(Prepared):
             return {name: tensor.clone() for name, tensor in self.bare.state_dict().items()}
 
     def full_optimizer_state(self) -> dict[str, Any]:
-        """Refused: it lies in flat buffers, of a rank's part of all parameters."""
+        """Refused: it is in flat buffers, of a rank's part of all parameters."""
         raise NotImplementedError
 
 
@@ -103,7 +103,7 @@ class Zero(TorchDistributed):
             model=model,
             optimizer=build_optimizer(model),
             config={
-                "train_micro_batch_size_per_gpu": 1,  # of its log alone
+                "train_micro_batch_size_per_gpu": 1,  # used for its log only
                 "gradient_accumulation_steps": self.micro_steps,
                 "gradient_clipping": 0.0,  # it clips to a norm of 1 by itself
                 "zero_optimization": {"stage": self.options.stage},

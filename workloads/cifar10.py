@@ -1,6 +1,6 @@
-"""CIFAR-10 with torchvision's ResNet-18, read so that a pickle can make nothing but numpy arrays.
+"""CIFAR-10 with torchvision's ResNet-18, read by an unpickler that makes only numpy arrays.
 
-torchvision unpickles whatever has the digest of the published files, and takes no part of them.
+torchvision unpickles any file with the digest of a published one, and accepts no part of the data set.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ARRAY_CONSTRUCTORS = {
     ("numpy", "dtype"),
     ("_codecs", "encode"),
 }
-"""All that a pickled array calls, in protocols 0 to 5, written by numpy 1 or 2."""
+"""All functions that a pickled array calls, in protocols 0 to 5, written by numpy 1 or 2."""
 DAMAGED_PICKLE = (
     *(pickle.UnpicklingError, ArithmeticError, AttributeError, EOFError, ImportError, LookupError, MemoryError, OSError),
     *(RuntimeError, struct.error, TypeError, ValueError),
@@ -94,7 +94,7 @@ class Cifar10(SGDTrained):
 
 
 class ArraysOnly(pickle.Unpickler):
-    """Refuses every class and function but those that make numpy arrays, since a pickle may call any function."""
+    """Refuses all classes and functions except those that make numpy arrays, since a pickle may call any function."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in ARRAY_CONSTRUCTORS:

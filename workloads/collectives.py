@@ -76,7 +76,7 @@ class CollectivesOptions(PlanOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """An operation with what it combines by, its dtype and whether it is in place."""
+    """An operation with its reduction, its dtype and whether it is in place."""
 
     name: str
     operation: Operation
@@ -86,8 +86,9 @@ class Variant:
 
     @property
     def label(self) -> str:
-        """``all_reduce``, and what is not usual: ``all_reduce max bfloat16 out-of-place``."""
-        is_usual = self.in_place == self.operation.is_usually_in_place or not self._has_both
+        """``all_reduce``, and what differs from the defaults: ``all_reduce max bfloat16 out-of-place``."""
+        has_both = self.operation.in_place and self.operation.out_of_place
+        is_usual = self.in_place == self.operation.is_usually_in_place or not has_both
         parts = [
             self.name,
             *([self.op] if self.operation.reduces and self.op != "sum" else []),
@@ -97,12 +98,8 @@ class Variant:
         return " ".join(parts)
 
     @property
-    def _has_both(self) -> bool:
-        return all(self.operation.methods(in_place=way) for way in (True, False))
-
-    @property
     def torch_dtype(self) -> torch.dtype:
-        """The tensors' type, as PyTorch has it."""
+        """The tensors' dtype in PyTorch."""
         dtype: torch.dtype = getattr(torch, self.dtype)
         return dtype
 
@@ -128,7 +125,7 @@ class Collectives(MicroBenchmark):
         return [self._case(variant, size, world_size) for variant in self._variants.values() for size in sizes]
 
     def _operations(self, world_size: int) -> list[str]:
-        """Return the operations that the plan names, else those of its choice that ``world_size`` allows."""
+        """Return the operations that the plan names, else those of its set that ``world_size`` allows."""
         asked = self.options.operations
         if asked is None or asked == "all":
             choice = OPERATIONS if asked == "all" else BY_DEFAULT
@@ -144,7 +141,7 @@ class Collectives(MicroBenchmark):
         return list(dict.fromkeys(asked))
 
     def _variants_of(self, name: str) -> list[Variant]:
-        """What the options ask of an operation, as far as it has such variants."""
+        """The variants of an operation that the options ask for and that exist."""
         operation = OPERATIONS[name]
         asked = operation.is_usually_in_place if self.options.in_place is None else self.options.in_place
         ways = [True, False] if asked == "both" else [asked]

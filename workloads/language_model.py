@@ -168,7 +168,7 @@ class Block(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Predicts the next token at every place: int64 [batch, length] to logits [batch, length, vocabulary]."""
+    """Predicts the next token at every position: int64 [batch, length] to logits [batch, length, vocabulary]."""
 
     def __init__(self, size: Size, *, vocabulary: int, sequence_length: int) -> None:
         super().__init__()

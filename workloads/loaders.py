@@ -19,7 +19,7 @@ from workloads.optimizers import seed_generators
 
 
 class LoadersOptions(PlanOptions):
-    """What a plan may set under ``workload_options``; further ones are the read workload's own, such as ``data_dir``."""
+    """What a plan may set under ``workload_options``; other options belong to the workload that is read, such as ``data_dir``."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -75,7 +75,7 @@ class Loaders(MicroBenchmark):
         )
 
     def _read(self, communicator: Communicator, device: torch.device) -> tuple[Workload, int]:
-        """The workload, whose data are read once for all cases, and how many samples it counts in a batch."""
+        """The workload, whose data are read once for all cases, and the samples in a batch."""
         if self._first is None:
             seed_generators(self.seed)
             workload = self._class(local_batch_size=self.local_batch_size, seed=self.seed, options=self._read_options)
@@ -87,7 +87,7 @@ class Loaders(MicroBenchmark):
 class LoaderRound(Repetition):
     """A batch from each loader worker; where there are none, a batch.
 
-    Workers finish their batches at about the same time. Whole rounds count the wait and the batches that follow it alike.
+    Workers finish their batches at about the same time. A whole round has the wait, and the batches that are then ready.
     """
 
     def __init__(self, batches: Iterator[Any], *, workload: Workload, batches_each: int, samples: int) -> None:
@@ -107,7 +107,7 @@ class LoaderRound(Repetition):
         return None if num_samples == self._samples else f"{num_samples} {self._workload.sample_unit} in a batch of {self._samples}"
 
     def settle(self) -> None:
-        """Use up what was loaded ahead."""
+        """Consume the batches that were loaded ahead."""
         for _ in range(self._workload.prefetched_batches):
             next(self._batches)
 

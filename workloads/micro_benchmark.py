@@ -17,8 +17,8 @@ from measurement.records.record import Case
 class Repetition(ABC):
     """One case on one rank, with its tensors.
 
-    The runner calls ``fill``, ``run`` and ``check`` once, then ``clear``, then ``run`` some times to warm up, then ``settle``, then
-    ``run`` many times under the clock.
+    The runner calls ``fill``, ``run`` and ``check`` once, then ``clear``, then ``run`` a few times to warm up, then ``settle``. Then
+    it calls ``run`` many times, which is timed.
     """
 
     @abstractmethod
@@ -38,7 +38,7 @@ class Repetition(ABC):
         return
 
     def settle(self) -> None:
-        """Use up what was done ahead while the ranks waited for each other. Not collective."""
+        """Consume work that was done ahead while the ranks waited for each other. Not collective."""
         return
 
 

@@ -1,9 +1,9 @@
-"""The operations that ``workloads.collectives`` repeats, each with its tensors, its right result and its bandwidth factor.
+"""The operations that ``workloads.collectives`` repeats, each with its tensors, its expected result and its bandwidth factor.
 
 Sizes and bandwidths follow nccl-tests (github.com/NVIDIA/nccl-tests, doc/PERFORMANCE.md). The size of an all_gather, a gather, a
 scatter and an all_to_all is that of the whole; the size of a reduce_scatter is that of its input. algbw = size / time. busbw =
-algbw × the share of the size that each link must carry, so that it can be compared with the hardware's bandwidth for any operation
-and number of ranks.
+algbw × the share of the size that each link must carry. It can be compared with the hardware's bandwidth for any operation and
+number of ranks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PERIOD = 31
 """Period of the inputs' values: a prime, so that equal shares start with different values; small, so that sums are exact."""
 MANY_TWOS, MIN_TWOS, MIN_RANKS = 8, 1, 15
 STRIDE = 7
-"""How far the values of one rank are shifted against those of the next."""
+"""Shift of a rank's values relative to the previous rank's."""
 COMBINE: dict[ReduceOp, Callable[[Tensor], Tensor]] = {
     "sum": lambda rows: rows.sum(dim=0),
     "prod": lambda rows: rows.prod(dim=0),
@@ -29,25 +29,25 @@ COMBINE: dict[ReduceOp, Callable[[Tensor], Tensor]] = {
     "max": lambda rows: rows.amax(dim=0),
     "avg": lambda rows: rows.sum(dim=0) / len(rows),
 }
-"""What ranks' inputs, one in each row, come to."""
+"""Reductions of ranks' inputs, one in each row."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """An operation: how it is run on a rank that takes part in it, and what is right."""
+    """An operation: how it runs on a rank that takes part, and its expected result."""
 
     run: Callable[[OperationRun], None]
     wanted: Callable[[OperationRun], Tensor | None]
-    """The right ``result``; None where this rank has none."""
+    """The expected ``result``; None where this rank has none."""
     in_place: tuple[str, ...] = ()
-    """Methods of the communicator that it calls where the result overwrites the input; none: there is no such variant."""
+    """Methods of the communicator that it calls where the result overwrites the input; empty: there is no such variant."""
     out_of_place: tuple[str, ...] = ()
-    """Methods that it calls where the result is another tensor; none: there is no such variant."""
+    """Methods that it calls where the result is another tensor; empty: there is no such variant."""
     ranks: Callable[[int], Sequence[int]] = range
-    """Those that take part, of a number of ranks."""
+    """The ranks that take part, for a number of ranks."""
     least_ranks: int = 2
     busbw: Callable[[int], float] = lambda _: 1.0
-    """busbw / algbw for a number of ranks that take part."""
+    """busbw / algbw, for a number of participating ranks."""
     reduces: bool = False
     """Whether it combines the ranks' inputs, by any of ``COMBINE``."""
     has_root: bool = False
@@ -55,17 +55,17 @@ class Operation:
     gives_share: bool = False
     """Whether a rank's input is one equal share of the message."""
     takes_share: bool = False
-    """Whether its result is."""
+    """Whether its result is one equal share of the message."""
     in_shares: bool = False
-    """Whether the message consists of one equal share for each rank."""
+    """Whether the message has one equal share for each rank."""
 
     @property
     def is_usually_in_place(self) -> bool:
-        """Where it has both variants."""
+        """The default, where it has both variants."""
         return not self.in_shares
 
     def methods(self, *, in_place: bool) -> tuple[str, ...]:
-        """Return the methods of the communicator that a variant calls; none where there is no such variant."""
+        """Return the methods of the communicator that a variant calls; empty where there is no such variant."""
         return self.in_place if in_place else self.out_of_place
 
 
@@ -84,7 +84,7 @@ class OperationRun(Repetition):
         root: int = 0,
         in_place: bool = True,
     ) -> None:
-        """``ranks``: that take part. ``elements``: of the message. ``like``: a tensor of their dtype, on the device."""
+        """``ranks``: those that take part. ``elements``: of the message. ``like``: a tensor of their dtype, on the device."""
         self._operation, self.communicator, self.ranks = operation, communicator, ranks
         self.op, self.root, self.in_place = op, root, in_place
         share = elements // len(ranks)
@@ -130,9 +130,9 @@ class OperationRun(Repetition):
         return self.communicator.rank == self.root
 
     def period(self, rank: int) -> Tensor:
-        """Return what a rank's input repeats over and over, float64: sums over all ranks are exact in the input's dtype.
+        """Return the repeated part of a rank's input, float64. Sums over all ranks are exact in the input's dtype.
 
-        For a product every value is 1 or 2. Where there are many ranks, few are 2 at the same place.
+        For a product every value is 1 or 2. With many ranks, few are 2 at the same place.
         """
         if self.op == "prod":
             twos = MIN_TWOS if len(self.ranks) > MIN_RANKS else MANY_TWOS
@@ -147,7 +147,7 @@ class OperationRun(Repetition):
         return self._repeated(self.period(rank))
 
     def reduced(self) -> Tensor:
-        """Return what all ranks' inputs come to."""
+        """Return the reduction of all ranks' inputs."""
         return self._repeated(COMBINE[self.op](torch.stack([self.period(rank) for rank in self.ranks])))
 
     def own_share(self, whole: Tensor) -> Tensor:
@@ -249,10 +249,6 @@ def _roots(it: OperationRun) -> Tensor:
     return it.values(it.root)
 
 
-def _firsts(it: OperationRun) -> Tensor:
-    return it.values(it.ranks[0])
-
-
 ALL_REDUCE = Operation(
     run=_all_reduce,
     wanted=OperationRun.reduced,
@@ -262,7 +258,13 @@ ALL_REDUCE = Operation(
     busbw=lambda ranks: 2 * (ranks - 1) / ranks,  # every element is sent once to be added and once as a part of the sum
 )
 BROADCAST = Operation(run=_broadcast, wanted=_roots, in_place=("broadcast",), out_of_place=("broadcast_to",), has_root=True)
-SEND_RECV = Operation(run=_send_recv, wanted=_firsts, out_of_place=("send", "recv"), ranks=lambda _: (0, 1), messages=2)
+SEND_RECV = Operation(
+    run=_send_recv,
+    wanted=lambda it: it.values(it.ranks[0]),
+    out_of_place=("send", "recv"),
+    ranks=lambda _: (0, 1),
+    messages=2,
+)
 ISEND_IRECV = replace(SEND_RECV, run=_isend_irecv, out_of_place=("isend", "irecv"))
 OPERATIONS: dict[str, Operation] = {
     "all_reduce": ALL_REDUCE,
@@ -337,4 +339,4 @@ OPERATIONS: dict[str, Operation] = {
 
 ``root_isend``: the root sends to every other rank, all at once by nonblocking calls."""
 BY_DEFAULT = ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "group_all_reduce", "send_recv", "isend_irecv")
-"""Those that are measured where a plan names none."""
+"""The operations that are measured where a plan names none."""

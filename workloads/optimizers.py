@@ -12,9 +12,9 @@ from torch.optim import Optimizer
 
 
 class SeveralOptimizers(Optimizer):
-    """Optimizers of parameters that they do not share, one of which steps after another.
+    """Optimizers of disjoint parameters, which step one after another.
 
-    To libraries it is one optimizer: its parameter groups are those of all, the same objects, and so is its state. Horovod makes a
+    To libraries it is one optimizer: its parameter groups and its state are those of all, the same objects. Horovod makes a
     subclass and calls its constructor with the parameter groups; ``optimizers`` is then given as an attribute.
 
     Args:
@@ -47,7 +47,7 @@ class SeveralOptimizers(Optimizer):
         self._share()
 
     def _share(self) -> None:
-        """Give each its part of the parameter groups in force, and the state of all, in which each finds that of its parameters."""
+        """Give each optimizer its part of the current parameter groups, and the shared state."""
         first = 0
         for optimizer in self.optimizers:
             last = first + len(optimizer.param_groups)
@@ -61,7 +61,7 @@ def as_one(built: Optimizer | Sequence[Optimizer]) -> Optimizer:
 
 
 def members_of(optimizer: Optimizer) -> Sequence[Optimizer]:
-    """The optimizer itself, and those that it is made of."""
+    """The optimizer itself, and its members."""
     return [optimizer, *getattr(optimizer, "optimizers", ())]
 
 
@@ -69,14 +69,14 @@ Drawn = TypeVar("Drawn")
 
 
 def seed_generators(seed: int) -> None:
-    """Seed PyTorch's generators on every device, NumPy's and Python's; a workload's own stay as they are. Not collective."""
+    """Seed PyTorch's generators on every device, NumPy's and Python's; a workload's own ones do not change. Not collective."""
     torch.manual_seed(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
 
 
 class IsolatedRng:
-    """A context whose draws go on from its last ones, beginning at a seed. Draws outside do not notice them, nor they those."""
+    """A context with its own random state, which starts from a seed and continues at each entry. Draws outside are independent."""
 
     def __init__(self, seed: int) -> None:
         before = _states()
@@ -93,7 +93,7 @@ class IsolatedRng:
         _put_back(self._others)
 
     def iterate(self, begin: Callable[[], Iterator[Drawn]]) -> Iterator[Drawn]:
-        """Yield what the iterator yields that ``begin`` makes; both draw in this context."""
+        """Yield the values of the iterator that ``begin`` makes; both draw in this context."""
         with self:
             values = begin()
         while True:

@@ -1,4 +1,4 @@
-"""What all workloads on labelled data share: the input pipeline, cross entropy and exact evaluation.
+"""The common part of workloads on labelled data: the input pipeline, cross entropy and exact evaluation.
 
 A subclass gives the model and the samples.
 """
@@ -32,7 +32,7 @@ class SGDOptions(InputOptions):
 
 
 class Supervised(Workload):
-    """Learns the labels of images [batch, channels, height, width], or of every place in sequences [batch, length].
+    """Learns the labels of images [batch, channels, height, width], or of every position in sequences [batch, length].
 
     Batches are pairs of inputs and labels.
     """
@@ -111,7 +111,7 @@ class Supervised(Workload):
         return classification_sums(*_answers(model, batch))
 
     def count_samples(self, batch: tuple[Tensor, Tensor]) -> int:
-        """Count the labels: one for an image, one for each place in a sequence."""
+        """Count the labels: one for an image, one for each position in a sequence."""
         return batch[1].numel()
 
 
@@ -127,7 +127,7 @@ class SGDTrained(Supervised):
 
 
 def _answers(model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-    """Return logits [n, classes] and labels [n], also where a sample has a label at every place."""
+    """Return logits [n, classes] and labels [n], also where a sample has a label at every position."""
     inputs, labels = batch
     logits: Tensor = model(inputs)
     return logits.flatten(0, -2), labels.flatten()

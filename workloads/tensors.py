@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 PLAIN = (str, bytes, bool, int, float, complex, np.ndarray, np.generic)
-"""What a batch may hold beside tensors and is data, too."""
+"""Data in a batch other than tensors."""
 SEALED = (type, nn.Module, torch.Generator)
-"""Objects that are no containers of a batch's data."""
+"""Objects that are not searched for data."""
 DEEPEST = 8
-"""Objects inside objects: a batch may lead back to the data set that it comes from."""
+"""Levels of nested objects: a batch may refer to its data set."""
 
 
 def is_finite(tensor: Tensor) -> bool:
@@ -24,13 +24,13 @@ def is_finite(tensor: Tensor) -> bool:
 
 
 def stored_values(tensor: Tensor) -> Tensor:
-    """The elements of a tensor; of a sparse one those that are there."""
+    """The elements of a tensor; of a sparse one those that are stored."""
     *_, values = dense_parts(tensor)
     return values
 
 
 def dense_parts(tensor: Tensor) -> list[Tensor]:
-    """The ordinary tensors that hold a tensor: indices and then values of a sparse one, the rows of a nested one.
+    """The dense tensors that store a tensor: indices and then values of a sparse one, the rows of a nested one.
 
     Two tensors of one layout are equal where all of these are.
     """
@@ -46,22 +46,22 @@ def dense_parts(tensor: Tensor) -> list[Tensor]:
 
 
 def coalesced(tensor: Tensor) -> Tensor:
-    """A sparse tensor of any layout as coordinates and values, each place once."""
+    """A sparse tensor of any layout in COO format, coalesced."""
     return tensor.detach().to_sparse().coalesce()
 
 
 def bytes_in(part: Tensor) -> Tensor:
-    """uint8 [bytes]: what an ordinary tensor holds, in the order of its elements; NaN equals NaN there."""
+    """uint8 [bytes]: the memory of a dense tensor's elements, in order; NaN equals NaN there."""
     return part.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
 
 
 def tensors_in(value: Any, name: str = "batch") -> Iterator[tuple[str, Tensor]]:
-    """Yield each tensor with the expression that gives it, such as ``batch[0]`` or ``batch['mask']``."""
+    """Yield each tensor with its expression, such as ``batch[0]`` or ``batch['mask']``."""
     return ((where, leaf) for where, leaf in leaves_in(value, name) if isinstance(leaf, Tensor))
 
 
 def leaves_in(value: Any, name: str = "batch") -> Iterator[tuple[str, Any]]:
-    """Yield each tensor, array, text and number in a batch with the expression that gives it."""
+    """Yield each tensor, array, text and number in a batch with its expression."""
     return _leaves(value, name, inside=())
 
 
@@ -74,7 +74,7 @@ def _leaves(value: Any, name: str, *, inside: tuple[int, ...]) -> Iterator[tuple
 
 
 def _parts(value: Any, name: str) -> Iterator[tuple[str, Any]]:
-    """What a container holds. Hugging Face's batches are mappings; PyTorch Geometric's keep theirs among their attributes."""
+    """The parts of a container. Hugging Face's batches are mappings; PyTorch Geometric's have attributes."""
     if isinstance(value, Mapping):
         yield from ((f"{name}[{key!r}]", inner) for key, inner in value.items())
     elif isinstance(value, list | tuple):
@@ -88,7 +88,7 @@ def _parts(value: Any, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def digest_of(digest: Any, batch: Any) -> None:
-    """Add all that a batch holds to a digest of ``hashlib``'s."""
+    """Add all data of a batch to a digest of ``hashlib``."""
     for _, leaf in leaves_in(batch):
         if isinstance(leaf, Tensor):
             for part in dense_parts(leaf):
@@ -100,7 +100,7 @@ def digest_of(digest: Any, batch: Any) -> None:
 
 
 def by_pixels(batch: Any) -> Any:
-    """Lay images [batch, channels, height, width] out by pixels; ``batch``: a tensor, or a tuple, list or dict of such."""
+    """Convert images [batch, channels, height, width] to channels_last; ``batch``: a tensor, or a tuple, list or dict of such."""
     if isinstance(batch, dict):
         return {name: by_pixels(part) for name, part in batch.items()}
     if isinstance(batch, tuple | list):

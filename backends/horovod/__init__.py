@@ -1,1 +1,1 @@
-"""Horovod as a back end: its optimizer, its rendezvous, its communicator."""
+"""Horovod as a backend: its optimizer, its rendezvous, its communicator."""

@@ -45,13 +45,13 @@ class Horovod(Backend):
     Options = HorovodOptions
     options: HorovodOptions
     _rendezvous: Any = None
-    """The server that rank 0 keeps for the others, where ``horovodrun`` does not."""
+    """Rank 0's rendezvous server, where ``horovodrun`` runs none."""
     steered_by = frozenset({"horovod"})
     transports = ("gloo", "mpi", "nccl")
     customary_launchers = ("horovodrun", "mpirun", "srun")
 
     def check(self, *, world_size: int) -> None:
-        """Refuse what Horovod accepts and then fails on, or what would make arms unlike."""
+        """Refuse options that Horovod accepts and that then fail, or that would make arms take different steps."""
         options, micro_steps = self.options, self.micro_steps
         passes = options.backward_passes_per_step
         if passes is not None and passes != micro_steps:
@@ -65,7 +65,7 @@ class Horovod(Backend):
             raise PlanError(f"gradient_predivide_factor needs op 'Average', not '{options.op}'; drop one of them")
 
     def check_model(self, model: nn.Module, optimizer: Optimizer, *, missing: Sequence[str], sparse: Sequence[str]) -> list[str]:
-        """Horovod fills in zeros for gradients that did not come; of sparse ones it gathers the rows."""
+        """Horovod sends zeros for missing gradients, and gathers the rows of sparse ones."""
         options = self.options
         require_sent(state_tensors(model).items(), library="Horovod", dtypes=None)
         remedy = "keep the weights in float32, which precision: amp-bf16 or amp-fp16 computes with less, or leave this arm out"
@@ -104,25 +104,25 @@ class Horovod(Backend):
         return self.options.op != "Adasum"
 
     def needs(self) -> frozenset[str]:
-        """Over MPI a launcher of MPI's; else whatever Horovod finds its ranks by."""
+        """Over MPI a launcher of MPI; else the variables by which Horovod finds its ranks."""
         return frozenset({MPI} if self.transport == "mpi" else {HOROVOD})
 
     def imports(self) -> Mapping[str, str]:
         return {"horovod": "Horovod"}
 
     def environment(self) -> dict[str, str]:
-        """The knobs Horovod reads once, when it starts."""
+        """The variables that Horovod reads once, when it starts."""
         return knobs_asked_for(self.options, transport=self.transport)
 
     def search_space(self, *, has_buffers: bool, several_hosts: bool) -> list[Setting]:
-        """Fusion, cycle, cache, groups; hierarchical all_reduce where there are several hosts; compression loses bits."""
+        """Fusion, cycle, cache, groups; hierarchical all_reduce where there are several hosts; compression, which is lossy."""
         return space_of(transport=self.transport, several_hosts=several_hosts)
 
     def users_code(self) -> list[str]:
         return users_code(self.options)
 
     def setup(self, world: World, *, device: torch.device, store: Store | None = None) -> World:
-        """``hvd.init()``. Collective. Horovod meets by its launcher's variables; ``store`` is used where there are none."""
+        """``hvd.init()``. Collective. Horovod's rendezvous is by its launcher's variables; without these, by ``store``."""
         find_wheel()
         import horovod.torch as hvd
 
@@ -130,7 +130,7 @@ class Horovod(Backend):
         self._device = device
         _require_transport(hvd, self.transport)
         os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", str(math.ceil(self.timeout.total_seconds())))
-        if HOROVOD not in world.gives:  # one rank without a launcher: MPI would look for one
+        if HOROVOD not in world.gives:  # one rank without a launcher, which MPI would look for
             os.environ.setdefault("HOROVOD_CONTROLLER", "gloo")
             os.environ.setdefault("HOROVOD_CPU_OPERATIONS", "gloo")
         if self.transport == "mpi":
@@ -152,8 +152,8 @@ class Horovod(Backend):
     def prepare(self, model: nn.Module, build_optimizer: BuildOptimizer) -> Prepared:
         """Broadcast rank 0's state and wrap the optimizer. Collective.
 
-        The optimizer's state is broadcast only when it has some: ``broadcast_optimizer_state`` on a fresh one performs a
-        real step with zero gradients, which weight decay and Adam's moments would not forget (Horovod 0.28.1).
+        An optimizer's empty state is not broadcast: ``broadcast_optimizer_state`` would take a real step with zero gradients,
+        which changes weights by weight decay, and Adam's moments (Horovod 0.28.1).
         """
         hvd, optimizer = self._hvd, build_optimizer(model)
         require_wrappable(optimizer)
@@ -191,13 +191,13 @@ class Horovod(Backend):
         return made  # type: ignore[no-any-return]
 
     def all_gather_bytes(self, data: bytes) -> Sequence[bytes]:
-        """Horovod gathers tensors of unequal lengths; which is whose is asked for besides. Collective."""
+        """Horovod gathers tensors of unequal lengths; a second gather says their lengths. Collective."""
         lengths = self._hvd.allgather(torch.tensor([len(data)]), name="ringside.lengths")
         everyone = self._hvd.allgather(tensor_of(data), name="ringside.bytes")
         return [bytes_of(part) for part in everyone.split(lengths.tolist())]
 
     def broadcast_bytes(self, data: bytes) -> bytes:
-        """After their number. Collective."""
+        """Sends their number first. Collective."""
         length = self._hvd.broadcast(torch.tensor([len(data)]), root_rank=0, name="ringside.length")
         mine = tensor_of(data) if self._hvd.rank() == 0 else torch.empty(int(length), dtype=torch.uint8)
         return bytes_of(self._hvd.broadcast(mine, root_rank=0, name="ringside.broadcast"))
@@ -211,10 +211,10 @@ class Horovod(Backend):
         return HorovodCommunicator(self._hvd, process_sets=self._process_sets)
 
     def describe(self) -> dict[str, Any]:
-        """What the library was built with, which controller and operations it runs, and its knobs.
+        """What the library was built with, which controller and operations it runs, and its settings.
 
         Horovod 0.28.1 has no call that returns the fusion threshold, cycle time or cache capacity in force: ``*_source`` says
-        whether they are what this process's environment gave it or the library's documented default.
+        whether they are from this process's environment or the library's documented default.
         """
         import horovod
 
@@ -249,19 +249,19 @@ class Horovod(Backend):
 
     @property
     def gradient_scale(self) -> float | None:
-        """Sum is asked for by name; Adasum is no linear function of the ranks' gradients."""
+        """The number of ranks for Sum; Adasum is not a linear function of the ranks' gradients."""
         if self.options.op == "Adasum":
             return None
         return float(self._hvd.size()) if self.options.op == "Sum" else 1.0
 
     @property
     def gradient_tolerance(self) -> float:
-        """That of the dtype in which gradients are exchanged."""
+        """The tolerance of the dtype in which gradients are exchanged."""
         return arithmetic_of("float16" if self.options.compression == "fp16" else "float32").gradient
 
 
 def _require_transport(hvd: Any, transport: str | None) -> None:
-    """Refuse a transport the installed Horovod was not built with; it would take another in silence."""
+    """Refuse a transport that the installed Horovod was not built with; it would silently use another."""
     built = [name for name in ("mpi", "gloo", "nccl") if getattr(hvd, f"{name}_built")()]
     if transport is not None and transport not in built:
         raise LaunchError(

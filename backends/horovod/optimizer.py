@@ -1,4 +1,4 @@
-"""A model and its optimizer under Horovod: tensors in a form that it takes, and what its optimizer does not take over by itself."""
+"""A model and its optimizer under Horovod: tensors in a form that it accepts, and what its optimizer would drop."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from backends.remade_optimizer import (
 from measurement.errors import PlanError
 
 NEVER = 2**30
-"""Backward passes before an exchange, for steps that shall have none."""
+"""Backward passes before an exchange, for steps without exchange."""
 
 
 class HorovodPrepared(Prepared):
-    """Horovod counts the backward passes itself, and exchanges what is left in ``step``."""
+    """Horovod counts the backward passes itself, and exchanges the rest in ``step``."""
 
     def __init__(self, bare: nn.Module, wrapped: Optimizer, *, micro_steps: int, op: str) -> None:
         super().__init__(bare, wrapped)
@@ -36,15 +36,15 @@ class HorovodPrepared(Prepared):
         self._micro_steps, self._op = micro_steps, op
 
     def zero_grad(self) -> None:
-        """As ``DistributedOptimizer.zero_grad`` (0.28.1), by that of the workload's class, but without its check.
+        """Call ``zero_grad`` of the workload's class, without the check in ``DistributedOptimizer.zero_grad`` (0.28.1).
 
-        It refuses while gradients are exchanged, and takes what steps without exchange leave in its table for an exchange.
+        The check refuses while gradients are exchanged, and mistakes the remains of steps without exchange for an exchange.
         """
         super(type(self._wrapped), self._wrapped).zero_grad()
 
     @contextmanager
     def local_only(self) -> Iterator[None]:
-        """The gradient hooks run, no exchange is begun and ``step()`` waits for none."""
+        """The gradient hooks run, no exchange begins, and ``step()`` waits for none."""
         self._wrapped.set_backward_passes_per_step(NEVER)
         try:
             with super().local_only(), self._wrapped.skip_synchronize():
@@ -58,7 +58,7 @@ class HorovodPrepared(Prepared):
 
     @contextmanager
     def exchanged(self) -> Iterator[None]:
-        """``synchronize()``, and ``skip_synchronize()`` around the step, as Horovod's documentation has it for clipping."""
+        """``synchronize()``, and ``skip_synchronize()`` around the step, as in Horovod's documentation of clipping."""
         if self._op == "Adasum":
             raise PlanError(
                 "op 'Adasum' exchanges what each rank's step has changed, so no averaged gradients exist to clip or unscale; "
@@ -73,7 +73,7 @@ class HorovodPrepared(Prepared):
 
 
 def require_wrappable(optimizer: Optimizer) -> None:
-    """Refuse an optimizer that ``hvd.DistributedOptimizer`` cannot stand for; see ``require_remade``."""
+    """Refuse an optimizer that ``hvd.DistributedOptimizer`` cannot rebuild; see ``require_remade``."""
     wrapped = "hvd.DistributedOptimizer"
     require_remade(optimizer, wrapped, lambda groups: type(without_constructor(optimizer))(groups))  # noqa: PLW0108 - fails in there
 
@@ -82,7 +82,7 @@ def carry_over(optimizer: Optimizer, wrapped: Any) -> None:
     """Give Horovod's optimizer what the workload's has besides parameter groups: hooks, state, attributes.
 
     Horovod 0.28.1 makes a subclass whose ``step`` exchanges gradients and then calls the ``step`` of the workload's class.
-    PyTorch has both run the hooks; here the inner one alone does, once for each step and with averaged gradients, as under DDP.
+    PyTorch would run the hooks in both. Here only the inner one does, once for each step and with averaged gradients, as under DDP.
 
     Raises:
         PlanError: Adasum, and there are step hooks.
@@ -102,7 +102,7 @@ def carry_over(optimizer: Optimizer, wrapped: Any) -> None:
 
 
 def _unhook_step(cls: Any) -> None:
-    """Take PyTorch's running of hooks from around ``cls.step``; the class is this one optimizer's."""
+    """Remove PyTorch's wrapper that runs hooks around ``cls.step``; no other optimizer has this class."""
     exchange_and_step = cls.step.__wrapped__
 
     def step(self: Any, closure: Any = None) -> Any:
@@ -121,8 +121,8 @@ SENT = REDUCED | {torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8
 def broadcast_state(hvd: Any, state: Mapping[str, Tensor]) -> None:
     """``hvd.broadcast_parameters``, of any dtype and layout. Collective.
 
-    Horovod 0.28.1 sends no bool, bfloat16 or complex tensors, and none that is not contiguous: their bytes are sent, and copied
-    back from where they lie contiguously.
+    Horovod 0.28.1 sends no bool, bfloat16, complex or non-contiguous tensors: the bytes of a contiguous copy are sent, and copied
+    back.
     """
     ordered = {name: tensor.detach().contiguous() for name, tensor in state.items()}
     sent = {name: tensor if tensor.dtype in SENT else tensor.reshape(-1).view(torch.uint8) for name, tensor in ordered.items()}
@@ -133,16 +133,16 @@ def broadcast_state(hvd: Any, state: Mapping[str, Tensor]) -> None:
 
 
 class LayoutKept:
-    """A compression of Horovod's, for gradients that lie in memory in another order than by their indices, as channels_last has it.
+    """A compression of Horovod's for gradients that are not contiguous, such as channels_last.
 
-    Horovod 0.28.1 refuses them ("Tensor is required to be contiguous"), so it gets copies. Ranks may differ in their layouts.
+    Horovod 0.28.1 refuses them ("Tensor is required to be contiguous"), so it gets copies. Layouts may differ between ranks.
     """
 
     def __init__(self, compression: Any) -> None:
         self._compression = compression
 
     def compress(self, tensor: Tensor) -> tuple[Tensor, Any]:
-        """What is sent, and what ``decompress`` needs."""
+        """The tensor to send, and the context for ``decompress``."""
         compressed, context = self._compression.compress(tensor)
         return compressed.contiguous(), (context, tensor.stride())
 
@@ -158,5 +158,5 @@ class LayoutKept:
 
 
 def of_another_layout(model: nn.Module) -> list[str]:
-    """Names of the parameters whose gradients Horovod does not take as they lie in memory."""
+    """Names of the parameters whose gradients are not contiguous, which Horovod refuses."""
     return [name for name, parameter in trained_parameters(model) if not parameter.is_contiguous()]

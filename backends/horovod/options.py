@@ -18,7 +18,7 @@ DEFAULTS = {
 }
 """Variable and default of Horovod 0.28.1, by the setting's name in a record."""
 TUNED = {*(variable for variable, _ in DEFAULTS.values()), "HOROVOD_HIERARCHICAL_ALLREDUCE"}
-"""Variables that stand for options."""
+"""Variables with the effect of an option."""
 CONSTRUCTORS = {"compression", "gradient_predivide_factor", "num_groups", "sparse_as_dense"}
 """Options that ``hvd.DistributedOptimizer`` takes by these names."""
 
@@ -49,7 +49,7 @@ class HorovodOptions(PlanOptions):
 
 
 def knobs_asked_for(options: HorovodOptions, *, transport: str | None) -> dict[str, str]:
-    """Return the variables to set. A setting of None is left as it is."""
+    """Return the variables to set. A setting of None is not set."""
     megabytes = options.fusion_threshold_mb
     knobs = {
         "HOROVOD_FUSION_THRESHOLD": None if megabytes is None else int(megabytes * MIB),
@@ -63,7 +63,7 @@ def knobs_asked_for(options: HorovodOptions, *, transport: str | None) -> dict[s
 
 
 def space_of(*, transport: str | None, several_hosts: bool) -> list[Setting]:
-    """What of Horovod may be searched; compression loses bits."""
+    """The options of Horovod that may be searched; compression is lossy."""
     space = [
         Setting(
             option="fusion_threshold_mb",

@@ -1,8 +1,8 @@
-"""Where Horovod's ranks meet over Gloo when ``mpirun`` or ``srun`` started them: these set no variables as ``horovodrun`` does.
+"""The rendezvous of Horovod's ranks over Gloo where ``mpirun`` or ``srun`` started them, without ``horovodrun``'s variables.
 
-Horovod 0.28.1 has a way of its own for this, the MPI controller with ``HOROVOD_CPU_OPERATIONS=gloo``, and ends in a segmentation
-fault at the first allreduce (its process sets get a Gloo context from the Gloo controller only). So rank 0 serves the rendezvous
-that ``horovodrun`` would serve, and every rank gets the variables that ``horovodrun`` would set.
+Horovod 0.28.1 has its own mode for this, the MPI controller with ``HOROVOD_CPU_OPERATIONS=gloo``. It ends in a segmentation fault
+at the first allreduce: only the Gloo controller gives process sets a Gloo context. So rank 0 runs the rendezvous server that
+``horovodrun`` would run, and every rank gets the variables that ``horovodrun`` would set.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ def is_without_rendezvous(environment: Mapping[str, str]) -> bool:
 
 
 def rendezvous_over_gloo(world: World, store: Store) -> Any:
-    """Set Horovod's variables for this rank, before ``hvd.init()``. By the store the others learn where rank 0 serves. Collective.
+    """Set Horovod's variables for this rank, before ``hvd.init()``. The store has the address of rank 0's server. Collective.
 
     Returns:
-        The server, to be kept until Horovod has shut down and then stopped; None on other ranks.
+        The server, to be stopped after Horovod has shut down; None on other ranks.
     """
     one_host = world.local_world_size == world.world_size
     hostname = socket.gethostname()

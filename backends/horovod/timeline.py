@@ -1,4 +1,4 @@
-"""Horovod's exchange while steps are traced: its timeline, which rank 0 writes, and when this rank submitted its tensors.
+"""Horovod's exchange while steps are traced: its timeline, which rank 0 writes, and this rank's submitted tensors.
 
 Written against Horovod 0.28.1, started with HOROVOD_TIMELINE=DYNAMIC.
 """
@@ -21,18 +21,18 @@ from measurement.errors import LaunchError
 from measurement.records.trace import COMPRESSION, ZERO_FILLED, Span
 
 OPERATION = re.compile(r"^(ALLREDUCE|ALLGATHER|BROADCAST|REDUCESCATTER|ALLTOALL|ADASUM)$")
-"""What encloses an operation, from when all ranks are ready until it is done."""
+"""Events that span an operation, from when all ranks are ready until it is done."""
 START = "start_time_since_epoch_in_micros"
 WRITTEN_S = 10.0
-"""Within which the thread that writes the timeline has written all of it."""
+"""Time limit for the thread that writes the timeline."""
 SUBMITS = ("_allreduce_grad_async", "_grouped_allreduce_grad_async")
 
 
 @contextmanager
 def traced(hvd: Any, optimizer: Any) -> Iterator[list[Span]]:
-    """A context whose list gets, at its end, an exchange for each tensor that this rank submitted, and rank 0's operations.
+    """A context whose list has, at its end, an exchange for each tensor that this rank submitted, and rank 0's operations.
 
-    Beside them stand the conversions that compress tensors, and the tensors that were filled with zeros.
+    It also has the conversions that compress tensors, and the tensors that were filled with zeros.
 
     Raises:
         LaunchError: the timeline is not written.
@@ -46,7 +46,7 @@ def traced(hvd: Any, optimizer: Any) -> Iterator[list[Span]]:
         path = Path(folder) / "timeline.json"
         hvd.start_timeline(str(path), mark_cycles=True)
         yield spans
-        time.sleep(0.05)  # some cycles, in which it is told of what was done
+        time.sleep(0.05)  # some cycles, so that the last operations are recorded
         hvd.stop_timeline()
         if hvd.rank() == 0:
             spans += read_timeline(_when_written(path))
@@ -54,7 +54,7 @@ def traced(hvd: Any, optimizer: Any) -> Iterator[list[Span]]:
 
 @contextmanager
 def noting_submits(optimizer: Any, spans: list[Span]) -> Iterator[None]:
-    """A context in which the optimizer notes each tensor that it hands to Horovod, as an exchange of no length."""
+    """A context that records each tensor which the optimizer submits to Horovod, as an exchange of no length."""
 
     def noting(submit: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def note(argument: Any) -> Any:
@@ -85,7 +85,7 @@ def noting_submits(optimizer: Any, spans: list[Span]) -> Iterator[None]:
 
 
 def _gathered(parameter: Tensor, name: str, optimizer: Any) -> list[tuple[list[str], int]]:
-    """The names by which Horovod gathers a sparse gradient's two tensors, and their bytes; none where it is sent as a dense one."""
+    """Names and bytes of the two tensors that Horovod gathers for a sparse gradient; empty where it is sent as a dense one."""
     gradient = parameter.grad
     if gradient is None or not gradient.is_sparse or optimizer.sparse_as_dense:
         return []
@@ -97,7 +97,7 @@ def _size(tensor: Tensor) -> int:
 
 
 class _NotedCompression:
-    """In the place of the optimizer's compression: notes how long it takes, where it changes a tensor."""
+    """Wraps the optimizer's compression, and records how long it takes where it changes a tensor."""
 
     def __init__(self, compression: Any, spans: list[Span]) -> None:
         self._compression, self._spans = compression, spans
@@ -122,7 +122,7 @@ class _NotedCompression:
 
 @contextmanager
 def noting_compression(optimizer: Any, spans: list[Span]) -> Iterator[None]:
-    """A context in which the optimizer's compression notes what it converts."""
+    """A context that records what the optimizer's compression converts."""
     compression = optimizer._compression
     optimizer._compression = _NotedCompression(compression, spans)
     try:

@@ -1,6 +1,6 @@
 """The MPI library under the process group: loads it on first use, reads its version, and ends it properly at exit.
 
-Refuses an MPI without MPI_THREAD_MULTIPLE, because a group calls MPI from the caller's thread and from a thread of its own.
+Refuses an MPI without MPI_THREAD_MULTIPLE, because a group calls MPI from the caller's thread and from its own thread.
 
 ``init_method="mpi4py://"``: takes rank, world size and the store's address from MPI, so no variables need to be set.
 """
@@ -31,11 +31,11 @@ import torch.distributed as dist
 from measurement.errors import LaunchError, PlanError, WorldSizeMismatchError
 
 _open: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Objects with threads and operations of their own, to be closed before the interpreter ends."""
+"""Objects with threads and pending operations, to be closed before the interpreter ends."""
 _completing: set[int] = set()
 """Threads that are running a future's callbacks inside PyTorch's C++."""
 _unusable: list[str] = []
-"""Why MPI can no longer be finalized: an operation that this process gave up is still running in the library."""
+"""Why MPI can no longer be finalized: an abandoned operation is still running in the library."""
 
 
 def find_wheel() -> None:
@@ -113,7 +113,7 @@ def complete(future: Any) -> None:
 
 
 def declare_unusable(reason: str) -> None:
-    """Note that MPI can only be aborted and not finalized: a collective was given up, and other ranks may still be in it."""
+    """Record that MPI can only be aborted and not finalized: a collective was abandoned, and other ranks may still be in it."""
     _unusable.append(reason)
 
 
@@ -158,10 +158,10 @@ def rendezvous(url: str, *, timeout: timedelta = timedelta(minutes=30), **_: Any
 
 
 def check_rank(rank: int, world_size: int) -> None:
-    """Refuse a rank or world size that is not MPI's, for example if each process is an MPI world of its own.
+    """Refuse a rank or world size that is not MPI's, for example if each process is a separate MPI world.
 
     Raises:
-        WorldSizeMismatchError: with both views.
+        WorldSizeMismatchError: with both values.
     """
     comm = load_mpi().COMM_WORLD
     if (rank, world_size) != (comm.rank, comm.size):

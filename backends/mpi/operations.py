@@ -2,7 +2,7 @@
 
 Operations that do not reduce move bytes, whatever the dtype. mpi4py releases the GIL during every call.
 
-Copies tensors to where MPI can take them: contiguous and, unless the library is CUDA-aware, in host memory.
+Tensors for MPI must be contiguous and, unless the library is CUDA-aware, in host memory.
 
 A contiguous tensor in host memory is used directly. Others are copied, and results are copied back. GPU tensors are copied
 through pinned memory on a separate stream, which first waits for the work that the caller's stream had when the operation was
@@ -80,7 +80,7 @@ def scatter(comm: Any, block: torch.Tensor, blocks: torch.Tensor | None, root: i
 
 
 def all_to_all(comm: Any, output: torch.Tensor, received: Sequence[int], source: torch.Tensor, sent: Sequence[int]) -> None:
-    """Send blocks of any length from every rank to every rank; they lie one after another in ``source`` and ``output``.
+    """Send blocks of any length from every rank to every rank; ``source`` and ``output`` have them one after another.
 
     ``received`` and ``sent``: elements from and to each rank.
     """

@@ -34,13 +34,13 @@ ProcessGroup: Any = dist.ProcessGroup
 """Untyped, because its signatures list every C++ overload. A group written in Python is called with lists and options."""
 
 LOWEST_TAG_LIMIT = 32767
-"""Every MPI allows tags up to this number."""
+"""Every MPI allows tags up to this value."""
 
 
 class MpiProcessGroup(ProcessGroup):
     """All operations of ``torch.distributed`` over one communicator, and their queue.
 
-    ``torch.distributed`` and DDP's reducer call the methods, so their names are not ours.
+    ``torch.distributed`` and DDP's reducer call the methods, and define their names.
     """
 
     supports_coalescing = False
@@ -360,11 +360,6 @@ def _await_members(options: Any) -> None:
     options.store.wait([f"ready/{rank}" for rank in range(options.group_size)], options.timeout)
 
 
-def _register() -> None:
-    """Register the backend and its URL scheme with ``torch.distributed``, once: a reload would find the scheme taken."""
-    if NAME.upper() not in dist.Backend._plugins:
-        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu", "cuda"])
-        register_rendezvous_handler(NAME, rendezvous)
-
-
-_register()
+if NAME.upper() not in dist.Backend._plugins:  # a reload would find the URL scheme taken
+    dist.Backend.register_backend(NAME, _create, extended_api=True, devices=["cpu", "cuda"])
+    register_rendezvous_handler(NAME, rendezvous)

@@ -25,7 +25,7 @@ from backends.mpi.library import abort, close_at_exit, complete, declare_unusabl
 from measurement.records.trace import Span
 
 POLLS_BEFORE_SLEEP = 20_000
-"""How often a caller's thread tests a request, for about 10 ms, before it sleeps in between."""
+"""How often a caller's thread tests a request, for about 10 ms, before it sleeps between tests."""
 POLL_SLEEP_S = 50e-6
 TICK_S = 1.0
 """How often a waiting thread checks whether the group is stuck inside MPI."""
@@ -37,7 +37,7 @@ class Work(dist._Work):
     """One collective. ``wait`` raises the error with which it failed."""
 
     observers: ClassVar[list[Callable[[Work], None]]] = []
-    """They are told of each that is done, while steps are traced."""
+    """Called with each finished collective, while steps are traced."""
 
     def __init__(
         self, label: str, run: Callable[[], None], *, queue: Queue, outputs: Sequence[torch.Tensor], timeout_s: float | None
@@ -69,9 +69,9 @@ class Work(dist._Work):
         run()
 
     def finish(self, error: Exception | None) -> None:
-        """Note the end of the operation. Called once, by the thread that ran it."""
-        for tell in self.observers:
-            tell(self)
+        """Mark the operation as ended. Called once, by the thread that ran it."""
+        for observe in self.observers:
+            observe(self)
         self.error, self._run = error, _nothing
         if self._finished is None:
             self._is_finished = True
@@ -166,7 +166,7 @@ def traced() -> Iterator[list[Span]]:
 
 
 class PointWork(dist._Work):
-    """A send or receive under way in MPI. It makes progress only while somebody waits for it or tests it."""
+    """A pending send or receive in MPI. It makes progress only while a thread waits for it or tests it."""
 
     def __init__(
         self, label: str, request: Any, *, queue: Queue, outputs: Sequence[torch.Tensor], finish: Callable[[], None], keep: Any
@@ -236,7 +236,7 @@ class PointWork(dist._Work):
     def get_future(self) -> torch.futures.Future[Any]:
         """Return a future of the tensors.
 
-        A thread of its own waits for the message, because the group's thread may be busy with an operation that depends on it.
+        A separate thread waits for the message, because the group's thread may be busy with an operation that depends on it.
         """
         with self._lock:
             if self._future is None:
@@ -282,15 +282,15 @@ def _nothing() -> None:
 
 
 POLLS_IN_BACKGROUND = 50
-"""How often the group's own thread tests the barrier before it sleeps in between. It shares a core with the backward pass."""
+"""How often the group's own thread tests the barrier before it sleeps between tests. It shares a core with the backward pass."""
 MAX_UNWATCHED = 64
-"""Messages that nobody waits for are tested when there are more than this."""
+"""When there are more messages than this, all are tested, so that those nobody waits for make progress."""
 
 
 class Queue:
     """Runs one group's collectives in the order in which they were issued.
 
-    A synchronous operation runs on the caller's thread if nothing else is under way, because a change of threads costs more than
+    A synchronous operation runs on the caller's thread if nothing else is pending, because a switch of threads costs more than
     a small operation. Everything else runs on the group's own thread.
     """
 
@@ -380,7 +380,7 @@ class Queue:
         return dist.DistBackendError(f"{name} on rank {self.comm.rank} of {self.comm.size} over MPI: {what}")
 
     def fail(self, error: Exception) -> Exception:
-        """Note that the group is unusable, because its ranks no longer agree on the next operation."""
+        """Mark the group as unusable, because its ranks no longer agree on the next operation."""
         self.failure = error
         declare_unusable(str(error))
         return error

@@ -114,7 +114,8 @@ def arm_differences(
     """
     with_ranks = [record for record in records if record.ranks]
     varied_work = own_work(with_ranks) if varied_work is None else varied_work
-    allow = [*allow, *_own_batches(with_ranks)]
+    if any(record.role == "candidate" for record in with_ranks) and any(record.local_batch_size for record in with_ranks):
+        allow = [*allow, BATCH]  # the plan gives arms batches of their own; records of one arm at two times have no candidate
     rows, by_field = [], differing({record.arm: _flatten(record, between_runs=between_runs) for record in with_ranks})
     for field, values in by_field.items():
         condition, row = condition_of(field), row_of(field, values, allow=allow)
@@ -124,7 +125,7 @@ def arm_differences(
             severity = condition.matters if condition.of_library else "note"
             asked = {"allowed": True, "changes_work": False, "is_default": is_default, "severity": severity}
             row = row.model_copy(update=asked)
-        if field == BROADCAST and not any(rank.model.get("buffer_bytes") for record in known for rank in record.ranks):
+        if field == BROADCAST and not any(rank.model.get("buffer_bytes") for record in with_ranks for rank in record.ranks):
             row = row.model_copy(update={"severity": "speed"})
         rows.append(row)
     return rows
@@ -234,12 +235,6 @@ def _is_set(field: str, record: LaunchRecord) -> bool:
     """Whether the plan sets it for this arm: a variable, or an option of the library, in any unit."""
     kind, _, name = field.partition(".")
     return name in record.environment if kind == "environment" else kind == "backend" and _stem(name) in map(_stem, record.options)
-
-
-def _own_batches(records: Sequence[LaunchRecord]) -> list[str]:
-    """The local batch is allowed to differ where the plan gives arms batches of their own, but not for one arm at two times."""
-    arms = [record for record in records if record.role == "candidate"]
-    return [BATCH] if arms and any(record.local_batch_size for record in records) else []
 
 
 def _stem(name: str) -> str:

@@ -1,6 +1,6 @@
-"""Where a workload's data is: the options that name it, the files found there, what is said of missing ones, and downloads.
+"""A workload's data: the options that name it, its files, messages about missing ones, and downloads.
 
-Labels are checked here when they are read: a wrong one would fail inside a kernel of the loss, which names no file.
+Labels are checked here when they are read: a wrong one would fail inside a kernel of the loss, without the file's name.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ MAX_NAMES = 4
 """How many names a message lists at most."""
 HALF_WRITTEN = (".part", ".partial", ".crdownload", ".tmp", "~")
 WORDS = {"train": "train(ing)?", "val": "val(id(ation)?)?|dev"}
-"""What the folders and files of the two parts of a data set are called."""
+"""How the folders and files of the two parts of a data set are named."""
 GZIP = b"\x1f\x8b"
 
 
 def on_disk(path: Path) -> Path:
-    """Put the home directory in the place of ``~`` or ``~user``; in any locale, find the name that a plan has in UTF-8."""
+    """Replace ``~`` or ``~user`` by the home directory; in any locale, find the UTF-8 name of a plan."""
     try:
         expanded = path.expanduser()
     except RuntimeError:
@@ -83,7 +83,7 @@ def require_files(names: Sequence[str], *, workload: str, options: FetchOptions,
         files = find()
     if files is None:
         places = " or ".join(f"'{folder.absolute()}'" for folder in folders)
-        remedy = "set data_dir to where it lies, or download: true to fetch it through torchvision"
+        remedy = "set data_dir to where it is, or download: true to fetch it through torchvision"
         raise missing(workload, f"{', '.join(names)} (or .gz) in {places}", folders=folders, remedy=remedy)
     return files
 
@@ -102,7 +102,7 @@ def file_named(folder: Path, name: str) -> Path | None:
 
 
 def entries(folder: Path) -> list[Path]:
-    """Return the data in a folder, sorted; nothing where there is no such folder. What is hidden or half-written is left out.
+    """Return the data in a folder, sorted; empty where there is no such folder. Hidden and half-written files are left out.
 
     Raises:
         PlanError: it cannot be read.
@@ -123,7 +123,7 @@ def part_of(paths: Sequence[Path], part: str, *, name: str) -> Path | None:
     """Choose the path of a data set's part, ``train`` or ``val``: the one called ``name``, else the only one with such a word.
 
     Raises:
-        PlanError: there are several, and none is called so.
+        PlanError: there are several, and none has that name.
     """
     matching = [path for path in paths if re.search(rf"(?<![a-z])({WORDS[part]})(?![a-z])", path.name.lower())]
     exact = [path for path in matching if path.name == name] or matching
@@ -148,7 +148,7 @@ def read_whole(path: Path) -> bytes:
 
 @contextmanager
 def readable(place: Path) -> Iterator[None]:
-    """Turn what the system says of a path that cannot be read into an error of the user's.
+    """Turn the system's error about a path that cannot be read into a ``PlanError``.
 
     Raises:
         PlanError: with the path and the reason.
@@ -166,7 +166,7 @@ def missing(workload: str, expected: str, *, folders: Sequence[Path], remedy: st
 
 
 def describe(place: Path) -> str:
-    """Say in a few words what is at a path."""
+    """Describe briefly what is at a path."""
     with readable(place):
         if not place.exists():
             return f"'{place.absolute()}' does not exist"

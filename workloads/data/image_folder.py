@@ -1,4 +1,4 @@
-"""``torchvision.datasets.ImageFolder`` on folders as people have them.
+"""``torchvision.datasets.ImageFolder``, without hidden and half-written files.
 
 Imported when images are read, since torchvision takes a second.
 """
@@ -17,7 +17,7 @@ from workloads.data.files import entries, is_data
 
 
 class Images(ImageFolder):
-    """Images in RGB, decoded on demand, and their classes. What systems and downloads leave beside them is neither."""
+    """Images in RGB, decoded on demand, and their classes. Files that systems and downloads leave there are ignored."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, loader=read_image, is_valid_file=is_image, allow_empty=True)

@@ -1,4 +1,4 @@
-"""The input pipeline that all workloads with real data share: from samples to batches.
+"""The input pipeline of all workloads with real data: from samples to batches.
 
 In training, each epoch has another order, ranks have disjoint shards, and every rank has the same number of equal batches.
 In evaluation, each sample is read once over all ranks, in order, and none is repeated to fill a batch. Batches and random

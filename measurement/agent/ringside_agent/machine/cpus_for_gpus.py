@@ -84,7 +84,9 @@ def stand_in(torch: Any, families: Sequence[Sequence[str | None]]) -> None:
             original = getattr(module, name)
             if isinstance(values.get(name), type):
                 setattr(module, name, values[name])
-            elif name in values or (name in getattr(module, "__all__", ()) and is_function(original)):
+                continue
+            is_function = callable(original) and not isinstance(original, type)
+            if name in values or (is_function and name in getattr(module, "__all__", ())):
                 value = values.get(name) or returns(0 if "memory" in name else None)
                 setattr(module, name, functools.wraps(original)(functools.partial(value)))
     for name in (name for name in torch.cuda.__all__ if name.endswith("Tensor")):
@@ -214,11 +216,6 @@ def device_count(families: Sequence[Sequence[str | None]]) -> int:
         return len(visible.split(","))
     world = world_of_variables(os.environ, families)
     return USUAL_DEVICES if world == World() else world.local_world_size
-
-
-def is_function(value: Any) -> bool:
-    """Whether it is one, and no class."""
-    return callable(value) and not isinstance(value, type)
 
 
 def returns(value: Any) -> Callable[..., Any]:

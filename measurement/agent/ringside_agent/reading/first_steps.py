@@ -18,14 +18,8 @@ from .script import Script
 from .sketches import sketch
 from .values import values_of
 
-
-def nothing() -> None:
-    """Do nothing, where a hook was never set."""
-
-
 PATIENCE_S = 600.0
 """How long to wait for the baseline's first parameters, which its rank 0 saves and other arms load (``same_start``)."""
-NO_STATE: dict[str, list[float]] = {}
 
 
 class FirstSteps:
@@ -33,7 +27,7 @@ class FirstSteps:
 
     def __init__(self, settings: Settings, recorder: Recorder) -> None:
         self._settings, self._recorder, self.script = settings, recorder, Script(settings, recorder)
-        self._started: dict[str, list[float]] = NO_STATE
+        self._started: dict[str, list[float]] = {}
         self._sizes: dict[str, int] = {}
         self._gradients: dict[str, list[float]] = {}
         self._graded: set[int] = set()
@@ -47,7 +41,7 @@ class FirstSteps:
         self._called: Any = None
         self._passes_by = False
         """Whether the first forward pass was that of a wrapped module, and not of its DDP wrapper."""
-        self.stop_forward = self.stop_autocast = nothing
+        self.stop_forward = self.stop_autocast = lambda: None
         self.lines = Lines(recorder, self.script)
 
     def before_forward(self, module: Any) -> bool:
