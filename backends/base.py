@@ -172,7 +172,7 @@ class Backend(ABC):
     """Subsets of the ranks that its communicator will be asked for; set before ``setup``: Horovod makes its process sets then."""
 
     timeout: timedelta = timedelta(minutes=5)
-    """How long ranks wait for each other, at the rendezvous and in each operation, where the library allows it. Set before ``setup``."""
+    """How long ranks wait for each other: at the rendezvous and, if the library allows it, in each operation. Set before setup."""
 
     def __init__(self, *, transport: str | None = None, options: BaseModel | None = None, micro_steps: int = 1) -> None:
         self.transport = transport

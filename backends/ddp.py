@@ -58,10 +58,10 @@ class DDPOptions(ProcessGroupOptions):
     lazy_bucket_allocation: bool = False
     """Allocate buckets as their gradients become ready, and free them after backward: less memory. Since PyTorch 2.15."""
     bucket_cap_mb_list: list[Annotated[int, Field(gt=0)]] | None = None
-    """MiB of each bucket, in the order in which gradients become ready, in the place of ``bucket_cap_mb``. Since PyTorch 2.11."""
+    """MiB of each bucket, in the order in which gradients become ready; replaces ``bucket_cap_mb``. Since PyTorch 2.11."""
     skip_all_reduce_unused_params: bool = False
-    """Leave out the exchange of buckets without a used parameter, beside ``find_unused_parameters``. Ranks that use other
-    parameters than each other hang."""
+    """Leave out the exchange of buckets without a used parameter, with ``find_unused_parameters``. Ranks that use different
+    parameters hang."""
     comm_hook: CommHook = "none"
     """Compression of the exchanged gradients, by PyTorch's hooks of these names."""
     powersgd_rank: int = Field(default=1, ge=1)

@@ -103,7 +103,7 @@ class Replicate(TorchDistributed):
         from torch.distributed._composable.replicate_with_fsdp import replicate
 
         if "mesh" not in inspect.signature(replicate).parameters:
-            raise PlanError(f"PyTorch {torch.__version__} has another replicate over FSDP2; use 'ddp', or install 2.15")
+            raise PlanError(f"PyTorch {torch.__version__} has a different replicate over FSDP2; use 'ddp', or install 2.15")
 
     def check_model(self, model: nn.Module, optimizer: Optimizer, *, missing: Sequence[str], sparse: Sequence[str]) -> list[str]:
         """Parameters are cut along their first dimension, those of a unit together; gradients are reduced as dense tensors."""
@@ -218,7 +218,7 @@ def _unsharded_reason(parameter: Tensor) -> str | None:
         return "parameter without dimensions (one of shape [1] it does)"
     if not parameter.numel():
         return "empty parameter"
-    return None if parameter.is_contiguous() else "parameter whose memory is in another order (channels_last, a transposed view)"
+    return None if parameter.is_contiguous() else "non-contiguous parameter (channels_last, a transposed view)"
 
 
 def _require_no_parameter_hooks(model: nn.Module, *, function: str) -> None:

@@ -56,7 +56,7 @@ def parse_options(argv: Sequence[str] | None) -> argparse.Namespace:
         type=parse_capabilities,
         default=(),
         metavar="80,90",
-        help="GPUs to compile for; by default those of this machine, where it has none 90",
+        help="GPUs to compile for; default: those of this machine, or 90 if it has none",
     )
     parser.add_argument("--rebuild", action="store_true", help="build even if the cache holds this wheel")
     return parser.parse_args(argv)
@@ -70,7 +70,7 @@ def parse_capabilities(text: str) -> tuple[str, ...]:
     """
     asked = [part.strip().replace(".", "") for part in text.split(",") if part.strip()]
     if not all(re.fullmatch(r"\d{2,3}", part) for part in asked):
-        raise argparse.ArgumentTypeError(f"{text!r} is no list of compute capabilities, such as 80,90")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of compute capabilities, such as 80,90")
     return tuple(sorted(set(asked), key=int))
 
 

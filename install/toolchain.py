@@ -201,7 +201,7 @@ def complete_toolkit(target: Path, release: str) -> CudaToolkit:
     ours = torch_cuda_files()
     home = target / "nvidia" / (ours.name if ours else "")
     if ours is None or not (home / "bin" / "nvcc").is_file():
-        raise PrerequisiteError(f"the compiler wheels of CUDA {release} hold no nvcc at {home / 'bin'}; install a CUDA toolkit")
+        raise PrerequisiteError(f"the compiler wheels of CUDA {release} have no nvcc at {home / 'bin'}; install a CUDA toolkit")
     for folder in ("include", "lib"):
         (home / folder).mkdir(exist_ok=True)
         for file in (ours / folder).iterdir():

@@ -53,7 +53,7 @@ def build_wheel(directory: Path, operations: str, *, targets: Sequence[str] = ()
         raise PrerequisiteError("; ".join(problems))
     directory.mkdir(parents=True, exist_ok=True)
     progress = BuildProgress(f"Horovod {HOROVOD_VERSION} ({operations})")
-    # Not below the cache: Horovod's CMake files take the source path for a regular expression, and the key has a "+".
+    # Not below the cache: Horovod's CMake files use the source path as a regular expression, and the key has a "+".
     with tempfile.TemporaryDirectory(prefix="ringside-horovod-") as scratch:
         work = Path(scratch)
         progress.note("downloading the sources")

@@ -38,7 +38,7 @@ class Registry:
         return self.table | installed
 
     def find(self, name: str) -> str | None:
-        """The reference that a name stands for; None where it is unknown. Entry points, which cost time, come last."""
+        """The reference of a name; None where it is unknown. Entry points, which take time to read, come last."""
         return self.table.get(name) or self.names().get(name)
 
     def resolve(self, reference: str) -> type:
@@ -99,7 +99,7 @@ class Registry:
 
 
 def _load_file(path: Path, *, kind: str) -> ModuleType:
-    """Import a user's file once per process, with its folder on the path as ``python FILE`` has it.
+    """Import a user's file once per process, with its folder on the path as in ``python FILE``.
 
     Its name is the file's own, so that other processes can unpickle its classes; if that name is taken, one is made from its
     path.

@@ -137,7 +137,7 @@ class Collectives(MicroBenchmark):
                     "start more ranks, or leave it out of operations"
                 )
             if OPERATIONS[name].has_root and self.options.root >= world_size:
-                raise PlanError(f"root {self.options.root} is no rank of world_size {world_size}; give 0 to {world_size - 1}")
+                raise PlanError(f"root {self.options.root} is not a rank of world_size {world_size}; give 0 to {world_size - 1}")
         return list(dict.fromkeys(asked))
 
     def _variants_of(self, name: str) -> list[Variant]:

@@ -24,7 +24,7 @@ class LoadersOptions(PlanOptions):
     model_config = ConfigDict(extra="allow")
 
     workload: str = "digits"
-    """Workload whose batches are loaded. Its own options stand beside this one."""
+    """Workload whose batches are loaded. Its own options are beside this one."""
     workers: tuple[Annotated[int, Field(ge=0)], ...] = Field(default=(0, 1, 2, 4), min_length=1)
     """Loader processes per rank, such as [0, 2, 8]: a case for each number."""
 

@@ -17,8 +17,8 @@ from measurement.records.record import Case
 class Repetition(ABC):
     """One case on one rank, with its tensors.
 
-    The runner calls ``fill``, ``run`` and ``check`` once, then ``clear``, then ``run`` a few times to warm up, then ``settle``. Then
-    it calls ``run`` many times, which is timed.
+    The runner calls ``fill``, ``run`` and ``check`` once, then ``clear``, then ``run`` a few times to warm up, then ``settle``.
+    Then it calls ``run`` many times, which is timed.
     """
 
     @abstractmethod

@@ -83,7 +83,7 @@ def read_idx(path: Path, *, kind: str, read: Callable[[str], Tensor]) -> Tensor:
             return read(plain.name)
         except (AssertionError, KeyError, RuntimeError, TypeError, ValueError) as error:
             raise PlanError(
-                f"'{path}' is no IDX file of {kind}, or is cut off; fetch it again, or see whether it was renamed"
+                f"'{path}' is not an IDX file of {kind}, or is cut off; fetch it again, or see whether it was renamed"
             ) from error
 
 

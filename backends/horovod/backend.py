@@ -56,7 +56,7 @@ class Horovod(Backend):
         passes = options.backward_passes_per_step
         if passes is not None and passes != micro_steps:
             raise PlanError(
-                f"backward_passes_per_step = {passes} but micro_steps = {micro_steps}: arms would take unlike steps; "
+                f"backward_passes_per_step = {passes} but micro_steps = {micro_steps}: arms would take different steps; "
                 f"set micro_steps: {passes} in the plan, which holds for all arms"
             )
         if options.op == "Adasum" and self.transport == "gloo":
@@ -91,7 +91,7 @@ class Horovod(Backend):
                 "decay changes them, as it does not under DDP"
             )
         if sparse and options.op == "Adasum":
-            raise PlanError(f"op 'Adasum' knows no sparse gradients, which {shortened(sparse)} have; use op 'Average'")
+            raise PlanError(f"op 'Adasum' does not support sparse gradients, which {shortened(sparse)} have; use op 'Average'")
         if sparse and not options.sparse_as_dense:
             notes.append(
                 "Horovod gathers the rows of sparse gradients from all ranks (allgather); sparse_as_dense: true adds them up"
@@ -213,7 +213,7 @@ class Horovod(Backend):
     def describe(self) -> dict[str, Any]:
         """What the library was built with, which controller and operations it runs, and its settings.
 
-        Horovod 0.28.1 has no call that returns the fusion threshold, cycle time or cache capacity in force: ``*_source`` says
+        Horovod 0.28.1 has no call that returns the fusion threshold, cycle time or cache capacity in force. ``*_source`` says
         whether they are from this process's environment or the library's documented default.
         """
         import horovod

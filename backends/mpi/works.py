@@ -196,7 +196,7 @@ class PointWork(dist._Work):
         if not poll(self, timeout_s=limit_s, polls=POLLS_BEFORE_SLEEP):
             self._queue.keep(self)
             raise self._queue.fail(
-                self._queue.error(self.name, f"the other side did not come within the timeout of {limit_s:g} s; {REMEDY}")
+                self._queue.error(self.name, f"the other rank did not respond within the timeout of {limit_s:g} s; {REMEDY}")
             )
         return True
 
@@ -365,7 +365,7 @@ class Queue:
             gate = self.comm.Ibarrier()
             if not poll(gate, timeout_s=work.timeout_s, polls=polls):
                 self.keep(gate)
-                raise self.error(work.name, f"not all ranks came to it within its timeout of {work.timeout_s:g} s; {REMEDY}")
+                raise self.error(work.name, f"not all ranks reached it within its timeout of {work.timeout_s:g} s; {REMEDY}")
             self._current = work
             work.run()
         except dist.DistBackendError as error:

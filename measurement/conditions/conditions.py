@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Source = Literal["plan", "rank", "host", "record", "script"]
-"""Where a value is found: a field of a plan, a rank's report, the fingerprint of a host, a launch's record, or the settings that
-the agent reads in a script."""
+"""Where a value is found: a field of a plan, a rank's report, the fingerprint of a host, a launch's record, or the
+agent's settings of a script."""
 ArmRule = Literal["equal", "as ranks", "own", "result"]
 """``as ranks``: arms with equal numbers of ranks agree. ``own``: it defines the arm. ``result``: it is only shown."""
 Severity = Literal["mistake", "work", "training", "speed", "note"]

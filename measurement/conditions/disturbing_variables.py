@@ -55,8 +55,8 @@ class Disturbance:
 
 
 KEEP_FREED_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
-"""Has glibc keep freed memory (mallopt(3)), in processes that are started with it: no allocation is a mapping of its own, and the
-heap is trimmed only above 1 TiB. ``freed_memory: keep`` sets them."""
+"""Makes glibc keep freed memory (mallopt(3)), in processes started with these: no allocation is a separate mapping, and the heap is
+trimmed only above 1 TiB. ``freed_memory: keep`` sets them."""
 MALLOC = "changes when malloc gives memory back; 'freed_memory' in the plan does so for all arms"
 BINDS = "binds threads to cores, beside what 'affinity' in the plan says"
 LOGS = "has lines logged while steps are timed"

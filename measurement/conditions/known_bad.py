@@ -83,4 +83,4 @@ def _read(path: Path) -> list[KnownBad]:
     except (OSError, ValueError, yaml.YAMLError) as error:
         detail = error.errors()[0] if isinstance(error, ValidationError) else None
         why = f"entry {detail['loc']}: {detail['msg']}" if detail else cut(str(error))
-        raise RingsideError(f"{path} cannot be read: {why}; it is a list like {OWN}, whose entries say what they need") from error
+        raise RingsideError(f"{path} cannot be read: {why}; it must be a list like {OWN}") from error

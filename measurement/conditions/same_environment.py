@@ -1,8 +1,8 @@
 """Whether a comparison resumes in the environment it was measured in: the same plan, versions, machines and source files.
 
-An environment is flat: ``torch``, ``cpu``, ``cores`` and the like, followed by `` on HOST`` where a plan names hosts and by
-`` on node 1`` where they are a Slurm job's; ``ringside``; and ``source NAME`` with a digest. A field that an older Ringside did
-not record is not compared.
+An environment is flat: ``torch``, ``cpu``, ``cores`` and the like, ``ringside``, and ``source NAME`` with a digest. Where a plan
+names hosts, `` on HOST`` follows the field's name, or `` on node 1`` in a Slurm job. A field that an older Ringside did not
+record is not compared.
 """
 
 from __future__ import annotations

@@ -87,14 +87,15 @@ def _as_list(value: object) -> object:
 def _are_variables(value: dict[str, str]) -> dict[str, str]:
     for name, text in value.items():
         if not VARIABLE.fullmatch(name) or "\0" in text:
-            raise ValueError(f"{quoted(name)} is no environment variable: letters, digits and _, and no NUL in its value")
+            raise ValueError(f"{quoted(name)} is not an environment variable: use letters, digits and _, and no NUL in its value")
     return value
 
 
 def _is_forwarded(value: str) -> str:
     if not VARIABLE.fullmatch(value.removesuffix("*")):
         raise ValueError(
-            f"{quoted(value)} names no environment variable: letters, digits and _, and * at its end for all that begin so"
+            f"{quoted(value)} is not the name of an environment variable: use letters, digits and _, and a final * for all "
+            "that begin so"
         )
     return value
 
@@ -148,8 +149,8 @@ class Arm(Section):
     """A Python of another environment, such as /envs/old/bin/python. Its folder comes first on PATH. Without ``command``, ranks
     are run by it, and this Ringside must be installed there."""
     packages: Annotated[str | None, AfterValidator(_are_words)] = None
-    """Requirements in the place of what the command's environment has, such as ``torch==2.9.1 numpy<2``. uv makes an environment
-    with them, and for each other arm an equal copy. None: the environment as it is, or such a copy."""
+    """Requirements that replace packages of the command's environment, such as ``torch==2.9.1 numpy<2``. uv makes an environment
+    with them, and an equal copy for each other arm. None: the unchanged environment, or such a copy."""
     image: Annotated[str | None, AfterValidator(_are_words)] = None
     """An image in which the command runs, such as nvcr.io/nvidia/pytorch:25.11-py3. Before it may stand flags of its program:
     ``-v /data:/data IMAGE``. The first of podman, docker, apptainer, singularity and enroot that has it runs it."""
@@ -163,7 +164,7 @@ class Arm(Section):
     untimed: Literal["nothing", "evaluation"] = "nothing"
     """What between two steps of a script is not timed. ``evaluation``: while its model is in evaluation mode."""
     impose: dict[str, Any] = {}
-    """Settings that a script gets in place of its own, by the names of the table of differences, such as ``loader.workers: 4``.
+    """Settings that replace the script's own, by the names of the table of differences, such as ``loader.workers: 4``.
     They are settings of speed: threads, loaders, buckets, kernels, environment variables."""
 
     @model_validator(mode="before")
@@ -213,7 +214,7 @@ class ScriptSettings(Section):
     loss_margin: float = Field(default=0.02, gt=0, lt=1)
     """A loss that is higher by less than this share counts as no worse."""
     trackers: Literal["offline", "on"] = "offline"
-    """``offline``: variables tell W&B, MLflow, Comet and Neptune to upload nothing. ``on``: they are left as they are."""
+    """``offline``: variables tell W&B, MLflow, Comet and Neptune to upload nothing. ``on``: trackers work as usual."""
     keep_files: bool = False
     """Keep the folder in which each start worked, with what it wrote, beside the logs of its arm and launch."""
 
@@ -237,7 +238,7 @@ class Measurement(Section):
     rounds of the later ones. At least three launches are made. In a study, each point has as many minutes. Not in trainings. Where
     ``launches``, ``seconds_per_launch``, ``steps_per_launch`` or ``rounds`` is given, that says how long."""
     launches: int = Field(default=5, ge=1)
-    """How often every arm is restarted, in the place of ``minutes``. The interval counts launches; with three, the variance is
+    """How often every arm is restarted; replaces ``minutes``. The interval counts launches; with three, the variance is
     poorly estimated."""
     seconds_per_launch: float = Field(default=45.0, gt=0)
     """Seconds of blocks in each launch, all arms together. Rounds are never cut, so a launch may run over by one."""
@@ -365,11 +366,11 @@ class Plan(Section):
     threads: int | None = Field(default=None, ge=1)
     """OMP_NUM_THREADS of every rank. None: the host's cores divided by its ranks."""
     affinity: Literal["spread", "none"] = "spread"
-    """``spread`` pins each local rank to its equal share of the cores, where there is at least one for each: those next to its GPU,
-    and whole physical cores, as far as there are. ``none`` leaves placement to the kernel."""
+    """``spread`` pins each local rank to its equal share of the cores, where there is at least one for each. It prefers cores next
+    to the rank's GPU, and whole physical cores. ``none`` leaves placement to the kernel."""
     freed_memory: Literal["keep", "return"] = "return"
-    """``return`` leaves malloc as the system has it, as in a user's own run. ``keep`` has a rank keep the memory that it frees,
-    by glibc's environment variables. That narrows intervals on CPUs, but trainings without it run otherwise."""
+    """``return`` leaves malloc unchanged, as in a user's own run. ``keep`` makes a rank keep the memory that it frees, by glibc's
+    environment variables. That narrows intervals on CPUs, but ordinary trainings run without it."""
     container: Words | None = None
     """Run the ranks of every arm in a container, by the command of its Python, in which this Ringside is installed, such as
     ``apptainer exec /images/train.sif python3``. It shares its host's network, processes, /tmp and

@@ -84,7 +84,7 @@ MAX_NODES = 100_000
 
 
 def _of_bounded_size(root: yaml.Node) -> yaml.Node:
-    """Return the node as it is.
+    """Return the node unchanged.
 
     Raises:
         ValueError: it has too many values, or contains itself.
@@ -102,7 +102,7 @@ def _of_bounded_size(root: yaml.Node) -> yaml.Node:
             sizes[id(node)] = 1 + sum(map(size, flat))
             inside.remove(id(node))
         if sizes[id(node)] > MAX_NODES:
-            raise ValueError(f"it has more than {MAX_NODES:,} values, its aliases written out")
+            raise ValueError(f"it has more than {MAX_NODES:,} values, with aliases counted in full")
         return sizes[id(node)]
 
     size(root)

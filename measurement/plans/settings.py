@@ -49,7 +49,7 @@ class TrainingSettings(Section):
     target_accuracy: float | None = Field(default=None, gt=0, le=1)
     """Held-out top-1 accuracy. Time to accuracy is the training time until an epoch first ends with it; training goes on."""
     learning_rate_scaling: Literal["linear", "per-256", "none"] = "none"
-    """``linear``: times ranks and micro-steps. ``per-256``: times the global batch over 256 samples. ``none``: as it is."""
+    """``linear``: times ranks and micro-steps. ``per-256``: times the global batch over 256 samples. ``none``: unchanged."""
     warmup_epochs: float = Field(default=0.0, ge=0)
     """Epochs until the scaled learning rate is reached, step by step."""
 
@@ -81,7 +81,7 @@ class EpochRecord(BaseModel):
     """Training samples seen, all ranks."""
     top1: int | None = None
     top5: int | None = None
-    """Right answers while training; None: the workload does not tell."""
+    """Right answers while training; None: the workload does not count them."""
     train_s: float
     """Training seconds of the slowest rank, its data wait included."""
     evaluate_s: float = 0.0
@@ -108,7 +108,7 @@ class EpochRecord(BaseModel):
 
 
 class SpeedSettings(Section):
-    """A plan's section. What is left out is as PyTorch has it."""
+    """A plan's section. Keys that are left out have PyTorch's defaults."""
 
     compile: bool = False
     """Use ``torch.compile`` on the model as the backend wrapped it. Compiling is not timed."""
@@ -153,7 +153,7 @@ def checked(
     try:
         return model.model_validate(content, extra=extra)
     except UnicodeError as error:
-        raise PlanError(f"{source}: a text holds half of a character (\\ud800 to \\udfff), which is none; write it out") from error
+        raise PlanError(f"{source}: a text has a lone surrogate (\\ud800 to \\udfff); write the whole character") from error
     except ValidationError as error:
         places = elsewhere()
         raise PlanError(f"{source}: {joined([_explain(model, issue, places) for issue in error.errors()])}") from error

@@ -1,4 +1,4 @@
-"""Facts of a host and its software, of which ``measurement.conditions.conditions`` makes the fingerprint."""
+"""Facts of a host and its software: cores, GPUs, git state, other processes."""
 
 from __future__ import annotations
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class StepTimer:
     """Times the steps of one block on one rank.
 
-    Called by every rank; nothing here is collective. ``start()``, then within each step ``mark(phase)`` at the end of each
-    phase (in any order, repeated where gradients are accumulated), ``end_step()`` after the last phase, and ``read()`` once.
+    Called by every rank; nothing here is collective. Call ``start()`` first and ``read()`` once at the end. Within each step, call
+    ``mark(phase)`` at the end of each phase, in any order and repeatedly where gradients are accumulated, then ``end_step()``.
     Steps are contiguous: each begins where the one before ended. So the steps' times sum to the block's, without what ``skip``
     leaves out between two steps.
     """

@@ -26,9 +26,9 @@ class _Counted(BaseModel):
 Traffic = dict[str, int]
 """Traffic of a network interface: ``sent_bytes``, ``received_bytes``, ``sent_packets``, ``received_packets``."""
 Gpu = dict[str, float | None]
-"""A GPU's ``utilisation`` (share of the last sample, up to a second long, in which it worked), ``sm_mhz``, ``memory_used_bytes``
-and ``slowed_by`` (NVML's bits, see ``SLOWED_BY``); and its energy, ``energy_mj`` until then or ``energy_j`` meanwhile. None where
-the GPU does not report it."""
+"""A GPU's ``utilisation``, ``sm_mhz``, ``memory_used_bytes`` and ``slowed_by`` (NVML's bits, see ``SLOWED_BY``). Utilisation is the
+share of the last sample, up to a second long, in which it worked. Its energy is ``energy_mj`` at a reading, or ``energy_j`` between
+two. None where the GPU does not report it."""
 
 
 class HostUse(_Counted):

@@ -39,8 +39,8 @@ STEP_COLUMNS = {
     "step_s": "float64",
 }
 """steps.parquet: one row per rank and timed step, see ``BlockRecord.columns``. ``turn`` counts the blocks of all arms in the order
-they ran in this launch, ``block`` those of this arm, ``round`` the rounds; ``kind`` is ``sync`` or ``local``; ``samples`` are
-this rank's; times in seconds on the rank's own clock, the phases sum to ``step_s``. ``exchange_s``: see ``PHASES``; older
+they ran in this launch, ``block`` those of this arm, ``round`` the rounds. ``kind`` is ``sync`` or ``local``. ``samples`` are this
+rank's. Times are seconds on the rank's own clock; the phases sum to ``step_s``. ``exchange_s``: see ``PHASES``; older
 files have none.
 
 ``case`` is null unless the workload is a micro-benchmark. There it names the case, and a step is the block's ``repetitions`` of

@@ -1,4 +1,4 @@
-"""What records are made of: their base, the steps of a block in columns, and floats packed for messages."""
+"""Building blocks of records: their base, the steps of a block in columns, and floats packed for messages."""
 
 from __future__ import annotations
 

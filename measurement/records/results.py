@@ -54,7 +54,9 @@ class ResultsFolder:
         try:
             str(root.absolute()).encode()
         except UnicodeEncodeError:
-            raise PlanError(f"results folder '{root.absolute()}' has a name that is no UTF-8; give another with -o") from None
+            raise PlanError(
+                f"results folder '{root.absolute()}' has a name that is not valid UTF-8; give another with -o"
+            ) from None
         self.root = root
         self._lock: IO[str] | None = None
 
@@ -229,7 +231,7 @@ class ResultsFolder:
         if not path.is_file():
             if record.blocks:
                 raise RecordError(
-                    f"'{path}' is missing, and the record beside it tells of {len(record.blocks)} blocks; remove its folder to "
+                    f"'{path}' is missing, and the record beside it has {len(record.blocks)} blocks; remove its folder to "
                     "measure that launch again"
                 )
             return
@@ -274,7 +276,7 @@ def write_result(path: Path, content: bytes | str) -> None:
         write_whole(path, content)
     except OSError as error:
         raise RecordError(
-            f"'{path}' cannot be written: {error.strerror or error}; what was written before is whole: make room, or make the "
+            f"'{path}' cannot be written: {error.strerror or error}; earlier files are complete: make room, or make the "
             "folder writable, and go on with the same command"
         ) from error
 

@@ -157,4 +157,4 @@ def require_steps_of(record: LaunchRecord, table: pd.DataFrame) -> None:
         raise ValueError(f"it has steps of {len(present - blocks)} blocks that the record beside it does not have")
     numbers = np.stack([table[name].to_numpy(dtype="float64") for name in (*TIMES, "rank", "step", "samples")])
     if not (np.isfinite(numbers) & (numbers >= 0)).all() or not table["step_s"].between(SHORTEST_STEP_S, MAX_STEP_S).all():
-        raise ValueError("it has times or numbers that no step has")
+        raise ValueError("it has impossible times or numbers")

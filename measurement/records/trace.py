@@ -24,7 +24,7 @@ class Span(Written):
     """A step's number, one of ``PHASES``, or what the library calls it."""
     rank: int = 0
     begin_ns: int
-    """Since the epoch, by the rank's host; once it is stored, by the driver. A collective begins when its rank had come to it."""
+    """Since the epoch, by the rank's host; once it is stored, by the driver. A collective begins when its rank reaches it."""
     length_ns: int
     num_bytes: int | None = None
     """Bytes of a collective's tensors on this rank, or of a gradient; None: not known."""

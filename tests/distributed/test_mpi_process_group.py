@@ -112,7 +112,7 @@ def test_an_absent_rank_is_an_error_that_says_what_and_who(tmp_path):
     for rank in (1, 2):
         assert (tmp_path / f"rank-{rank}.txt").exists(), done.stderr
         told = (tmp_path / f"rank-{rank}.txt").read_text()
-        here = f"on rank {rank} of 3 over MPI: not all ranks came to it within its timeout of 3 s"
+        here = f"on rank {rank} of 3 over MPI: not all ranks reached it within its timeout of 3 s"
         assert f"DistBackendError: all_reduce of float32 [4, 3] {here}" in told
         assert f"DistBackendError: barrier {here}" in told
         assert f"DistBackendError: all_reduce of float32 [4, 3] {here}" in told.partition("when running the callback: ")[2]
@@ -122,7 +122,7 @@ def test_an_absent_rank_is_an_error_that_says_what_and_who(tmp_path):
 def test_a_killed_rank_makes_the_other_raise():
     """By default mpirun ends the job at once; told to go on, it leaves the survivor alone, who raises."""
     done = mpirun(2, "cases.py", "killed", options=("--mca", "orte_enable_recovery", "1"), timeout=90)
-    assert "all_reduce of float32 [1000] on rank 0 of 2 over MPI: not all ranks came to it" in done.stderr, done.stderr[-3000:]
+    assert "all_reduce of float32 [1000] on rank 0 of 2 over MPI: not all ranks reached it" in done.stderr, done.stderr[-3000:]
 
 
 def test_a_rank_that_fails_ends_the_job():

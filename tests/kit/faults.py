@@ -373,7 +373,7 @@ def _judge_driver(trial, cell, code, said):
     lines = [line for line in said.splitlines() if line.startswith("ringside: ")]
     if code != expected or "Traceback" in said or len(lines) != (1 if expected == 2 else 0):
         trial.find(cell, f"exit code {code}, {lines}, not {expected}: {said[-400:]}")
-    if cell.fault == "disk-full" and "cannot be written: No space left on device; what was written before is whole" not in said:
+    if cell.fault == "disk-full" and "cannot be written: No space left on device; earlier files are complete" not in said:
         trial.find(cell, f"the line says nothing of the disk: {lines}")
     (trial.folder / "disk" / "full").unlink(missing_ok=True)
     _unmount(results(trial))

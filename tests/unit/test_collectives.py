@@ -263,7 +263,7 @@ def test_a_size_survives_its_own_text(size):
         ({"workload_options": {"sizes": [3]}}, "greater than or equal to 64"),
         ({"workload_options": {"operations": ["all_redcue"]}}, "unknown operation 'all_redcue'; did you mean 'all_reduce'?"),
         ({"workload_options": {"operations": ["group_all_reduce"]}}, "needs 3 ranks or more, and world_size is 2"),
-        ({"workload_options": {"operations": ["reduce"], "root": 2}}, "root 2 is no rank of world_size 2; give 0 to 1"),
+        ({"workload_options": {"operations": ["reduce"], "root": 2}}, "root 2 is not a rank of world_size 2; give 0 to 1"),
         ({"world_size": 1}, "needs 2 ranks or more, and world_size is 1"),
         ({"world_size": 1, "arms": {"ddp": {"backend": "single"}}}, "backend 'single' offers no collectives"),
     ],

@@ -73,7 +73,7 @@ def test_compiler_and_torchs_files_make_a_toolkit_and_torchs_files_stay(torch_fi
 
 
 def test_wheels_without_nvcc_are_refused_with_the_remedy(torch_files, tmp_path):
-    with pytest.raises(toolchain.PrerequisiteError, match=r"hold no nvcc at .*install a CUDA toolkit"):
+    with pytest.raises(toolchain.PrerequisiteError, match=r"have no nvcc at .*install a CUDA toolkit"):
         toolchain.complete_toolkit(tmp_path / "cuda", "13.2")
 
 
@@ -85,7 +85,7 @@ def test_a_torch_without_wheels_of_cuda_13_offers_no_compiler(monkeypatch):
 def test_compute_capabilities_are_read_in_both_spellings():
     assert build_horovod.parse_capabilities("9.0, 80,80,100") == ("80", "90", "100")
     assert build_horovod.parse_capabilities("") == ()
-    with pytest.raises(argparse.ArgumentTypeError, match="'hopper' is no list of compute capabilities, such as 80,90"):
+    with pytest.raises(argparse.ArgumentTypeError, match="'hopper' is not a list of compute capabilities, such as 80,90"):
         build_horovod.parse_capabilities("hopper")
 
 

@@ -160,9 +160,9 @@ def damaged_images(folder, damage):
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (lambda data: data[:-1], "is no IDX file of images, or is cut off; fetch it again"),
-        (lambda data: b"", "is no IDX file of images"),
-        (lambda data: idx(np.zeros((0, 28, 28))), "is no IDX file of images"),
+        (lambda data: data[:-1], "is not an IDX file of images, or is cut off; fetch it again"),
+        (lambda data: b"", "is not an IDX file of images"),
+        (lambda data: idx(np.zeros((0, 28, 28))), "is not an IDX file of images"),
         (lambda data: idx(np.zeros((61, 32, 32))), "holds images of 32 x 32; workload 'mnist' takes 28 x 28"),
         (lambda data: idx(np.zeros((60, 28, 28))), "holds 60 images and"),
     ],

@@ -34,7 +34,7 @@ def without_encoding(tree):
 
 
 def test_a_results_folder_whose_name_is_no_utf8_is_refused_before_anything_is_measured(tmp_path):
-    with pytest.raises(PlanError, match="has a name that is no UTF-8; give another with -o"):
+    with pytest.raises(PlanError, match="has a name that is not valid UTF-8; give another with -o"):
         ResultsFolder(tmp_path / os.fsdecode(b"caf\xe9"))
 
 

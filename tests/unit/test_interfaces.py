@@ -144,5 +144,5 @@ def test_a_sharded_engine_that_drops_its_gradients_is_compared_all_the_same():
 def test_a_replicate_that_takes_other_arguments_is_refused(monkeypatch):
     """As PyTorch 2.9's does: its ranks would end with a TypeError."""
     monkeypatch.setattr(replicate_with_fsdp, "replicate", lambda module, **options: module)
-    with pytest.raises(PlanError, match="has another replicate over FSDP2; use 'ddp'"):
+    with pytest.raises(PlanError, match="has a different replicate over FSDP2; use 'ddp'"):
         make_backend("replicate", transport="gloo", options={}).check(world_size=2)

@@ -82,7 +82,7 @@ def test_shipped_plans_resolve(path, monkeypatch):
         ({"arms": {"ddp": {"backend": "dp"}}}, "shares a batch out among the GPUs of one process, and this run is on the CPU"),
         ({"speed": {"sync_batchnorm": True}}, "refuse that ('SyncBatchNorm expected input tensor to be on GPU'); leave it out"),
         ({"environment": {"WANDB_API_KEY": "x"}}, "environment: 'WANDB_API_KEY' looks like a secret"),
-        ({"forward_environment": ["no such"]}, "names no environment variable"),
+        ({"forward_environment": ["no such"]}, "is not the name of an environment variable"),
         (
             {"container": "box python3", "arms": {"ddp": {"backend": "ddp", "python": "python3"}}},
             "container and an arm's own python exclude each other",

@@ -204,10 +204,10 @@ FORGED = {
 def test_what_somebody_else_wrote_is_refused(supervisors, forged):
     connection = connect(supervisors, 0)
     connection.sendall(say("0/arm/job", forged))
-    with pytest.raises(LaunchError, match="'0/arm/job' was not written by this comparison"):
+    with pytest.raises(LaunchError, match="'0/arm/job' is not signed with this comparison's key"):
         take(supervisors, "0/arm/job")
     supervisors._arm("arm", 0).open_hosts[0].connection.sendall(say("0/arm/job", forged))
-    with pytest.raises(ConnectionError, match="'0/arm/job' was not written by this comparison"):
+    with pytest.raises(ConnectionError, match="'0/arm/job' is not signed with this comparison's key"):
         channel_of(connection).job()
 
 

@@ -89,7 +89,7 @@ def require_files(names: Sequence[str], *, workload: str, options: FetchOptions,
 
 
 def file_named(folder: Path, name: str) -> Path | None:
-    """Find a file in a folder: by its name, as 7-Zip unpacks it (``.idx``), packed, or in a folder of that name, as Kaggle has it.
+    """Find a file in a folder: by its name, as 7-Zip unpacks it (``.idx``), packed, or in a folder of that name, as from Kaggle.
 
     Raises:
         PlanError: the folder cannot be read.

@@ -1,4 +1,4 @@
-"""Ringside's agent: in a user's script, unmodified, it counts and times optimizer steps and tells the driver.
+"""Ringside's agent: in a user's script, unmodified, it counts and times optimizer steps and reports to the driver.
 
 Standard library only, Python 3.8 or later, any torch from 2.0. It imports nothing else of Ringside.
 Ringside's own ranks use parts of it, too. It must not break the script: an error in the agent ends the agent, and is reported.

@@ -49,7 +49,7 @@ class Agent:
     def serve(self, handlers: Mapping[str, Handler]) -> None:
         """Obey until a handler lets the process go on, or ``finish`` was answered. What a handler raises passes through.
 
-        ``handlers``: see ``obey``. Where the driver has gone, the process ends.
+        ``handlers``: see ``obey``. Without a connection to the driver, the process ends.
         """
 
         def receive() -> bytes:
@@ -61,7 +61,7 @@ class Agent:
         self.is_over = obey(handlers, receive, self.reply)
 
     def reply(self, text: str) -> None:
-        """Answer the pending command. Where the driver has gone, the process ends."""
+        """Answer the pending command. Without a connection to the driver, the process ends."""
         try:
             self.channel.reply(text)
         except OSError as error:
@@ -72,7 +72,7 @@ class Agent:
         if self.is_over:
             return
         self.is_over = True
-        with contextlib.suppress(OSError):  # no command came, or the driver has gone
+        with contextlib.suppress(OSError):  # no command came, or there is no connection to the driver
             if self.channel.outstanding is None:
                 self.channel.receive(timeout_s=COMMAND_S)
             self.channel.reply(json.dumps(reply))
@@ -89,5 +89,5 @@ class Agent:
         leave(code)
 
     def _end_alone(self, error: OSError) -> NoReturn:
-        say(f"the driver has gone, so this rank ends: {error}")
+        say(f"the connection to the driver is lost, so this rank ends: {error}")
         self.leave(1)

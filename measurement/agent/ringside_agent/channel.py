@@ -45,7 +45,7 @@ def unseal(key: str, place: str, sealed: bytes) -> bytes:
     """The text of a message; raises a ``ConnectionError`` where its HMAC is wrong."""
     proof, text = sealed[:PROOF_BYTES], sealed[PROOF_BYTES:]
     if not hmac.compare_digest(proof, _proof(key, place, text)):
-        raise ConnectionError(f"the message '{place}' was not written by this comparison")
+        raise ConnectionError(f"the message '{place}' is not signed with this comparison's key")
     return text
 
 

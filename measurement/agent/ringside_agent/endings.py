@@ -22,7 +22,7 @@ Tell = Callable[[Mapping[str, Any]], None]
 
 
 def watch(tell: Tell, steps: Callable[[], int]) -> None:
-    """Report to the driver when this process ends by itself. ``tell`` sends the last reply; ``steps``: how many were taken."""
+    """Report to the driver when this process ends by itself. ``tell`` sends the last reply; ``steps`` counts the steps taken."""
     ending: dict[str, Any] = {"code": None}
     shown, leave_by = sys.excepthook, sys.exit
 

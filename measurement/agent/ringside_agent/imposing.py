@@ -1,4 +1,4 @@
-"""Settings that a script gets in place of its own: ``impose`` in a plan, and ``ringside ab --explain``.
+"""Settings that replace a script's own: ``impose`` in a plan, and ``ringside ab --explain``.
 
 Their names are those of the settings that are read (``reading.configuration``). They are settings of speed. Where a variable or
 ``loader.in_order`` changes what a script computes, the comparison of first steps shows it.

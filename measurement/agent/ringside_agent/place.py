@@ -20,7 +20,7 @@ HOROVOD = "horovod"
 
 
 class Family(NamedTuple):
-    """The variables by which a launcher tells a process its place."""
+    """The variables in which a launcher gives a process its place."""
 
     launcher: str
     rank: str
@@ -46,9 +46,9 @@ class World:
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:
-            raise ValueError(f"rank {self.rank} does not fit world size {self.world_size}")
+            raise ValueError(f"rank {self.rank} is out of range for world size {self.world_size}")
         if not 0 <= self.local_rank < self.local_world_size:
-            raise ValueError(f"local rank {self.local_rank} does not fit local world size {self.local_world_size}")
+            raise ValueError(f"local rank {self.local_rank} is out of range for local world size {self.local_world_size}")
 
 
 def find_world(settings: Settings) -> World:

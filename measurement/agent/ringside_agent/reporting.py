@@ -61,7 +61,7 @@ def call_safely(act: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def never_compile(*functions: Any) -> None:
-    """Have torch.compile leave these functions as they are; nothing where it was not imported."""
+    """Exclude these functions from torch.compile, where that was imported."""
     skip: Any = getattr(sys.modules.get("torch._dynamo.eval_frame"), "skip_code", None)
     for function in functions if skip is not None else ():
         code = getattr(function, "__code__", None)

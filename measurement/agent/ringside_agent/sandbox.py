@@ -19,7 +19,7 @@ LOCK = ".ringside-lock"
 MAX_FILES = 20
 """Files elsewhere that are reported."""
 MAX_NOTED = 1000
-"""Files elsewhere of which one process keeps the names."""
+"""Files elsewhere whose names one process keeps."""
 UNSHARED = ("/dev/", "/proc/", "/sys/")
 CACHES = ("cache", "/torchinductor_")
 """Parts of paths of files that any process may read, or write again."""

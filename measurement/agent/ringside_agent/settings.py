@@ -47,7 +47,7 @@ class Settings(NamedTuple):
     sandbox: str = ""
     """Folder of this start, in which a script's own files appear; empty: it has none."""
     trackers: Sequence[str] = ()
-    """Modules of experiment trackers that variables tell to stay offline."""
+    """Modules of experiment trackers that variables keep offline."""
     ports: Mapping[str, int] = {}
     """By a port that a script asks for: the port that this start uses instead."""
     spare_ports: Sequence[int] = ()
@@ -57,7 +57,7 @@ class Settings(NamedTuple):
     cpu: bool = False
     """Give the CPU to whatever asks torch for CUDA, see ``machine.cpus_for_gpus``."""
     impose: Mapping[str, Any] = {}
-    """Settings that the script gets in place of its own, see ``imposing``."""
+    """Settings that replace the script's own, see ``imposing``."""
 
 
 def read(*, in_children: bool = False) -> Settings | None:

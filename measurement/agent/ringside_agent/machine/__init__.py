@@ -1,1 +1,1 @@
-"""What the kernel and the environment tell of this process and its host."""
+"""Facts of this process and its host, from the kernel and the environment."""

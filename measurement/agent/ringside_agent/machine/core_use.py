@@ -81,7 +81,7 @@ def usable_cores() -> list[int]:
 
 
 def read(cores: Sequence[int]) -> dict[str, Any] | None:
-    """The counters of these cores and of this process; None where the kernel does not tell. Takes about half a millisecond.
+    """The counters of these cores and of this process; None where the kernel does not report them. Takes about half a millisecond.
 
     The thread that calls it counts as the training thread.
     """
@@ -102,7 +102,7 @@ def read(cores: Sequence[int]) -> dict[str, Any] | None:
 
 
 def between(before: dict[str, Any] | None, after: dict[str, Any] | None) -> dict[str, Any] | None:
-    """What the cores were used for between two readings, as ``CoreUse`` has it."""
+    """The use of the cores between two readings, as a ``CoreUse``."""
     if before is None or after is None or before["cores"] != after["cores"]:
         return None
     spent = {name: after[name] - before[name] for name in after if name != "cores"}
@@ -128,7 +128,7 @@ def read_threads() -> ThreadReading | None:
 def threads_between(
     before: ThreadReading | None, after: ThreadReading | None, *, is_library: Callable[[int], bool] = is_library
 ) -> dict[str, float] | None:
-    """What the threads did between two readings, as ``ThreadTimes`` has it; this thread is the training thread."""
+    """What the threads did between two readings, as ``ThreadTimes``; this thread is the training thread."""
     if before is None or after is None:
         return None
     spent = {

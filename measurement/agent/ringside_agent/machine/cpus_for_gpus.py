@@ -75,7 +75,7 @@ class Stream(contextlib.nullcontext):
 
 
 def stand_in(torch: Any, families: Sequence[Sequence[str | None]]) -> None:
-    """Put the CPU in the place of CUDA, in a process that has just imported torch. ``families``: see ``settings.Settings``."""
+    """Replace CUDA by the CPU, in a process that has just imported torch. ``families``: see ``settings.Settings``."""
     here = functools.partial(on_cpu, torch)
     enter_mode(torch, here)
     values = values_of(torch) | {"device_count": functools.partial(device_count, families)}
@@ -113,7 +113,7 @@ def stand_in(torch: Any, families: Sequence[Sequence[str | None]]) -> None:
 
 
 def on_cpu(torch: Any, value: Any) -> Any:
-    """A value, the CPU in the place of a GPU: of devices, and of their names."""
+    """A value in which the CPU replaces a GPU: a device, or its name."""
     if isinstance(value, torch.device):
         return torch.device("cpu") if value.type == "cuda" else value
     if isinstance(value, str):

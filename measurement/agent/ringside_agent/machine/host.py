@@ -33,7 +33,7 @@ def fingerprint() -> dict[str, Any]:
 
 
 def cpu_model() -> str:
-    """The processor's name, as its maker has it."""
+    """The processor's model name."""
     for line in read("/proc/cpuinfo").splitlines():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()

@@ -1,4 +1,4 @@
-"""The settings of a script by dotted name, as they are really in force after its first steps: plain JSON values."""
+"""The settings of a script by dotted name, in force after its first steps: plain JSON values."""
 
 from __future__ import annotations
 

@@ -83,5 +83,5 @@ def _length_of(line: str) -> int:
     words = line.split(" ")[2::2]
     length = sum(int(word) for word in words) if all(word.isdecimal() for word in words) else math.inf
     if length > MAX_MESSAGE:
-        raise ConnectionError(f"messages of {' and '.join(words)} bytes are none")
+        raise ConnectionError(f"invalid message lengths: {' and '.join(words)} bytes")
     return int(length)

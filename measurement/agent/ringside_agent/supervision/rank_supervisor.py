@@ -1,4 +1,4 @@
-"""The supervisor of one rank: a small process beside it that stops, continues and, if need be, kills it.
+"""The supervisor of one rank: a small process beside it that stops, continues and, if needed, kills it.
 
 A stopped rank cannot receive commands, and launchers do not stop their ranks. So each rank starts a supervisor before anything
 else. It has a connection to the driver, or to the first supervisor on its host (``host_relay``), and obeys its words. If the
@@ -265,7 +265,7 @@ def children_from_tasks(pid: int) -> list[int]:
 
 
 def children_from_all_processes() -> Callable[[int], list[int]]:
-    """Read every process' parent, and return the function that tells the children of a process."""
+    """Read every process' parent, and return a function that looks up the children of a process."""
     children: dict[int, list[int]] = {}
     with contextlib.suppress(OSError):  # there is no /proc
         for entry in os.scandir("/proc"):
