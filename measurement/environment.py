@@ -19,7 +19,7 @@ STEERING = (
 """Variables that begin so change the speed of a rank: they go to every host, and into records."""
 DISTURBING = tuple(name for variable in TABLE if not (name := variable.name.removesuffix("*")).startswith(STEERING))
 """Others that may disturb: they go into records, but to no other host."""
-BESIDES = (
+LOCAL_ONLY = (
     *("HOME", "USER", "LOGNAME", "SHELL", "TERM", "TZ", "LANG", "LANGUAGE", "LC_"),
     *("TMPDIR", "TEMP", "TMP", "XDG_", "HOSTNAME", "PWD"),
     *("PATH", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHON", "VIRTUAL_ENV", "CONDA_", "UV_", "SSH_AUTH_SOCK", "KRB5CCNAME"),
@@ -89,7 +89,7 @@ def recorded_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 def local_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The driver's environment for processes on this host: no secrets, since some launchers show all of it in ``ps``."""
-    return {name: value for name, value in environment.items() if name.startswith(STEERING + BESIDES) and not looks_secret(name)}
+    return {name: value for name, value in environment.items() if name.startswith(STEERING + LOCAL_ONLY) and not looks_secret(name)}
 
 
 def forwarded_by_name(environment: Mapping[str, str], asked: Sequence[str]) -> dict[str, str]:

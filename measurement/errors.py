@@ -124,16 +124,16 @@ def unknown_name(
     return f"unknown {kind} '{name}'{hint} (known: {', '.join(names) or 'none'}){'; ' + remedy if remedy else ''}"
 
 
-SEQUENCE = re.compile(
+ESCAPE_SEQUENCE = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours, the cursor, the screen
     r"|\x1b[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)"  # titles, links, the clipboard
     r"|\x1b[ -/]*[0-~]"
 )
-UNSEEN = re.compile(
+UNPRINTABLE = re.compile(
     "[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f\u200e\u200f\u202a-\u202e\u2028\u2029\u2066-\u2069\ufffe\uffff\ud800-\udfff]"
 )
 """Control characters except tab and line end, those that change the direction of writing, and those not allowed in UTF-8 or XML."""
-LEFT = "\N{REPLACEMENT CHARACTER}"
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 MAX_SHOWN = 20_000
@@ -142,7 +142,7 @@ MAX_SHOWN = 20_000
 
 def printable(text: str) -> str:
     """The text without escape sequences; other control characters are replaced."""
-    return UNSEEN.sub(LEFT, SEQUENCE.sub("", text.replace("\r\n", "\n")))
+    return UNPRINTABLE.sub(REPLACEMENT, ESCAPE_SEQUENCE.sub("", text.replace("\r\n", "\n")))
 
 
 def in_report(text: str) -> str:

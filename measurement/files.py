@@ -16,17 +16,17 @@ MAX_BYTES = 4 << 20
 """Bytes that a plan or a hostfile may have, against paths such as /dev/zero."""
 
 
-def read_text(path: Path, *, most: int = MAX_BYTES) -> str:
-    """A text file in UTF-8 of at most ``most`` bytes, with or without a byte order mark.
+def read_text(path: Path, *, max_bytes: int = MAX_BYTES) -> str:
+    """A text file in UTF-8 of at most ``max_bytes`` bytes, with or without a byte order mark.
 
     Raises:
         OSError: it cannot be read, or is larger.
         UnicodeDecodeError: it is not text in UTF-8.
     """
     with path.open("rb") as file:
-        data = file.read(most + 1)
-    if len(data) > most:
-        raise OSError(f"it has more than {most >> 20} MiB")
+        data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise OSError(f"it has more than {max_bytes >> 20} MiB")
     return data.decode("utf-8-sig")
 
 

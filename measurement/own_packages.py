@@ -21,9 +21,9 @@ from measurement.errors import PlanError
 
 HOUSE = Path(users_lines.HOUSE).resolve()
 
-IN_A_CHILD = f"{HOUSE}/."
+SPAWN_MARKER = f"{HOUSE}/."
 """First on ``sys.path`` of a spawned process, until it has imported one of our packages."""
-PLUG_IN = "ringside_plugin_"
+PLUGIN_PREFIX = "ringside_plugin_"
 
 
 class OwnPackages:
@@ -34,7 +34,7 @@ class OwnPackages:
         """Return where a module is; None: other finders are asked."""
         if path is None and name in ROOMS:
             return PathFinder.find_spec(name, [str(HOUSE)])
-        if not name.startswith(PLUG_IN):
+        if not name.startswith(PLUGIN_PREFIX):
             return None
         files = (file.resolve() for folder in sys.path for file in Path(folder).glob("*.py"))
         file = next((file for file in files if name_of_file(file) == name), None)
@@ -45,13 +45,13 @@ def pin() -> None:
     """Have Python ask ``OwnPackages`` before anything else."""
     if OwnPackages not in sys.meta_path:
         sys.meta_path.insert(0, OwnPackages)
-    sys.path[:] = [folder for folder in sys.path if folder != IN_A_CHILD]
+    sys.path[:] = [folder for folder in sys.path if folder != SPAWN_MARKER]
 
 
 def name_of_file(file: Path) -> str:
     """Return a module name made from a file's path, the same in every process."""
     stem = re.sub(r"\W", "_", file.stem)
-    return f"{PLUG_IN}{stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
+    return f"{PLUGIN_PREFIX}{stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:8]}"
 
 
 def clashes(folder: Path) -> dict[str, Path]:
@@ -105,7 +105,7 @@ def pin_in_spawned_processes() -> None:
 
     def prepare_ours(name: str) -> dict[str, object]:
         prepared: dict[str, Any] = prepare(name)
-        return {**prepared, "sys_path": [IN_A_CHILD, *prepared["sys_path"]]}
+        return {**prepared, "sys_path": [SPAWN_MARKER, *prepared["sys_path"]]}
 
     vars(prepare_ours)["finds_our_packages"] = True
     vars(spawn)["get_preparation_data"] = prepare_ours

@@ -31,7 +31,7 @@ class RunsWhenImportedError(Exception):
     """The module read the command line, or ended the program, while it was imported."""
 
 
-class _HeldBack:
+class _BufferedStderr:
     """Standard error that keeps its text until it is known whether to show it. A logger may keep using it later."""
 
     def __init__(self, stream: Any) -> None:
@@ -53,7 +53,7 @@ class _HeldBack:
             self._stream.write("".join(self._kept))
 
 
-ONE_AT_A_TIME = threading.RLock()
+IMPORT_LOCK = threading.RLock()
 """Threads that start commands on several hosts import launchers at once: one must not restore what another has replaced."""
 
 
@@ -64,10 +64,10 @@ def importing() -> Iterator[None]:
     Raises:
         RunsWhenImportedError: it reads Ringside's command line, or ends the program. Its output on stderr is dropped.
     """
-    errors = _HeldBack(sys.stderr)
+    errors = _BufferedStderr(sys.stderr)
     is_sound = True
     try:
-        with ONE_AT_A_TIME, _own_command_line(), contextlib.redirect_stderr(errors):
+        with IMPORT_LOCK, _isolated_command_line(), contextlib.redirect_stderr(errors):
             yield
     except SystemExit as ended:
         is_sound = False
@@ -78,7 +78,7 @@ def importing() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _own_command_line() -> Iterator[None]:
+def _isolated_command_line() -> Iterator[None]:
     """Have ``parse_args()`` and ``os._exit()`` raise, and no arguments in ``sys.argv``. Forked children may end as usual."""
     read, leave, here = argparse.ArgumentParser.parse_known_args, os._exit, os.getpid()
     arguments, sys.argv = sys.argv, sys.argv[:1]

@@ -14,7 +14,7 @@ PLAIN = (str, bytes, bool, int, float, complex, np.ndarray, np.generic)
 """Data in a batch other than tensors."""
 SEALED = (type, nn.Module, torch.Generator)
 """Objects that are not searched for data."""
-DEEPEST = 8
+MAX_DEPTH = 8
 """Levels of nested objects: a batch may refer to its data set."""
 
 
@@ -68,7 +68,7 @@ def leaves_in(value: Any, name: str = "batch") -> Iterator[tuple[str, Any]]:
 def _leaves(value: Any, name: str, *, inside: tuple[int, ...]) -> Iterator[tuple[str, Any]]:
     if isinstance(value, (Tensor, *PLAIN)):
         yield name, value
-    elif len(inside) < DEEPEST and id(value) not in inside:
+    elif len(inside) < MAX_DEPTH and id(value) not in inside:
         for where, part in _parts(value, name):
             yield from _leaves(part, where, inside=(*inside, id(value)))
 

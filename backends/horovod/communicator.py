@@ -11,7 +11,7 @@ from measurement.communicator import Communicator, ReduceOp
 
 ProcessSets = Mapping[tuple[int, ...], Any]
 """``hvd.ProcessSet`` by their ranks."""
-NEVER, NEVER_REDUCED = ("bfloat16",), ("int8", "uint8")
+UNSUPPORTED, NOT_REDUCED = ("bfloat16",), ("int8", "uint8")
 """Types of tensors that Horovod 0.28.1 takes nowhere, and not where it reduces."""
 HOROVOD_OPS: dict[ReduceOp, str] = {"sum": "Sum", "prod": "Product", "min": "Min", "max": "Max", "avg": "Average"}
 
@@ -39,7 +39,7 @@ class HorovodCommunicator(Communicator):
 
     def unsupported_type(self, operation: str, *, op: ReduceOp | None, dtype: str) -> str | None:
         """What Horovod 0.28.1's torch binding refuses: it has no functions for these types, and no such reduce-scatter."""
-        if dtype in NEVER or (op is not None and dtype in NEVER_REDUCED):
+        if dtype in UNSUPPORTED or (op is not None and dtype in NOT_REDUCED):
             return f"not offered by {self.library} for {dtype}"
         if operation == "reduce_scatter" and op not in ("sum", "avg"):
             return f"not offered by {self.library}, whose reducescatter sums and averages only"

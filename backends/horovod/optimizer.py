@@ -23,7 +23,7 @@ from backends.remade_optimizer import (
 )
 from measurement.errors import PlanError
 
-NEVER = 2**30
+NO_EXCHANGE = 2**30
 """Backward passes before an exchange, for steps without exchange."""
 
 
@@ -45,7 +45,7 @@ class HorovodPrepared(Prepared):
     @contextmanager
     def local_only(self) -> Iterator[None]:
         """The gradient hooks run, no exchange begins, and ``step()`` waits for none."""
-        self._wrapped.set_backward_passes_per_step(NEVER)
+        self._wrapped.set_backward_passes_per_step(NO_EXCHANGE)
         try:
             with super().local_only(), self._wrapped.skip_synchronize():
                 yield

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, StringConstraints, TypeAdapter, Vali
 from measurement.errors import RingsideError, cut
 from measurement.files import read_text
 
-OWN = Path(__file__).with_suffix(".yaml")
+BUILT_IN = Path(__file__).with_suffix(".yaml")
 Version = Annotated[str, StringConstraints(pattern=r"^\d+(\.\d+)*$")]
 
 
@@ -72,7 +72,7 @@ def known_bad() -> Sequence[KnownBad]:
         RingsideError: an added list cannot be read.
     """
     of_user = Path(os.environ.get("HOME", "/"), ".config/ringside/known-bad.yaml")
-    return [entry for path in (OWN, Path("/etc/ringside/known-bad.yaml"), of_user) for entry in _read(path)]
+    return [entry for path in (BUILT_IN, Path("/etc/ringside/known-bad.yaml"), of_user) for entry in _read(path)]
 
 
 def _read(path: Path) -> list[KnownBad]:
@@ -83,4 +83,4 @@ def _read(path: Path) -> list[KnownBad]:
     except (OSError, ValueError, yaml.YAMLError) as error:
         detail = error.errors()[0] if isinstance(error, ValidationError) else None
         why = f"entry {detail['loc']}: {detail['msg']}" if detail else cut(str(error))
-        raise RingsideError(f"{path} cannot be read: {why}; it must be a list like {OWN}") from error
+        raise RingsideError(f"{path} cannot be read: {why}; it must be a list like {BUILT_IN}") from error

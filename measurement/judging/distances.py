@@ -257,11 +257,11 @@ def step_distances(
     small = np.array([SMALL_CHANGE_TRIED if name in tried else SMALL_CHANGE for name in larger.names])
     lengths = np.fmax(np.fmax(mine.norms, its.norms), small * larger.usual(sizes))
     between, last_places = ours.end - theirs.end, stored.epsilon * math.sqrt(steps)
-    most = math.sqrt(stored.recomputed)
+    limit = math.sqrt(stored.recomputed)
     return Distances(
         names=larger.names,
         table=shares(between.norms, lengths)[None, :],
         distance=share(between.norm, larger.norm),
-        roundings=np.fmin(shares(last_places * theirs.end.norms, lengths), most),
-        rounding=min(share(last_places * theirs.end.norm, larger.norm), most),
+        roundings=np.fmin(shares(last_places * theirs.end.norms, lengths), limit),
+        rounding=min(share(last_places * theirs.end.norm, larger.norm), limit),
     )

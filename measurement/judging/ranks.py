@@ -15,9 +15,9 @@ from measurement.judging.distances import FLOAT32, Array, Distances, Sketches, T
 from measurement.records.record import LaunchRecord
 from measurement.records.script_report import ScriptReport
 
-ALIKE = 1e-6
+START_TOLERANCE = 1e-6
 """Relative differences below this are rounding: for copies of parameters, before any step."""
-APART = 1e-3
+RANK_TOLERANCE = 1e-3
 """Ranks may differ by this share: of what steps changed in a parameter, of an exchanged gradient, and of a parameter whose start is
 not known."""
 BUFFER = "buffer:"
@@ -55,7 +55,7 @@ def rank_gradient_distances(
 
 
 def distances_to_first(
-    by_rank: Sequence[Tensors], first: Tensors, *, tolerance: float = ALIKE, started: Tensors | None = None
+    by_rank: Sequence[Tensors], first: Tensors, *, tolerance: float = START_TOLERANCE, started: Tensors | None = None
 ) -> Distances:
     """Distances of every rank's tensors from the first one's, relative to these.
 
@@ -63,13 +63,13 @@ def distances_to_first(
         by_rank: the tensors of each rank.
         first: the expected values.
         tolerance: relative to the tensor.
-        started: the first one's before the steps; then ``APART`` of what these changed is allowed, too.
+        started: the first one's before the steps; then ``RANK_TOLERANCE`` of what these changed is allowed, too.
     """
     wanted = Sketches.of(first)
     lengths, tolerances = wanted.norms, np.full(len(first), tolerance)
     if started is not None:
         changes = (wanted - Sketches.of({**first, **started}, wanted.names)).norms
-        allowed = np.fmax(tolerance * lengths, APART * changes)
+        allowed = np.fmax(tolerance * lengths, RANK_TOLERANCE * changes)
         lengths = np.where(lengths > 0, lengths, changes)
         tolerances = shares(allowed, lengths)
     return rank_distances(by_rank, wanted, lengths, tolerances)
@@ -181,5 +181,5 @@ def _differing_gradients(first: ScriptReport, others: Sequence[ScriptReport]) ->
     gradients = [other.steps[0].gradients for other in others]
     wanted = Sketches.of(_in_all(gradients, first.steps[0].gradients))
     return rank_gradient_distances(
-        gradients, wanted, rounding=rounding_of(wanted, first.sizes, FLOAT32), tolerances=APART
+        gradients, wanted, rounding=rounding_of(wanted, first.sizes, FLOAT32), tolerances=RANK_TOLERANCE
     ).names_beyond()

@@ -50,7 +50,7 @@ NEUTRAL: dict[str, dict[str, Any]] = {
     FITTED: {"mode": "sequential"},
 }
 """Keys of ``measurement`` that mean nothing there, with their values then."""
-INSTEAD = {"container": "name it before python in each command", "nodes": "the launchers' flags choose the hosts"}
+ALTERNATIVES = {"container": "name it before python in each command", "nodes": "the launchers' flags choose the hosts"}
 """What to do instead of some of them."""
 
 
@@ -64,7 +64,7 @@ def _require_meaning(section: Any, where: str) -> None:
             f"measurement.{name}" for name, only in NEUTRAL[where].items() if getattr(section.measurement, name) != only
         ]
     if meaningless:
-        raise ValueError(f"{meaningless[0]} means nothing {where}; {INSTEAD.get(meaningless[0], 'leave it out')}")
+        raise ValueError(f"{meaningless[0]} means nothing {where}; {ALTERNATIVES.get(meaningless[0], 'leave it out')}")
 
 
 def _with_neutral(content: dict[str, Any], where: str) -> dict[str, Any]:

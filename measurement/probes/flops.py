@@ -68,7 +68,7 @@ class Peak:
         return self.tflops.get(usual.get(count.dtype, "") if precision in ("fp32", "tf32") else precision.removeprefix("amp-"))
 
 
-SHEETS = (
+DATA_SHEETS = (
     # name, device, fp32, tf32, fp16, bf16
     (r"GB200", "NVIDIA GB200 NVL72", 80, 1250, 2500, 2500),
     (r"B200", "NVIDIA HGX B200", 75, 1100, 2250, 2250),
@@ -105,7 +105,7 @@ def peak_of(device: str) -> Peak | None:
     """Find a device's peak by its name as PyTorch gives it; None where it is not known, as of a part of a GPU (MIG)."""
     if " MIG " in f"{device} ":
         return None
-    sheet = next((sheet for sheet in SHEETS if re.search(rf"\b{sheet[0]}\b", device)), None)
+    sheet = next((sheet for sheet in DATA_SHEETS if re.search(rf"\b{sheet[0]}\b", device)), None)
     if sheet is None:
         return None
     _, source, *tflops = sheet

@@ -340,7 +340,7 @@ def _read_json(path: Path) -> dict[str, Any]:
     if not path.exists():
         raise RecordError(f"'{path}' does not exist; give a folder that 'ringside compare' wrote")
     with _readable(path, MEASURE_AGAIN):
-        content = json.loads(read_text(path, most=MAX_RECORD_BYTES))
+        content = json.loads(read_text(path, max_bytes=MAX_RECORD_BYTES))
     if not isinstance(content, dict):
         raise RecordError(f"'{path}' holds {type(content).__name__}, not an object")
     return migrate(content, source=str(path))

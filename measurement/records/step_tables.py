@@ -21,7 +21,7 @@ from measurement.records.record_types import PHASES
 HOST_USE_TYPES: dict[str, Any] = {"launch": "int64", "arm": "string", **HOST_COLUMNS}
 ROWS_AT_ONCE = 1 << 20
 TIMES = [name for name, dtype in STEP_COLUMNS.items() if dtype == "float64"]
-SHORTEST_STEP_S, MAX_STEP_S = 1e-9, 3e9
+MIN_STEP_S, MAX_STEP_S = 1e-9, 3e9
 """Limits of a step's time; beyond them, ratios are not finite."""
 
 
@@ -156,5 +156,5 @@ def require_steps_of(record: LaunchRecord, table: pd.DataFrame) -> None:
     if present - blocks:
         raise ValueError(f"it has steps of {len(present - blocks)} blocks that the record beside it does not have")
     numbers = np.stack([table[name].to_numpy(dtype="float64") for name in (*TIMES, "rank", "step", "samples")])
-    if not (np.isfinite(numbers) & (numbers >= 0)).all() or not table["step_s"].between(SHORTEST_STEP_S, MAX_STEP_S).all():
+    if not (np.isfinite(numbers) & (numbers >= 0)).all() or not table["step_s"].between(MIN_STEP_S, MAX_STEP_S).all():
         raise ValueError("it has impossible times or numbers")

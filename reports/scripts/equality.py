@@ -25,7 +25,7 @@ from measurement.judging.distances import (
     start_distances,
     step_distances,
 )
-from measurement.judging.ranks import ALIKE, BUFFER, common_names, describe_rank_difference, named
+from measurement.judging.ranks import BUFFER, START_TOLERANCE, common_names, describe_rank_difference, named
 from measurement.plans.plan import Plan
 from measurement.records.record import LaunchRecord
 from measurement.records.script_report import ScriptReport
@@ -247,7 +247,7 @@ def _judge(pair: _Pair | None, precision: str, control: _Pair | None) -> _Judged
     """What may be said of one arm, beside what the control shows."""
     if pair is None:
         return _Judged()
-    beyond = pair.start.names_beyond(ALIKE)
+    beyond = pair.start.names_beyond(START_TOLERANCE)
     start = StartEquality(
         verdict="another start" if beyond else _near(pair.start.worst),
         names=[name for name in beyond if not name.startswith(BUFFER)] or beyond,

@@ -175,7 +175,7 @@ class SupervisorServer:
         try:
             challenge = secrets.token_hex(16)
             connection.sendall(f"{challenge}\n".encode())
-            *who, proof = receive_line(connection, most=1024).split()
+            *who, proof = receive_line(connection, max_bytes=1024).split()
             if not hmac.compare_digest(proof.encode(), prove(self._key, challenge, *who).encode()):
                 raise ConnectionError("it does not have the key")
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -15,7 +15,7 @@ import numpy as np
 
 from measurement.errors import joined, shortened
 from measurement.judging.distances import EXACT, FLOAT32, ROUNDING, Distances, Moved, Sketches, Tensors, rounding_of, step_distances
-from measurement.judging.ranks import APART, distances_to_first, rank_gradient_distances
+from measurement.judging.ranks import RANK_TOLERANCE, distances_to_first, rank_gradient_distances
 from measurement.records.record import GATE_STEPS, ParityResult
 from runners.protocol.messages import CheckReport, DriftReport, ParityReport
 
@@ -34,7 +34,9 @@ def drift_between(reports: Sequence[DriftReport | None]) -> str | None:
 def _hyperparameters(reports: Sequence[DriftReport]) -> Iterator[str]:
     for name, values in reports[0].hyperparameters.items():
         ranks = zip(*(report.hyperparameters.get(name, values) for report in reports), strict=False)
-        different = next((each for each in ranks if not np.allclose(each, each[0], rtol=APART, atol=0, equal_nan=True)), None)
+        different = next(
+            (each for each in ranks if not np.allclose(each, each[0], rtol=RANK_TOLERANCE, atol=0, equal_nan=True)), None
+        )
         if different:
             what = "learning rates" if name == LEARNING_RATE else name
             yield f"{what} {', '.join(f'{one:g}' for one in dict.fromkeys(different))}"
@@ -42,7 +44,7 @@ def _hyperparameters(reports: Sequence[DriftReport]) -> Iterator[str]:
 
 def _parameters(reports: Sequence[DriftReport]) -> Iterator[str]:
     first = reports[0].parameters
-    found = distances_to_first([{**first, **report.parameters} for report in reports[1:]], first, tolerance=APART)
+    found = distances_to_first([{**first, **report.parameters} for report in reports[1:]], first, tolerance=RANK_TOLERANCE)
     if apart := found.names_beyond():
         yield f"parameters {shortened(sorted(apart, key=list(first).index))}, by up to {found.worst:.2g} of their size"
 

@@ -15,7 +15,7 @@ from typing import Any, Callable, Mapping, NoReturn
 from .reporting import STARTED, at_exit, call_safely, run_at_exit, say
 from .users_lines import describe, error_reply
 
-OWN_END_S = 5.0
+END_TIMEOUT_S = 5.0
 """Time limit for a script's ``finally`` clauses and ``atexit`` functions."""
 
 Tell = Callable[[Mapping[str, Any]], None]
@@ -72,8 +72,8 @@ def end_script(leave: Callable[[int], Any]) -> NoReturn:
     """
 
     def cut_short() -> None:
-        time.sleep(OWN_END_S)
-        say(f"the script has not ended within {OWN_END_S:g} s of its last step, so its 'finally' and 'atexit' are cut short")
+        time.sleep(END_TIMEOUT_S)
+        say(f"the script has not ended within {END_TIMEOUT_S:g} s of its last step, so its 'finally' and 'atexit' are cut short")
         leave(0)
 
     at_exit.append(lambda: leave_in_order(leave))

@@ -18,7 +18,7 @@ PORT, UNMAPPED, TAKEN, FILE, SYSTEMS = "port", "unmapped", "taken", "file", "sys
 """What is noted: a port that was asked for; one that is not replaced; one in use; a file; one that the system chose."""
 IN_USE = "already in use"
 """How Python's sockets and torch's stores report a port in use."""
-CHOOSES_BY_CHANCE = "horovod.runner"
+HOROVOD_RUNNER = "horovod.runner"
 """Its servers choose free ports by chance, and pass them to libraries that are not written in Python."""
 MAX_FRAMES = 12
 
@@ -28,9 +28,9 @@ class Meeting:
 
     def __init__(self, settings: Settings) -> None:
         folder, start = os.path.dirname(settings.key_file), f"{settings.launch}-{settings.arm}-{settings.start}"
-        self._given = {int(asked): port for asked, port in settings.ports.items()}
+        self._mapped_ports = {int(asked): port for asked, port in settings.ports.items()}
         self._spare, self._hosts = settings.spare_ports, settings.hosts
-        self._is_here = settings.cpu and not settings.hosts
+        self._is_local = settings.cpu and not settings.hosts
         """Whether stores meet on this machine, also where the script names its cluster's address."""
         self.notes = os.path.join(folder, f"asked-{start}")
         self.suffix = f".{folder[-8:]}-{start}"
@@ -76,8 +76,8 @@ class Meeting:
         def bound(sock: Any, address: Any) -> None:
             asked = asked_of(sock, address)
             if asked and not is_horovods_runner(sys._getframe(1)):
-                self.note(PORT if asked in self._given else UNMAPPED, asked)
-                address = (address[0], self._given.get(asked, asked), *address[2:])
+                self.note(PORT if asked in self._mapped_ports else UNMAPPED, asked)
+                address = (address[0], self._mapped_ports.get(asked, asked), *address[2:])
             self._serving(asked, bind, sock, address)
             if asked == 0:
                 self.note(SYSTEMS, sock.getsockname()[1])
@@ -86,8 +86,8 @@ class Meeting:
             @functools.wraps(connect)
             def connected(sock: Any, address: Any) -> Any:
                 asked = asked_of(sock, address)
-                if asked in self._given and self._is_served(module, sock.family, address[0], asked):
-                    address = (address[0], self._given[asked], *address[2:])
+                if asked in self._mapped_ports and self._is_served(module, sock.family, address[0], asked):
+                    address = (address[0], self._mapped_ports[asked], *address[2:])
                 return connect(sock, address)
 
             return connected
@@ -121,16 +121,16 @@ class Meeting:
 
     def _store_port(self, asked: int) -> int:
         """The port of a store; a spare one where the driver did not know it. Ports that the system or the driver chose stay."""
-        if asked in self._given or not self._spare:
-            return self._given.get(asked, asked)
-        is_own = asked in (*self._spare, *self._given.values()) or str(asked) in self._noted()[SYSTEMS]
+        if asked in self._mapped_ports or not self._spare:
+            return self._mapped_ports.get(asked, asked)
+        is_own = asked in (*self._spare, *self._mapped_ports.values()) or str(asked) in self._noted()[SYSTEMS]
         return asked if is_own else self._spare[asked % len(self._spare)]
 
     def _at_port(self, begin: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(begin)
         def at_port(store: Any, *args: Any, **kwargs: Any) -> None:
             asked = kwargs.get("port", args[1] if len(args) > 1 else 0)
-            if self._is_here:
+            if self._is_local:
                 args, kwargs = replaced(args, kwargs, 0, "host_name", "127.0.0.1")
             serves = kwargs.get("is_master", args[3] if len(args) > 3 else False)
             if asked:
@@ -175,7 +175,7 @@ def is_horovods_runner(frame: Any) -> bool:
     for _ in range(MAX_FRAMES):
         if frame is None:
             return False
-        if str(frame.f_globals.get("__name__", "")).startswith(CHOOSES_BY_CHANCE):
+        if str(frame.f_globals.get("__name__", "")).startswith(HOROVOD_RUNNER):
             return True
         frame = frame.f_back
     return False

@@ -35,7 +35,7 @@ EVENTS = {
     "subprocess.Popen": ((2, ITSELF),),
 }
 """By audit event, which of its arguments are paths."""
-STAYING = ("os.chdir", "subprocess.Popen")
+READ_ONLY_EVENTS = ("os.chdir", "subprocess.Popen")
 """Events that write nothing by themselves."""
 SAVE = {"torch": "save", "torch.jit": "save", "safetensors.torch": "save_file"}
 """By module, functions that open a file in C++ or Rust."""
@@ -64,7 +64,7 @@ class Sandbox:
                     self._guard(arguments[0], ITSELF, is_new=bool(arguments[2] & os.O_TRUNC))
             elif event in EVENTS:
                 for index, what in EVENTS[event]:
-                    self._guard(arguments[index], what, is_written=event not in STAYING)
+                    self._guard(arguments[index], what, is_written=event not in READ_ONLY_EVENTS)
             elif event in ("tempfile.mkstemp", "tempfile.mkdtemp"):
                 self._unshared.append(os.path.realpath(arguments[0]))
         except (TypeError, ValueError, AttributeError):  # it is no path, or the interpreter ends

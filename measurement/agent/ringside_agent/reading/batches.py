@@ -10,7 +10,7 @@ from typing import Any, Iterator, Sequence
 
 from ..recorder import used_of
 
-DEEPEST = 6
+MAX_DEPTH = 6
 """How deep tuples, lists and dicts are searched for tensors."""
 
 
@@ -29,7 +29,7 @@ def tensors_in(value: Any, depth: int = 0) -> Iterator[Any]:
     torch: Any = sys.modules["torch"]
     if isinstance(value, torch.Tensor):
         yield value
-    elif depth < DEEPEST and not isinstance(value, (str, bytes, int, float)) and value is not None:
+    elif depth < MAX_DEPTH and not isinstance(value, (str, bytes, int, float)) and value is not None:
         for part in _parts(value):
             yield from tensors_in(part, depth + 1)
 

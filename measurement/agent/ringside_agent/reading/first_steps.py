@@ -18,7 +18,7 @@ from .script import Script
 from .sketches import sketch
 from .values import values_of
 
-PATIENCE_S = 600.0
+START_TIMEOUT_S = 600.0
 """How long to wait for the baseline's first parameters, which its rank 0 saves and other arms load (``same_start``)."""
 
 
@@ -300,10 +300,10 @@ def load_state(path: str, script: Script) -> None:
         RuntimeError: the baseline has written none in time.
     """
     torch: Any = sys.modules["torch"]
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + START_TIMEOUT_S
     while not os.path.exists(path):
         if time.monotonic() > deadline:
-            raise RuntimeError(f"the baseline has not written its first parameters within {PATIENCE_S:g} s")
+            raise RuntimeError(f"the baseline has not written its first parameters within {START_TIMEOUT_S:g} s")
         time.sleep(0.1)
     saved: dict[str, Any] = torch.load(path, map_location="cpu")
     state = models.state_of(script.roots)

@@ -32,7 +32,7 @@ def hyperparameters(groups: Sequence[dict[str, Any]]) -> dict[str, list[float]]:
     return {name: list(numbers(group.get(name) for group in groups)) for name in names}
 
 
-def some_elements(parameter: Any, most: int) -> list[float]:
+def some_elements(parameter: Any, max_count: int) -> list[float]:
     """Some elements, the same ones on all ranks; a complex one counts as two.
 
     It allocates almost nothing: memory that is freed before the last block would change the page faults of later steps.
@@ -40,7 +40,7 @@ def some_elements(parameter: Any, most: int) -> list[float]:
     torch: Any = sys.modules["torch"]
     with torch.no_grad():
         flat = parameter.detach().reshape(-1)
-        some = flat[:: max(1, flat.numel() // most)][:most]
+        some = flat[:: max(1, flat.numel() // max_count)][:max_count]
         values: list[float] = (torch.view_as_real(some.resolve_conj()) if some.is_complex() else some).double().reshape(-1).tolist()
         return values
 

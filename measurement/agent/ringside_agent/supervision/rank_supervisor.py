@@ -41,7 +41,7 @@ STOP_TIMEOUT_S = 30.0
 PR_SET_CHILD_SUBREAPER = 36
 THIS_FILE = str(Path(__file__).resolve())
 GREETING_S = 60
-LOSS_S = 20
+LOST_AFTER_S = 20
 """After this long without an answer, the other host counts as lost."""
 
 
@@ -116,17 +116,17 @@ def greet(address: tuple[str, int], key: str, who: Sequence[str], *, clock: Call
         time.sleep(0.05)
 
 
-def receive_line(connection: socket.socket, *, most: int = 256) -> str:
-    """Return the next line, of so many bytes at most; nothing after it is read.
+def receive_line(connection: socket.socket, *, max_bytes: int = 256) -> str:
+    """Return the next line, of at most ``max_bytes``; nothing after it is read.
 
     Raises:
         ConnectionError: the connection ends first, or the line is longer.
     """
     line = b""
     while not line.endswith(b"\n"):
-        waiting = connection.recv(most, socket.MSG_PEEK)
+        waiting = connection.recv(max_bytes, socket.MSG_PEEK)
         line += connection.recv((waiting.find(b"\n") + 1) or len(waiting))
-        if not waiting or len(line) > most:
+        if not waiting or len(line) > max_bytes:
             raise ConnectionError("no line came")
     return line.decode(errors="replace").strip()
 
@@ -178,10 +178,10 @@ def keep_alive(connection: socket.socket) -> None:
     """Have the kernel notice a host that is lost without closing the connection."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     wanted = (
-        ("TCP_KEEPIDLE", LOSS_S // 4),
-        ("TCP_KEEPINTVL", LOSS_S // 4),
+        ("TCP_KEEPIDLE", LOST_AFTER_S // 4),
+        ("TCP_KEEPINTVL", LOST_AFTER_S // 4),
         ("TCP_KEEPCNT", 3),
-        ("TCP_USER_TIMEOUT", 1000 * LOSS_S),
+        ("TCP_USER_TIMEOUT", 1000 * LOST_AFTER_S),
     )
     for name, value in wanted:
         if hasattr(socket, name):
