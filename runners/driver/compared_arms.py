@@ -15,7 +15,7 @@ from measurement.records.record import Case
 from runners.hosts.host_facts import CARDS, EXCLUSIVE
 from runners.hosts.preflight import Preflight, inspect
 from runners.launchers import HERE
-from runners.launchers.learned import Learned
+from runners.launchers.trial_facts import TrialFacts
 from runners.planning.arm_checks import (
     require_executables,
     require_findable,
@@ -81,13 +81,13 @@ class ComparedArms:
             arm = resolve_arm(name, self.plan.compared_arms()[name], self.plan)
             self.arms[name] = dataclasses.replace(arm, recorded={**self.arms[name].recorded, **arm.recorded})
 
-    def learn(self, learned: dict[str, Learned]) -> None:
+    def learn(self, learned: dict[str, TrialFacts]) -> None:
         """Keep the results of trials by arm name, for later starts."""
         baseline = learned.get(self.plan.baseline)
         trials = learned | ({self.plan.control_name: baseline} if baseline and self.plan.measurement.control else {})
         for name, trial in trials.items():
             plan = self.plan.model_copy(update={"world_size": trial.ranks})
-            self.arms[name] = dataclasses.replace(self.arms[name], learned=trial, plan=plan)
+            self.arms[name] = dataclasses.replace(self.arms[name], trial=trial, plan=plan)
 
     @property
     def has_ranks_here(self) -> bool:

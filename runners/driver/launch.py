@@ -147,7 +147,7 @@ class Launch:
             **{"sample_unit": self.workload.workload.sample_unit if self.workload else "samples"}
             | {"padding_bytes": self._padding_bytes, **setup.recorded},
         )
-        lines = setup.learned.lines if setup.learned else []
+        lines = setup.trial.lines if setup.trial else []
         return ArmRun(session=session, job=job, record=record, say=self.progress.say, lines=lines)
 
     def run(self) -> None:

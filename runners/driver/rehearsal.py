@@ -38,7 +38,7 @@ from runners.driver.launch import Launch
 from runners.driver.progress import LaunchProgress
 from runners.hosts.placement import Placement
 from runners.hosts.preflight import inspect
-from runners.launchers.learned import Learned
+from runners.launchers.trial_facts import TrialFacts
 from runners.planning.arm_checks import require_executables
 from runners.planning.arm_specs import ArmSpec
 from runners.planning.arms import GATE_SAMPLES, resolve_arm, resolve_arms
@@ -366,7 +366,7 @@ class Passed(Written):
     """What is stored of a rehearsal, or a trial of commands, that every arm has passed."""
 
     notes: list[str]
-    learned: dict[str, Learned]
+    learned: dict[str, TrialFacts]
     """By the arm's name."""
 
 

@@ -62,7 +62,7 @@ from runners.event_log import EVENT_FILES
 from runners.hosts.batch_jobs import job_id
 from runners.hosts.placement import Placement
 from runners.hosts.ssh_probe import probe_hosts
-from runners.launchers.learned import Learned
+from runners.launchers.trial_facts import TrialFacts
 from runners.planning.arm_specs import seed_of
 from runners.planning.available import left_out_line
 from runners.planning.workload import WorkloadSetup
@@ -254,7 +254,9 @@ class ComparisonRun:
             self._refused, notes = trial.failed, trial.notes
             self.tried += [arm.record for arm in trial.arms]
         self._show_differences(self.tried)
-        return Passed(notes=notes, learned={record.arm: Learned.of(record) for record in self.tried if record.status == "ok"})
+        return Passed(
+            notes=notes, learned={record.arm: TrialFacts.from_record(record) for record in self.tried if record.status == "ok"}
+        )
 
     def try_alone(self) -> list[LaunchRecord]:
         """Run the trial of commands and no launch; returns its records, none if a command failed."""

@@ -20,8 +20,8 @@ from measurement.plans.plan import Arm, Plan
 from runners.hosts.placement import Placement
 from runners.launchers import HostCommand, Launcher, RankCommand
 from runners.launchers.base import interface_environment
-from runners.launchers.learned import Learned
 from runners.launchers.slurm_job import shared_cores
+from runners.launchers.trial_facts import TrialFacts
 from runners.planning.command_place import CommandPlace
 from runners.planning.meeting_ports import meeting_settings, num_ports_needed
 from runners.planning.standalone_flags import MODULES, flags_for
@@ -96,7 +96,7 @@ class PlannedArm:
     """Samples of a rank in the gate, where arms have batches of their own."""
     recorded: Mapping[str, Any] = field(default_factory=dict)
     """Additional fields of its record."""
-    learned: Learned | None = None
+    trial: TrialFacts | None = None
     """What the trial of a command has shown; None in the trial itself, and for a backend."""
 
 
@@ -173,7 +173,7 @@ class ArmSpec(PlannedArm):
         """
         plan, placement = self.plan, start.placement
         threads = placement.threads_per_rank if plan.threads is None else plan.threads
-        requested_ports = {*self.named_ports, *(self.learned.ports if self.learned else ()), *start.taken_ports}
+        requested_ports = {*self.named_ports, *(self.trial.ports if self.trial else ()), *start.taken_ports}
         port, *free = placement.free_ports(1 + num_ports_needed(requested_ports))
         settings = Settings(
             driver=start.supervisors,

@@ -9,7 +9,7 @@ import pytest
 from measurement.plans.plan_file import check_plan
 from runners.driver import compared_arms
 from runners.driver.rehearsal import Passed, PassedRehearsals
-from runners.launchers.learned import Learned
+from runners.launchers.trial_facts import TrialFacts
 from tests.conftest import TINY, ringside_here, write_plan
 from tests.kit.comparisons import compare, compare_plan
 
@@ -54,7 +54,7 @@ def test_a_rehearsal_that_was_passed_is_remembered_and_what_is_measured_already_
 def test_another_plan_or_another_environment_is_rehearsed_again():
     plan = check_plan(TINY, source="test")
     conditions = {"torch": "2.15.0"}
-    passed = Passed(notes=["a note"], learned={"ddp": Learned(ranks=2, first_steps_s=3.5, ports=(29500,))})
+    passed = Passed(notes=["a note"], learned={"ddp": TrialFacts(ranks=2, first_steps_s=3.5, ports=(29500,))})
     PassedRehearsals(plan, conditions=conditions).keep(passed)
     longer = plan.model_copy(update={"name": "longer", "measurement": plan.measurement.model_copy(update={"launches": 9})})
     same = [(plan, conditions), (longer, conditions)]

@@ -21,7 +21,7 @@ from runners.hosts.placement import Placement, with_hosts
 from runners.launchers import HERE, HostSlots, RankCommand
 from runners.launchers.carried_variables import with_variables
 from runners.launchers.command_lines import VALUES, blocking_flag, ranks_of, read_command
-from runners.launchers.learned import Learned
+from runners.launchers.trial_facts import TrialFacts
 from runners.launchers.users_command import AGENT_FOLDER, for_each_host, with_agent_path, with_seed
 from runners.planning.arm_specs import ArmStart
 from runners.planning.meeting_ports import SPARE, named_ports
@@ -418,7 +418,7 @@ def test_each_start_of_an_arm_has_ports_of_its_own(tmp_path, monkeypatch):
     (tmp_path / "t.py").write_text('os.environ["MASTER_PORT"] = "8888"\n')
     monkeypatch.setenv("MASTER_PORT", "2222")
     (arm,) = (one for name, one in resolve_scripts(plan_of(tmp_path, a="python t.py")).items() if name == "a")
-    arm = dataclasses.replace(arm, learned=Learned(ranks=2, first_steps_s=1.0, ports=(8000,)))
+    arm = dataclasses.replace(arm, trial=TrialFacts(ranks=2, first_steps_s=1.0, ports=(8000,)))
     driver = {"supervisors": "h:2", "store": "", "key_file": tmp_path / "k", "log_folder": tmp_path}
     start = ArmStart(launch=0, number=0, run_id="r", placement=PLACE, **driver, state={}, taken_ports={9000})
     told = [decode(arm.commands(start)[0].environment["RINGSIDE_AGENT"]) for _ in range(2)]

@@ -7,7 +7,7 @@ from measurement.records.record_types import Written
 from measurement.records.script_report import LineUse
 
 
-class Learned(Written):
+class TrialFacts(Written):
     """Facts about a command that has taken its compared steps once, alone."""
 
     ranks: int
@@ -20,7 +20,7 @@ class Learned(Written):
     """Lines of its training loop, by rank, timed while it ran alone."""
 
     @classmethod
-    def of(cls, record: LaunchRecord) -> Learned:
+    def from_record(cls, record: LaunchRecord) -> TrialFacts:
         """Take it from the record of an arm's trial."""
         ports = {port for report in record.scripts for port in report.ports}
         return cls(
