@@ -1,7 +1,7 @@
-"""Answers of processes, framed on their standard output: a shell's greeting and the words of libraries beside them are passed over.
+"""Answers of processes, framed on their standard output so that a shell's greeting and other output can be skipped.
 
-Who starts the process gives it a mark in its environment, new each time. The frame is more than the mark, since shells may print
-the command line. Standard library only.
+The caller gives the process a new mark in its environment each time. The frame is more than the mark, since shells may print the
+command line. Standard library only.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ STDOUT = 1
 
 
 def new_mark() -> str:
-    """Return a mark that nobody prints by chance."""
+    """Return a random mark, which nothing else prints."""
     return secrets.token_hex(16)
 
 
 def give(answer: str | bytes) -> None:
-    """Write an answer to standard output; as it is where nobody gave a mark, such as when a person calls."""
+    """Write an answer to standard output; without a frame if there is no mark, as when a person runs the command."""
     content = answer.encode() if isinstance(answer, str) else answer
     mark = os.environ.get(MARK)
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
-    with open(STDOUT, "wb", closefd=False) as output:  # whatever a user's module has made of sys.stdout
+    with open(STDOUT, "wb", closefd=False) as output:  # a user's module may have replaced sys.stdout
         output.write(framed(content, mark) if mark else content + b"\n")
 
 
@@ -36,7 +36,7 @@ def framed(content: bytes, mark: str) -> bytes:
 
 
 def taken(output: bytes, mark: str) -> bytes | None:
-    """Return the first answer in some output; None where there is no whole one. Pure."""
+    """Return the first answer in some output; None if there is no whole one. Pure."""
     begin, end = f"<{mark}>".encode(), f"</{mark}>\n".encode()
     answer, ended, _ = output.partition(begin)[2].partition(end)
     return answer if ended else None

@@ -1,6 +1,6 @@
-"""Ends a comparison's processes on all its hosts where the driver has gone, as by SIGKILL, which it cannot do itself.
+"""Ends a comparison's processes on all its hosts after its driver was killed, since a killed driver cannot.
 
-Ranks that have a supervisor are ended by it. Launchers have none, nor have a script's ranks before their first step.
+Supervisors end their ranks. Launchers have no supervisor, nor have a script's ranks before their first step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TIMEOUT_S = 20.0
 
 @contextmanager
 def ended_with_driver(run_id: str, hosts: Sequence[str]) -> Iterator[None]:
-    """A context in which a process of its own waits for this one to go, to end the run here and on other hosts then."""
+    """A context with a process that ends the run here and on other hosts if this process ends."""
     argv = remote.python(__name__, run_id, *hosts)
     with subprocess.Popen(argv, env=base_environment(), stdin=subprocess.PIPE, start_new_session=True) as watch:
         try:
@@ -33,13 +33,13 @@ def ended_with_driver(run_id: str, hosts: Sequence[str]) -> Iterator[None]:
 def main(run_id: str, *hosts: str) -> None:
     """Wait for the end of standard input, which the driver holds open, and end the run."""
     sys.stdin.read()
-    while end_run(run_id):  # what it started meanwhile, too
+    while end_run(run_id):  # until nothing new was started
         pass
     remote.on_each(hosts, lambda host: end_on(host, run_id))
 
 
 def end_on(host: str, run_id: str) -> None:
-    """End the run on another host, if that answers."""
+    """End the run on another host, if the host answers."""
     with contextlib.suppress(LaunchError):
         remote.ask(host, remote.python(remote_results.__name__, run_id, "--end"), timeout_s=TIMEOUT_S)
 

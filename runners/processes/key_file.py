@@ -1,6 +1,6 @@
-"""The key of a comparison, by which its driver, supervisors and ranks prove to each other who they are.
+"""The key of a comparison, by which its driver, supervisors and ranks authenticate each other.
 
-It reaches them as a file that only the user can read: never in a command line or a shell's environment, which ``ps`` shows to all.
+They read it from a file that only the user can read. It is never in a command line or a shell's environment, which ``ps`` shows.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TIMEOUT_S = 20.0
 
 @dataclass(frozen=True, kw_only=True)
 class KeyFile:
-    """A key, and where it lies on every host."""
+    """A key, and its path on every host."""
 
     key: str = field(repr=False)
     """32 random bytes in hexadecimal digits."""
@@ -40,9 +40,9 @@ class KeyFile:
 
 @contextmanager
 def shared_key(hosts: Sequence[str]) -> Iterator[KeyFile]:
-    """Make a key that lies here and on other hosts while the context lasts. The folder's name is random, and new.
+    """Make a key and store it here and on other hosts while the context lasts, in a new folder with a random name.
 
-    A driver that was killed has left its own, a key to nothing, which is removed here.
+    Keys that killed drivers have left are removed.
 
     Raises:
         LaunchError: a host cannot be reached.
@@ -56,7 +56,7 @@ def shared_key(hosts: Sequence[str]) -> Iterator[KeyFile]:
         _everywhere(hosts, PUT, made)
         yield made
     finally:
-        with contextlib.suppress(LaunchError):  # a host that has gone keeps the key of a comparison that is over
+        with contextlib.suppress(LaunchError):  # a lost host keeps the key, which is of no use after the comparison
             _everywhere(hosts, REMOVE, made)
         shutil.rmtree(made.path.parent, ignore_errors=True)
 

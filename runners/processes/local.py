@@ -16,8 +16,8 @@ from runners.processes.run_processes import RUN_ID
 
 TERM_GRACE_S = 3.0
 OUR_PYTHON = {"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8:backslashreplace", "PYTHONSAFEPATH": "1"}
-"""What our Pythons print is read as UTF-8, whatever the locale; names of files may hold what UTF-8 cannot. They do not begin with
-the current folder, which may hold a ``runners.py``: the worker adds it once ours is imported."""
+"""The output of our Pythons is read as UTF-8 in any locale; file names may have bytes that are not UTF-8. Their path does not begin
+with the current folder, which may have a ``runners.py``: the worker adds it after it has imported ours."""
 
 
 def start(command: HostCommand, *, run_id: str, log: Path) -> subprocess.Popen[bytes]:
@@ -43,9 +43,9 @@ def start(command: HostCommand, *, run_id: str, log: Path) -> subprocess.Popen[b
 
 
 def find_program(name: str) -> str | None:
-    """Find a program beside this interpreter (an environment that is not activated), on PATH, or in sbin."""
+    """Find a program beside this interpreter, whose environment may not be activated, on PATH, or in sbin."""
     places = (str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath), "/usr/sbin:/sbin")
-    return next((found for place in places if (found := shutil.which(name, path=place))), None)
+    return next((path for place in places if (path := shutil.which(name, path=place))), None)
 
 
 def search_path() -> str:
@@ -54,7 +54,7 @@ def search_path() -> str:
 
 
 def base_environment() -> dict[str, str]:
-    """Return what is handed on of the driver's environment, without rank variables and with its own Python first on PATH."""
+    """Return the driver's environment as processes inherit it: without rank variables, with its Python first on PATH."""
     return local_environment(without_rank_variables(os.environ)) | {"PATH": search_path()} | OUR_PYTHON
 
 

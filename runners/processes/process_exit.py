@@ -1,6 +1,6 @@
-"""Ends our commands and ranks with the right exit code, and without the interpreter's own teardown.
+"""Ends our commands and ranks with the right exit code, and without the interpreter's teardown.
 
-In that teardown Gloo may abort after correct results, libraries wait for peers that have gone, and some print what they leaked.
+In that teardown Gloo may abort after correct results, libraries wait for lost peers, and some print what they leaked.
 """
 
 import atexit
@@ -26,7 +26,8 @@ EXIT_BAD_INPUT = 2
 def leave_in_order(code: int) -> NoReturn:
     """Run the functions registered with ``atexit``, finalize MPI if the code is 0, and end.
 
-    mpi4py finalizes MPI in the interpreter's teardown, which is skipped here; ``mpirun`` counts a rank that did not as failed.
+    mpi4py finalizes MPI in the interpreter's teardown, which is skipped here. ``mpirun`` counts ranks that did not
+    finalize as failed.
     """
     atexit._run_exitfuncs()
     if code == 0 and "mpi4py.MPI" in sys.modules:
@@ -37,9 +38,9 @@ def leave_in_order(code: int) -> NoReturn:
 
 
 def begin_in_utf8() -> None:
-    """Restart this command where the locale has another encoding; what it prints keeps that one.
+    """Restart this command in UTF-8 if the locale has another encoding; its output keeps that encoding.
 
-    The names of files and the variables of a plan, which is in UTF-8, would have other bytes, or none.
+    Plans are in UTF-8: in another encoding their file names and variables would have other bytes, or none.
     """
     if sys.getfilesystemencoding() != "utf-8":
         printed = {"PYTHONIOENCODING": os.environ.get("PYTHONIOENCODING") or f"{sys.stdout.encoding}:backslashreplace"}
@@ -50,12 +51,12 @@ def run_command(command: Callable[[], Any]) -> NoReturn:
     """Run a command line and end this process with its exit code; SIGTERM and SIGHUP interrupt it as Ctrl-C does."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # c10d reports each wait that times out, and the driver waits in turns
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(name) is not signal.SIG_IGN:  # as nohup has it
+        if signal.getsignal(name) is not signal.SIG_IGN:  # nohup sets it
             signal.signal(name, _interrupt)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: a narrow terminal costs a character, not what was measured
+        sys.stdout.reconfigure(errors="backslashreplace")  # as on stderr: the terminal's encoding must not raise
     code = exit_code_of(partial(_run_in_order, command))
-    leave_in_order(interrupted_code() if _interruptions else code)  # typer knows of Ctrl-C only
+    leave_in_order(interrupted_code() if _interruptions else code)  # typer handles only Ctrl-C
 
 
 def exit_code_of(command: Callable[[], Any]) -> int:
@@ -74,7 +75,7 @@ def exit_code_of(command: Callable[[], Any]) -> int:
     except KeyboardInterrupt:
         return interrupted_code()
     except SystemExit as end:
-        if isinstance(end.code, str):  # as the interpreter has it
+        if isinstance(end.code, str):  # as the interpreter does
             print(end.code, file=sys.stderr)
             return 1
         return end.code or 0
@@ -82,11 +83,11 @@ def exit_code_of(command: Callable[[], Any]) -> int:
 
 
 def _run_in_order(command: Callable[[], Any]) -> None:
-    """Run a command line where folders and variables are such that it can."""
+    """Run a command line once the current folder can be read and variables are set."""
     try:
         Path.cwd()
     except OSError as error:
-        raise PlanError(f"the current folder cannot be read: {error.strerror}; cd to one that is there") from error
+        raise PlanError(f"the current folder cannot be read: {error.strerror}; cd to one that exists") from error
     require_own_runners(os.environ)
     os.environ.update(own_identity(os.environ))
     os.environ.update(temporary_folder(os.environ))
@@ -94,13 +95,13 @@ def _run_in_order(command: Callable[[], Any]) -> None:
 
 
 def fault_of_environment(error: BaseException) -> str | None:
-    """Which folder of PYTHONPATH keeps a library from being imported, and what to do; None: none does."""
-    told = "".join(traceback.format_exception(error))
+    """Say which folder of PYTHONPATH causes an import error, and what to do; None: no folder does."""
+    trace = "".join(traceback.format_exception(error))
     folders = [Path(folder).absolute() for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
-    own = next((one for one in folders if f'File "{one}{os.sep}' in told), None)
-    if own is None:
+    broken = next((folder for folder in folders if f'File "{folder}{os.sep}' in trace), None)
+    if broken is None:
         return None
-    return f"PYTHONPATH has '{own}', of which a file cannot be imported ({str(error).partition(chr(10))[0]}); leave it out"
+    return f"PYTHONPATH has '{broken}', of which a file cannot be imported ({str(error).partition(chr(10))[0]}); leave it out"
 
 
 def say_once(error: RingsideError) -> None:
@@ -111,7 +112,7 @@ def say_once(error: RingsideError) -> None:
 
 
 PATIENCE_S = 10.0
-"""After an interruption others are ignored for so long: what was measured is being written."""
+"""How long after an interruption others are ignored, while measurements are written."""
 _interruptions: list[tuple[float, int]] = []
 
 
@@ -124,7 +125,7 @@ def _interrupt(number: int, _: object) -> None:
     """Interrupt, once: processes are ended and measurements kept."""
     now = time.monotonic()
     if _interruptions and now - _interruptions[-1][0] < PATIENCE_S:
-        os.write(2, b"ringside: being interrupted: ending processes and keeping what was measured\n")
+        os.write(2, b"ringside: already stopping: ending processes and writing what was measured\n")
         return
     _interruptions.append((now, number))
     raise KeyboardInterrupt

@@ -1,8 +1,8 @@
 r"""Passes a rank's output on as UTF-8, whatever bytes libraries write into it: others are written as ``\xff``.
 
 ``horovodrun`` 0.28.1 stops reading a rank at the first byte that is no UTF-8 (``prefix_connection`` in
-``horovod/runner/common/util/safe_shell_exec.py``), under Gloo and MPI, and the rank waits for ever to write. What passes it on is a
-process of its own, which outlives the rank by what is on the way. Standard library only; run by its path.
+``horovod/runner/common/util/safe_shell_exec.py``), under Gloo and MPI, and the rank then blocks in a write. A separate process
+passes the output on, and ends after the rank when all is written. Standard library only; run by its path.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CHUNK_BYTES = 65536
 
 
 def make_output_readable() -> None:
-    """Have all that this process and its children write from now on passed on readably."""
+    """Pass on all later output of this process and its children as UTF-8."""
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     for descriptor in (1, 2):
@@ -30,7 +30,7 @@ def make_output_readable() -> None:
 
 def main() -> None:
     """Pass standard input on until all who write into it have ended."""
-    for name in (signal.SIGINT, signal.SIGTERM):  # launchers send them to all of a rank's children, before its last words
+    for name in (signal.SIGINT, signal.SIGTERM):  # launchers send them to all of a rank's children, before its last output
         signal.signal(name, signal.SIG_IGN)
     decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
     while chunk := os.read(0, CHUNK_BYTES):

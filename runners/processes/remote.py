@@ -33,22 +33,22 @@ UNATTENDED = (
     *("-T", "-x", "-o", "BatchMode=yes", "-o", "ControlMaster=no"),
     *("-o", "ClearAllForwardings=yes", "-o", "RemoteCommand=none", "-o", "PermitLocalCommand=no"),
 )
-"""ssh asks nothing, and takes of the user's configuration what leads to the host, not what is for people: terminals, forwarded
-ports, commands of its own. It uses a connection that is shared, but makes none, which would hold our pipes open."""
+"""ssh asks nothing, and uses the user's configuration to reach the host, but no terminals, forwarded ports or commands. It uses a
+shared connection but makes none, which would keep our pipes open."""
 NEEDED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "PYTHONUNBUFFERED", "PYTHONIOENCODING", "PYTHONSAFEPATH", "TMPDIR")
 PER_HOST = ("CUDA_VISIBLE_DEVICES",)
 MAX_SAID = 4096
 
 
 def forwarded_environment(inherited: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the variables that ranks on other hosts need to run as those here do. None: what is handed on of the driver's."""
-    own = base_environment() if inherited is None else inherited
-    needed = {name: own[name] for name in NEEDED if name in own}
-    return needed | {name: value for name, value in steering_environment(own).items() if name not in PER_HOST}
+    """Return the variables that ranks on other hosts need to run as those here do. None: of the driver's environment."""
+    environment = base_environment() if inherited is None else inherited
+    needed = {name: environment[name] for name in NEEDED if name in environment}
+    return needed | {name: value for name, value in steering_environment(environment).items() if name not in PER_HOST}
 
 
 def command_line(argv: Sequence[str], *, folder: Path, environment: Mapping[str, str]) -> str:
-    """Return the line that runs a command on a host, whatever shell the user has there."""
+    """Return the line that runs a command on a host in any login shell."""
     words = ["env", *(f"{name}={value}" for name, value in environment.items()), *argv]
     return shlex.join(["sh", "-c", f"cd -- {shlex.quote(str(folder))} && exec {shlex.join(words)}"])
 
@@ -65,9 +65,9 @@ def start(command: HostCommand, *, run_id: str, log: Path) -> subprocess.Popen[b
     folder = command.folder or Path.cwd()
     line = command_line(python("runners.processes.run_processes", *command.argv), folder=folder, environment=environment)
     with log.open("ab") as output:
-        argv, own = _reached(command.host, line)
+        argv, start_environment = _reached(command.host, line)
         return subprocess.Popen(
-            argv, env=own, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            argv, env=start_environment, stdin=subprocess.PIPE, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
         )
 
 
@@ -79,9 +79,9 @@ def ask(
     environment: Mapping[str, str] | None = None,
     folder: Path | None = None,
 ) -> bytes:
-    """Run one of our modules on a host, or here for None, to its end; returns what it gave by ``runners.processes.answers``.
+    """Run one of our modules on a host, or here for None, to its end; returns its answer (``runners.processes.answers``).
 
-    ``environment``: that of a process here. ``folder``: where it starts; None: in this process's.
+    ``environment``: for a process here. ``folder``: its working folder; None: this process's.
 
     Raises:
         LaunchError: see ``run``; or it ended without an answer.
@@ -105,8 +105,8 @@ def _ask_here(argv: Sequence[str], environment: Mapping[str, str], *, timeout_s:
         raise LaunchError(f"its process does not answer: {error}") from error
     answer = taken(done.stdout, environment[MARK])
     if answer is None:
-        said = last_line(done.stderr.decode(errors="replace"))
-        raise LaunchError(f"its process ended without an answer, with code {done.returncode}: {said}")
+        reason = last_line(done.stderr.decode(errors="replace"))
+        raise LaunchError(f"its process ended without an answer, with code {done.returncode}: {reason}")
     return answer
 
 
@@ -121,20 +121,20 @@ def run(
     """Run a command on a host to its end, with this standard input.
 
     Returns:
-        All that came on its standard output, the greeting of the user's shell included.
+        All of its standard output, including the greeting of the user's shell.
 
     Raises:
-        LaunchError: the host, what it or ssh said, and what to try.
+        LaunchError: with the host, the error and what to try.
     """
     line = command_line(argv, folder=folder or Path.cwd(), environment=forwarded_environment() | {MARK: mark})
-    command, own = _reached(host, line)
+    command, start_environment = _reached(host, line)
     try:
-        done = subprocess.run(command, env=own, input=stdin, capture_output=True, timeout=timeout_s, check=False)
+        done = subprocess.run(command, env=start_environment, input=stdin, capture_output=True, timeout=timeout_s, check=False)
     except subprocess.TimeoutExpired:
         raise LaunchError(f"host '{host}' did not answer within {timeout_s:g} s; {try_by_hand(host)}") from None
     if done.returncode:
-        said = last_line(done.stderr.decode(errors="replace")) or f"exit code {done.returncode}"
-        raise LaunchError(f"host '{host}': {said}; {try_by_hand(host)}")
+        reason = last_line(done.stderr.decode(errors="replace")) or f"exit code {done.returncode}"
+        raise LaunchError(f"host '{host}': {reason}; {try_by_hand(host)}")
     return done.stdout
 
 
@@ -144,21 +144,21 @@ def run_on(hosts: Sequence[str], argv: Sequence[str], *, timeout_s: float, stdin
 
 
 def on_each(hosts: Sequence[str], act: Callable[[str], T]) -> list[T]:
-    """Call a function with each host, side by side. What one raises passes through once all have ended."""
+    """Call a function with each host, side by side. An exception is raised when all have ended."""
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return list(pool.map(act, hosts))
 
 
 def _reached(host: str, line: str) -> tuple[list[str], dict[str, str] | None]:
-    """The argv that runs a line of shell on a host, and the environment to start it with; None: this process's own."""
+    """The argv that runs a line of shell on a host, and the environment to start it with; None: this process's."""
     command = host_command(host, line)
-    if command[0] == "srun":  # which hands its environment on
+    if command[0] == "srun":  # passes its environment on
         return command, base_environment()
     return [command[0], *NOTICE_LOSS, *command[1:]], None
 
 
 def host_command(host: str, line: str) -> list[str]:
-    """Return the argv that runs a line of shell on ``host`` and never asks the user anything: a step of the job, or ssh."""
+    """Return the argv that runs a line of shell on ``host``, by a step of the job or ssh. It never asks the user."""
     if is_by_step(host):
         return step_command(host, line)
     return ["ssh", *UNATTENDED, "-o", f"ConnectTimeout={CONNECT_TIMEOUT_S}", "--", host, line]
@@ -171,7 +171,7 @@ def is_by_step(host: str) -> bool:
 
 
 def try_by_hand(host: str) -> str:
-    """What a user types to see whether a host is reached."""
+    """A remedy for messages: the command that shows whether a host is reached."""
     return f"try: srun --overlap -N1 -n1 -w {host} true" if is_by_step(host) else f"try: ssh {host} true"
 
 

@@ -1,13 +1,13 @@
-"""Files that ranks leave on their own host while hosts share no folder: logs, and replies. The driver fetches them over ssh.
+"""Logs and replies that ranks write on their host if hosts share no folder. The driver fetches them over ssh.
 
-Replies travel over the network. If one is lost because a rank or the network died right then, the block still counts if every rank
-had finished it: each rank keeps its reply here before it sends it.
+Each rank stores its reply before it sends it. If a reply is then lost with a rank or the network, the block still counts if every
+rank had finished it.
 
-``python -m runners.processes.remote_results RUN_ID [--end]`` on a host answers with its files as a tar archive;
-with ``--end``, whatever is left of the run there is killed first, and the folder removed after.
+``python -m runners.processes.remote_results RUN_ID [--end]`` on a host answers with its files as a tar archive. With ``--end`` it
+first kills the run's processes there, and then removes the folder.
 
-The folder lies in /tmp, where others write, too: it is the user's own, closed to all others, and of it only files under the names
-that ranks use are sent, never what a link leads to.
+The folder is in /tmp, where other users write, too. So only its owner can read it, only files with the names that ranks use are
+sent, and links are not followed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from runners.processes.answers import give
 from runners.processes.run_processes import end_run
 
 MAX_BYTES = 4 * 2**20
-"""Only the end of each file is sent, so that a rank that floods its log does not hold up the driver."""
+"""Only the end of each file is sent, so that a rank that floods its log does not delay the driver."""
 
 NAME = re.compile(r"rank-[0-9]{1,9}\.(log|jsonl)")
 """Names of the files that are fetched; nothing else is."""
@@ -42,10 +42,10 @@ def folder_of(run_id: str) -> Path:
 
 
 def make_folder(run_id: str) -> Path:
-    """Make this host's folder for a run, which other ranks may have made; nobody else can read it, or put anything into it.
+    """Make this host's folder for a run, unless another rank has made it. Only the user can read and write it.
 
     Raises:
-        LaunchError: what is there under its name is somebody else's, open to others, or no folder.
+        LaunchError: the folder belongs to another user, is open to others, or is no folder.
     """
     folder = folder_of(run_id)
     for part in (folder.parent, folder):
@@ -53,7 +53,7 @@ def make_folder(run_id: str) -> Path:
             part.mkdir(mode=0o700)
         if not _is_own(part):
             raise LaunchError(
-                f"'{part}' on {socket.gethostname()} is no folder of this user alone, and ranks would leave their logs there; see "
+                f"'{part}' on {socket.gethostname()} is no folder of this user alone, and ranks would write their logs there; see "
                 "who made it (ls -ld), remove it, or set TMPDIR to a folder of your own"
             )
     return folder
@@ -61,10 +61,10 @@ def make_folder(run_id: str) -> Path:
 
 def _is_own(folder: Path) -> bool:
     try:
-        found = folder.lstat()
+        status = folder.lstat()
     except OSError:
         return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o077
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077
 
 
 def log_name(rank: int) -> str:
@@ -86,12 +86,12 @@ def append(folder: Path, rank: int, number: int, reply: str) -> None:
 
 def kept_replies(files: Mapping[str, bytes], *, number: int, world_size: int) -> list[bytes] | None:
     """Return every rank's reply (JSON) to a command by its number, by rank; None unless all had replied. Pure."""
-    found = [_reply_to(files.get(timings_name(rank), b""), number) for rank in range(world_size)]
-    return None if None in found else [reply for reply in found if reply is not None]
+    replies = [_reply_to(files.get(timings_name(rank), b""), number) for rank in range(world_size)]
+    return None if None in replies else [reply for reply in replies if reply is not None]
 
 
 def _reply_to(timings: bytes, number: int) -> bytes | None:
-    """Lines without a line end were cut off when their rank died."""
+    """A rank's reply to a command; lines without a line end were cut off when the rank died."""
     start = f"{number} ".encode()
     lines = [line for line in timings.splitlines(keepends=True) if line.endswith(b"\n")]
     return next((line.removeprefix(start).rstrip() for line in lines if line.startswith(start)), None)
@@ -118,27 +118,27 @@ def pack(run_id: str, *, end: bool) -> bytes:
 
 
 def unpack(archive: bytes) -> Mapping[str, bytes]:
-    """The files of an archive by name: those that ranks leave, and no links."""
-    found = {}
+    """The files of an archive by name: those with the names that ranks use, and no links."""
+    files = {}
     with contextlib.suppress(tarfile.TarError), tarfile.open(fileobj=io.BytesIO(archive), mode="r:") as tar:
         for entry in tar:
             content = tar.extractfile(entry) if entry.isreg() and NAME.fullmatch(entry.name) else None
             if content is not None:
-                found[entry.name] = content.read(MAX_BYTES)
-    return found
+                files[entry.name] = content.read(MAX_BYTES)
+    return files
 
 
 def _end_of(file: Path) -> bytes | None:
-    """The end of a file; None of what is a link, or has another name elsewhere, or is no file."""
+    """The end of a file; None if it is a link, has another hard link, or is no file."""
     try:
         opened = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return None
     try:
-        found = os.fstat(opened)
-        if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+        status = os.fstat(opened)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
             return None
-        return os.pread(opened, MAX_BYTES, max(0, found.st_size - MAX_BYTES))
+        return os.pread(opened, MAX_BYTES, max(0, status.st_size - MAX_BYTES))
     finally:
         os.close(opened)
 

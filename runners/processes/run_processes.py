@@ -3,12 +3,10 @@
 ``python -m runners.processes.run_processes COMMAND ARGUMENTS`` is the far end of a launcher started over ssh.
 
 Killing ssh does not end the process on the other host, and a killed launcher may leave its ranks behind. So the driver holds this
-process's standard input open: when it closes, whatever the reason, all processes of the run on this host are killed.
+process's standard input open: when it closes for any reason, all processes of the run on this host are killed.
 
-Removes what Open MPI's launchers leave on this host when they are killed: their session folder, and ranks' shared memory.
-
-``mpirun`` and its daemons (Open MPI 4.1 and 5.0) remove both themselves, unless they end by SIGKILL. Shared memory that no process
-has mapped is a killed job's.
+Also removes what killed launchers of Open MPI leave on this host: their session folder and ranks' shared memory. ``mpirun`` and its
+daemons (Open MPI 4.1 and 5.0) remove both unless they end by SIGKILL. Shared memory that no process has mapped is a killed job's.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ RUN_ID = "RINGSIDE_RUN"
 
 
 def end_run(run_id: str) -> list[int]:
-    """Kill the processes of a run that are left on this host, frozen or orphaned ones included. Returns their pids."""
+    """Kill the processes of a run on this host, including frozen and orphaned ones. Returns their pids."""
     left = run_processes_left(run_id)
     for process in left:
         with contextlib.suppress(psutil.Error):
@@ -50,14 +48,14 @@ def end_run(run_id: str) -> list[int]:
 
 
 def run_processes_left(run_id: str) -> list[psutil.Process]:
-    """Return this user's processes with a run id, or of all starts of a comparison, without the calling one."""
-    found = []
+    """Return this user's processes of a run, or of all starts of a comparison, without the calling process."""
+    processes = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
-            own = process.environ().get(RUN_ID, "")
-            if process.pid != os.getpid() and run_id in (own, own.partition("-")[0]) and _is_alive(process):
-                found.append(process)
-    return found
+            its_run_id = process.environ().get(RUN_ID, "")
+            if process.pid != os.getpid() and run_id in (its_run_id, its_run_id.partition("-")[0]) and _is_alive(process):
+                processes.append(process)
+    return processes
 
 
 def _is_alive(process: psutil.Process) -> bool:
@@ -67,7 +65,7 @@ def _is_alive(process: psutil.Process) -> bool:
 
 
 def remove_left_folders(root: Path, start: str) -> None:
-    """Remove this user's folders ``START-HOST-PID-...`` of processes on this host that have ended: they were killed."""
+    """Remove this user's folders ``START-HOST-PID-...`` of processes on this host that were killed."""
     start = f"{start}{socket.gethostname()}-"
     for folder in root.glob(f"{start}*"):
         pid = folder.name.removeprefix(start).partition("-")[0]
@@ -80,7 +78,7 @@ SHARED_MEMORY = Path("/dev/shm")
 
 
 def remove_open_mpi_files(pids: Iterable[int]) -> None:
-    """Remove the files of these launchers. Nothing happens for a process that lives, or that was no launcher of Open MPI's."""
+    """Remove the files of these launchers. Processes that run, or were no launchers of Open MPI, are skipped."""
     host, temporary = socket.gethostname().partition(".")[0], Path(tempfile.gettempdir())
     for pid in pids:
         _remove_session(temporary / f"ompi.{host}.{os.getuid()}" / f"pid.{pid}", pid, segments=f"vader_segment.{host}")
@@ -88,8 +86,8 @@ def remove_open_mpi_files(pids: Iterable[int]) -> None:
 
 
 def _remove_session(session: Path, pid: int, *, segments: str) -> None:
-    """Remove a launcher's folder, and its ranks' shared memory, whose names begin so."""
-    with contextlib.suppress(OSError):  # what cannot be read is not ours; what cannot be removed is in use
+    """Remove a launcher's folder and its ranks' shared memory, whose names begin with ``segments``."""
+    with contextlib.suppress(OSError):  # files that cannot be read are not ours; those that cannot be removed are in use
         if not session.is_dir() or _runs(pid):
             return
         mapped = _mapped_files()
@@ -108,12 +106,12 @@ def _runs(pid: int) -> bool:
 
 
 def _mapped_files() -> str:
-    """The kernel's lists of what this user's processes have mapped."""
-    found = []
+    """The kernel's lists of the files that this user's processes have mapped."""
+    maps = []
     for process in psutil.process_iter():
         with contextlib.suppress(OSError):
-            found.append(Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8", errors="replace"))
-    return "".join(found)
+            maps.append(Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8", errors="replace"))
+    return "".join(maps)
 
 
 CANNOT_START = 127
@@ -136,7 +134,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def wait(process: subprocess.Popen[bytes]) -> None:
-    """Wait until the process has ended or standard input is closed; nothing is sent over it."""
+    """Wait until the process has ended or standard input, over which nothing is sent, is closed."""
     ended = open_pidfd(process.pid)
     while process.poll() is None:
         try:

@@ -1,11 +1,11 @@
-"""The folder in which one start of a user's command works: the user's files appear in it, and what is written stays in it.
+"""The folder in which one start of a user's command works: it shows the user's files and keeps all changes to itself.
 
-It is laid out like the file system: ``/home/me/train`` is ``ROOT/home/me/train`` in it. The folder of the command is a
-real one, with small files copied and large ones linked. So are the folders above it, which have links to what lies beside.
-Before a link is written through, the agent puts a copy in its place (``ringside_agent.sandbox``).
+It is laid out like the file system: ``/home/me/train`` is ``ROOT/home/me/train`` in it. The folder of the command is a real one,
+with small files copied and large ones linked. So are the folders above it, whose other entries are linked. Before a linked file is
+written, the agent replaces the link by a copy (``ringside_agent.sandbox``).
 
-As a program, it makes one on another host: ``python -m runners.processes.sandbox ROOT FOLDER LEFT_OUT TOKEN``. With ROOT alone it
-removes that.
+As a program it makes one on another host: ``python -m runners.processes.sandbox ROOT FOLDER LEFT_OUT TOKEN``. With ROOT alone it
+removes it.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from runners.processes import remote
 MAX_COPIED_BYTES = 1 << 20
 """Larger files are linked."""
 MAX_ENTRIES = 2000
-"""Files and folders that are laid out one by one. A folder that has more, such as a data set, is linked as a whole."""
+"""Files and folders that are made one by one. A folder with more, such as a data set, is linked as a whole."""
 LEVELS_ABOVE = 3
-"""Folders above the command's in which all else is linked, for ``../../data``."""
+"""Folders above the command's whose other entries are linked, for ``../../data``."""
 MAX_BESIDE = 1000
-"""Entries of a folder above the command's that are linked; of a folder with more, none are."""
+"""A folder above the command's with more entries has no links."""
 LINKED_WHOLE = (".git", ".hg", ".svn", "node_modules")
 MARKS = ("pyvenv.cfg", "conda-meta", LOCK_FILE)
-"""What a Python environment, or a results folder, has at its top."""
+"""Files at the top of a Python environment or a results folder."""
 TRACKERS = ("wandb", "mlflow", "comet_ml", "neptune")
-"""Modules of trackers that ``OFFLINE`` is for."""
+"""Modules of the trackers in ``OFFLINE``."""
 OFFLINE = {
     "WANDB_MODE": "offline",
     "NEPTUNE_MODE": "offline",
@@ -48,13 +48,13 @@ OFFLINE = {
     "MLFLOW_ALLOW_FILE_STORE": "true",
     "MLFLOW_DISABLE_TELEMETRY": "true",
 }
-"""Comet's ``Experiment`` has no variable for offline, so it is disabled. MLflow 3 refuses folders unless they are allowed, and a
-database takes it seconds to make, for each start."""
+"""Comet's ``Experiment`` has no variable for offline, so it is disabled. MLflow 3 refuses folders unless they are allowed, and
+needs seconds for a database at each start."""
 QUIET = ("offline", "disabled", "dryrun", "debug", "read-only", "0")
-"""Values of these variables with which a user asks for no more than that."""
+"""Values of these variables that a user may have set to the same effect, and that are kept."""
 WITHOUT_LOCKS = {"GIT_OPTIONAL_LOCKS": "0"}
-"""Has ``git status`` leave the index of the user's repository alone."""
-CANNOT_BE_MADE = "a folder of its own cannot be made for it in '{}': {}; name a results folder where every host may write (-o)"
+"""Keeps ``git status`` from changing the index of the user's repository."""
+CANNOT_BE_MADE = "its working folder cannot be made in '{}': {}; name a results folder where every host may write (-o)"
 TIMEOUT_S = 60.0
 
 
@@ -63,11 +63,11 @@ class Sandbox:
     """The folder of one start, on all its hosts; nothing is written before ``make``."""
 
     root: Path
-    """Below which it is laid out."""
+    """The folder under which it is made."""
     users: Path
-    """Where the command starts, as the user has it: the real path, without links."""
+    """The user's folder in which the command starts: the real path, without links."""
     left_out: Path
-    """The results folder, which may lie in the user's."""
+    """The results folder, which may be in the user's."""
     hosts: Sequence[str]
     """The other hosts."""
     are_offline: bool
@@ -76,23 +76,23 @@ class Sandbox:
 
     @property
     def folder(self) -> Path:
-        """Where the command starts in it."""
+        """The folder in it in which the command starts."""
         return inside(self.root, self.users)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What its agents are told of it."""
+        """Settings for its agents."""
         return {"sandbox": str(self.root), "trackers": TRACKERS if self.are_offline else ()}
 
     def variables(self, inherited: Mapping[str, str]) -> dict[str, str]:
-        """Variables of its processes besides those that they inherit."""
+        """Variables that its processes have in addition to those that they inherit."""
         if not self.are_offline:
             return WITHOUT_LOCKS
         modes = {name: value for name, value in OFFLINE.items() if inherited.get(name, "").lower() not in QUIET}
         return WITHOUT_LOCKS | modes | {"MLFLOW_TRACKING_URI": (self.folder / "mlruns").as_uri()}
 
     def make(self) -> None:
-        """Make it here, and on all hosts that do not share this one's files, in the place of what a broken launch left or kept.
+        """Make it here, and on all hosts that do not share this one's files. It replaces the folder of an earlier launch.
 
         Raises:
             LaunchError: there is no room, or a host does not answer.
@@ -107,7 +107,7 @@ class Sandbox:
         self._run(self.root, self.users, self.left_out, token)
 
     def remove(self) -> None:
-        """Remove it on all hosts that answer, unless it is to be kept. Twice is harmless."""
+        """Remove it on all hosts that answer, unless it is to be kept. Can be called again."""
         if not self.is_kept and self.root.exists():
             shutil.rmtree(self.root, ignore_errors=True)
             with contextlib.suppress(LaunchError):
@@ -117,17 +117,17 @@ class Sandbox:
         remote.run_on(self.hosts, remote.python("runners.processes.sandbox", *map(str, words)), timeout_s=TIMEOUT_S)
 
     def as_users(self, text: str) -> str:
-        """A text that names files as the user knows them."""
+        """A text with the user's paths instead of those in the folder."""
         return text.replace(str(self.root), "").replace(os.path.relpath(self.root), "")
 
 
 def inside(root: Path, path: Path) -> Path:
-    """Return where a file of the user's appears."""
+    """Return the path of a user's file under ``root``."""
     return root / path.relative_to("/")
 
 
 def lay_out(root: Path, folder: Path, *, left_out: Path) -> None:
-    """Make a folder for one start; an ``OSError`` passes through. All paths are real ones, without links."""
+    """Make a folder for one start; raises ``OSError``. All paths are real ones, without links."""
     root.mkdir(mode=0o700, parents=True)  # it holds copies of files that others may not read
     inside(root, folder).mkdir(parents=True)
     for below, above in itertools.pairwise([folder, *folder.parents][: LEVELS_ABOVE + 1]):
@@ -138,7 +138,7 @@ def lay_out(root: Path, folder: Path, *, left_out: Path) -> None:
 
 
 def _copy_below(folder: str | Path, place: Path, *, left_out: Path, most: int) -> int:
-    """Copy small files, and link what is large. Folders with few entries are laid out first, until there are ``most`` in all.
+    """Copy small files and link large ones. Folders with few entries come first, until there are ``most`` entries in all.
 
     Returns how many are left of ``most``.
     """
@@ -162,7 +162,7 @@ def _copy_below(folder: str | Path, place: Path, *, left_out: Path, most: int) -
 
 
 def _copied(entry: os.DirEntry[str], target: Path) -> bool:
-    """Copy a file with its times, if it is a small one that may be read."""
+    """Copy a file with its times, if it is small and readable. Returns whether it was copied."""
     if not entry.is_file() or entry.stat().st_size > MAX_COPIED_BYTES or not os.access(entry.path, os.R_OK):
         return False
     shutil.copy2(entry.path, target)
@@ -170,7 +170,7 @@ def _copied(entry: os.DirEntry[str], target: Path) -> bool:
 
 
 def _size(entry: os.DirEntry[str], most: int) -> int:
-    """How many entries there are below a folder, or more than ``most``, as of a repository, environment or results folder."""
+    """The number of entries below a folder; more than ``most`` for a repository, environment or results folder."""
     if entry.name in LINKED_WHOLE or any(Path(entry.path, name).exists() for name in MARKS):
         return most + 1
     below = (name for _, folders, files in os.walk(entry.path) for name in (*folders, *files))
@@ -178,16 +178,16 @@ def _size(entry: os.DirEntry[str], most: int) -> int:
 
 
 def _entries(folder: str | Path, left_out: Path) -> list[os.DirEntry[str]]:
-    """What a folder holds, without what is left out; nothing where it may not be read."""
+    """The entries of a folder without what is left out; none if it cannot be read."""
     with contextlib.suppress(PermissionError), os.scandir(folder) as entries:
         return [entry for entry in entries if entry.path != str(left_out)]
     return []
 
 
 def main(root: Path, folder: Path | None = None, left_out: Path = Path(), *, token: str = "") -> None:
-    """Make one here, unless hosts share it or this one has no such folder of a command; what lies there of others goes.
+    """Make one here, unless hosts share it or this host has no such folder of a command. An earlier one is removed.
 
-    ``token``: is in that which the driver has made. Without ``folder``: remove it, and what is empty without it.
+    ``token``: in the folder that the driver has made. Without ``folder``: remove it, and parents that are empty then.
     """
     with contextlib.suppress(OSError):
         if token and (root / LOCK).read_text(encoding="utf-8") == token:
@@ -199,7 +199,7 @@ def main(root: Path, folder: Path | None = None, left_out: Path = Path(), *, tok
     try:
         if folder is not None and folder.is_dir():
             lay_out(root, folder, left_out=left_out)
-    except FileExistsError:  # hosts share it, and this one does not see all of it yet
+    except FileExistsError:  # hosts share it, and this one does not see all files yet
         pass
     except OSError as error:
         sys.exit(CANNOT_BE_MADE.format(root, error))

@@ -1,4 +1,4 @@
-"""What the driver knows of an arm in one launch by its supervisors' connections: ranks, their messages, answers to words."""
+"""The driver's state of an arm in one launch, from its supervisors' connections: ranks, messages, answers to commands."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from measurement.agent.ringside_agent.supervision.frames import AT_ONCE, SAY, Fr
 from measurement.agent.ringside_agent.supervision.rank_supervisor import FAILED, GONE, JOINED, REFUSED
 
 MIN_SHARE = 1 / 16
-"""Share of an arm's hosts: where fewer have said something, the driver waits for more. To wake costs it more than to read."""
+"""Share of an arm's hosts: if fewer have sent something, the driver waits for more, since waking costs more than reading."""
 GATHER_S = 0.002
-"""How long it waits for them."""
+"""How long it waits for more."""
 
 
 @dataclass(kw_only=True)
 class SupervisedRank:
-    """One rank as its supervisor knows it."""
+    """One rank as its supervisor reported it."""
 
     rank: int
     world_size: int
-    """As the process counts it, which may be another than the plan has."""
+    """As the process counts it, which may differ from the plan's."""
     host: str
     pid: int
     clock_behind_s: float
-    """What the driver's clock showed more than its host's when it reported, the time that took included."""
+    """How far its host's clock was behind the driver's when it reported, including the time of the transfer."""
     is_gone: bool = False
     gone_at_s: float = math.inf
     """When its process ended, seconds since the epoch by its host's clock; infinite if its supervisor did not report it."""
 
     @classmethod
     def reported(cls, host: str, rank: str, world_size: str, pid: str, at_s: str) -> SupervisedRank:
-        """By what its supervisor has said just now, with its host's clock."""
+        """Parse the report that its supervisor has just sent; ``at_s``: by its host's clock."""
         behind_s = time.time() - float(at_s)
         return cls(rank=int(rank), world_size=int(world_size), host=host, pid=int(pid), clock_behind_s=behind_s)
 
@@ -47,19 +47,19 @@ class HostConnection:
     host: str
     connection: socket.socket
     ranks: list[SupervisedRank]
-    """The arm's ranks that it speaks for."""
+    """The arm's ranks on this host."""
     answers: list[str] = field(default_factory=list)
-    """Lines that answer words, and were not taken yet."""
+    """Lines that answer commands and were not taken yet."""
     is_closed: bool = False
     frames: Frames = field(default_factory=Frames, repr=False)
 
     def send(self, data: bytes, flags: int = 0) -> None:
-        """Send bytes; where it has closed, the reply that is waited for tells."""
+        """Send bytes. A closed connection is noticed by the missing reply."""
         with contextlib.suppress(OSError):
             self.connection.sendall(data, flags)
 
     def take_answer(self, word: str) -> str | None:
-        """Take the answer to a word, and all before it; None if there is none yet."""
+        """Take the answer to a command and all before it; None if there is none yet."""
         for number, line in enumerate(self.answers):
             if line == word or line.startswith((f"{word} ", f"{FAILED} {word} ")):
                 del self.answers[: number + 1]
@@ -76,28 +76,28 @@ class SupervisedArm:
     ranks: dict[int, SupervisedRank] = field(default_factory=dict)
     """All that have reported, by rank."""
     refused: list[SupervisedRank] = field(default_factory=list)
-    """Processes that took themselves for a rank that was there already, such as several that are each rank 0 of 1."""
+    """Processes with the number of a rank that had reported already, such as several that are each rank 0 of 1."""
     messages: dict[str, bytes] = field(default_factory=dict)
-    """From ranks, by their place, not taken yet, and still sealed."""
+    """From ranks, by place, not taken yet, and still sealed."""
     latest: dict[str, bytes] = field(default_factory=dict)
-    """The last ones to ranks, by their place."""
+    """The last messages to ranks, by place."""
     listening: select.epoll = field(default_factory=select.epoll)
-    """Tells which hosts have said something, however many there are."""
+    """Returns the hosts that have sent something."""
 
     @property
     def open_hosts(self) -> list[HostConnection]:
         """Those that are connected."""
         return [host for host in list(self.hosts.values()) if not host.is_closed]
 
-    def take_in(self, one: SupervisedRank) -> bool:
-        """Note a rank; returns whether it is the first of its number."""
-        is_first = self.ranks.setdefault(one.rank, one) is one
+    def take_in(self, supervised: SupervisedRank) -> bool:
+        """Add a rank; returns whether it is the first with its number."""
+        is_first = self.ranks.setdefault(supervised.rank, supervised) is supervised
         if not is_first:
-            self.refused.append(one)
+            self.refused.append(supervised)
         return is_first
 
     def hear_all(self, *, timeout_s: float) -> list[HostConnection]:
-        """Take in what the hosts have said, and wait until one says something. Returns those that did."""
+        """Wait until a host sends something and read it. Returns the hosts that did."""
         ready = self.listening.poll(max(0.0, timeout_s))
         if 0 < len(ready) < MIN_SHARE * len(self.hosts) and timeout_s > GATHER_S:
             time.sleep(GATHER_S)
@@ -108,33 +108,33 @@ class SupervisedArm:
         return spoke
 
     def _hear(self, host: HostConnection) -> None:
-        """Take in what a host has said: messages, answers, ranks that have come or gone, or the end of the connection."""
+        """Read what a host has sent: messages, answers, ranks that have connected or ended, or the end of the connection."""
         try:
             received = host.connection.recv(AT_ONCE, socket.MSG_DONTWAIT)
             frames = host.frames.add(received)
-        except OSError:  # the kernel gave it up, or it does not speak as supervisors do
+        except OSError:  # the kernel gave up, or it is not the supervisors' protocol
             received, frames = b"", []
         for line, message in frames:
             self._read(host, line, message)
         if not received:
             host.is_closed = True
             self.listening.unregister(host.connection)
-            for one in host.ranks:
-                one.is_gone = True
+            for supervised in host.ranks:
+                supervised.is_gone = True
 
     def _read(self, host: HostConnection, line: str, message: bytes) -> None:
         verb, _, rest = line.partition(" ")
         if verb == SAY:
             self.messages.update(messages_in(line, message))
         elif verb == JOINED:
-            one = SupervisedRank.reported(host.host, *rest.split())
-            host.ranks += [one] if self.take_in(one) else []
+            supervised = SupervisedRank.reported(host.host, *rest.split())
+            host.ranks += [supervised] if self.take_in(supervised) else []
         elif verb == REFUSED:
             self.refused.append(SupervisedRank.reported(host.host, *rest.split()))
         elif verb == GONE:
             rank, at_s = rest.split()
-            for one in host.ranks:
-                if one.rank == int(rank):
-                    one.is_gone, one.gone_at_s = True, float(at_s)
+            for supervised in host.ranks:
+                if supervised.rank == int(rank):
+                    supervised.is_gone, supervised.gone_at_s = True, float(at_s)
         else:
             host.answers.append(line)

@@ -1,7 +1,7 @@
-"""The driver's side of the supervisors' connections: messages to and from ranks, and words that stop, continue and kill them.
+"""The driver's side of the supervisors' connections: messages to and from ranks, and commands that stop, continue and kill them.
 
-There is one connection for each host of an arm, by its first supervisor (``host_relay`` has the other side). Each says first who it
-is, with the proof that it belongs to the comparison; see ``rank_supervisor.greet``.
+Each host of an arm has one connection, from its first supervisor (``host_relay`` is the other side). Each begins with a greeting,
+which proves that it belongs to the comparison; see ``rank_supervisor.greet``.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from runners.processes.supervised_arm import HostConnection, SupervisedArm, Supe
 ACKNOWLEDGE_TIMEOUT_S = FOLLOWER_S + 5
 GREETING_TIMEOUT_S = 5.0
 MAX_GREETINGS = 128
-"""Connections that have not said yet who they are; others are closed at once, and come again."""
+"""Connections without a greeting yet. At the limit others are closed and retry."""
 REFUSED_S = 5.0
-"""How long one that was let go counts among them."""
+"""How long a refused connection counts among them."""
 FULL_S = 0.05
-"""How long the driver then accepts nobody. Both keep who floods it from taking a core of the measured ranks."""
+"""How long the driver accepts no connection at the limit. Both keep a flood of connections from using a measured core."""
 
 
 class SupervisorServer:
@@ -45,9 +45,9 @@ class SupervisorServer:
         self._key = key
         self._arms: dict[tuple[str, int], SupervisedArm] = {}
         self._starts: dict[tuple[str, int], int] = {}
-        """How often an arm was restarted in a launch; none: never."""
+        """How often an arm was restarted in a launch; missing: never."""
         self._lock = threading.Lock()
-        """Held while an arm gets a host or a message to hand on, so that no host misses one."""
+        """Held while an arm gets a host or a message to send, so that no host misses one."""
         self._address = address
         self._greetings = threading.BoundedSemaphore(MAX_GREETINGS)
         self._server = listen(address)
@@ -60,53 +60,57 @@ class SupervisorServer:
 
     def of(self, arm: str, launch: int) -> dict[int, SupervisedRank]:
         """Return the ranks of an arm whose supervisors have connected, by rank. Does not wait."""
-        known = self._arm(arm, launch)
-        known.hear_all(timeout_s=0)
-        return dict(known.ranks)
+        supervised_arm = self._arm(arm, launch)
+        supervised_arm.hear_all(timeout_s=0)
+        return dict(supervised_arm.ranks)
 
     def refused(self, arm: str, launch: int) -> list[SupervisedRank]:
-        """Return the processes that took themselves for a rank that was there already. Does not wait."""
-        known = self._arm(arm, launch)
-        known.hear_all(timeout_s=0)
-        return list(known.refused)
+        """Return the processes with the number of a rank that had reported already. Does not wait."""
+        supervised_arm = self._arm(arm, launch)
+        supervised_arm.hear_all(timeout_s=0)
+        return list(supervised_arm.refused)
 
     def set(self, arm: str, launch: int, place: str, text: str) -> None:
-        """Send a message to every rank of an arm, and to those that come later."""
+        """Send a message to every rank of an arm, also to those that connect later."""
         with self._lock:
-            known = self._arms.setdefault((arm, launch), SupervisedArm())
-            known.latest[place] = sealed = seal(self._key, place, text)
-            while len(known.latest) > LATEST:
-                del known.latest[next(iter(known.latest))]
-            for host in known.open_hosts:
+            supervised_arm = self._arms.setdefault((arm, launch), SupervisedArm())
+            supervised_arm.latest[place] = sealed = seal(self._key, place, text)
+            while len(supervised_arm.latest) > LATEST:
+                del supervised_arm.latest[next(iter(supervised_arm.latest))]
+            for host in supervised_arm.open_hosts:
                 host.send(say(place, sealed))
 
     def take(self, arm: str, launch: int, places: Collection[str], timeout: timedelta) -> dict[str, bytes]:
-        """Wait until there is a message of ranks in any of these places; return what is there, by place. It is kept no longer.
+        """Wait for a message from ranks in any of these places; return all there are, by place, and forget them.
 
         Raises:
-            LaunchError: somebody else has written one.
+            LaunchError: a message is not from a rank of the comparison.
         """
-        known, deadline = self._arm(arm, launch), time.monotonic() + timeout.total_seconds()
-        while not (found := {place: known.messages.pop(place) for place in list(known.messages) if place in places}):
+        supervised_arm, deadline = self._arm(arm, launch), time.monotonic() + timeout.total_seconds()
+        while not (
+            sealed_texts := {
+                place: supervised_arm.messages.pop(place) for place in list(supervised_arm.messages) if place in places
+            }
+        ):
             left_s = deadline - time.monotonic()
-            if not known.hear_all(timeout_s=left_s) and left_s <= 0:  # without patience, too, what has come is heard
+            if not supervised_arm.hear_all(timeout_s=left_s) and left_s <= 0:  # with no timeout, too, what has arrived is read
                 break
         try:
-            return {place: unseal(self._key, place, sealed) for place, sealed in found.items()}
+            return {place: unseal(self._key, place, sealed) for place, sealed in sealed_texts.items()}
         except ConnectionError as error:
             raise LaunchError(
-                f"{error}: somebody else on the network reaches its connections; "
+                f"{error}: another process on the network writes to its connections; "
                 "close the driver's ports to others (docs/security.md)"
             ) from error
 
     def tell(self, arm: str, launch: int, *words: str) -> dict[str, HostCounters]:
-        """Send words to every supervisor of an arm and wait until each has done them, in their order.
+        """Send commands to every supervisor of an arm and wait until each has carried them out, in order.
 
         Returns:
-            The counters of every host, where ``counters`` is among them; those are left out that cannot be read.
+            The counters of every host, if ``counters`` is among them, without those that cannot be read.
 
         Raises:
-            LaunchError: a supervisor does not answer in time, or says that it could not.
+            LaunchError: a supervisor does not answer in time, or reports a failure.
         """
         counters: dict[str, HostCounters] = {}
         for host, answer in self._ask(arm, launch, words):
@@ -121,24 +125,24 @@ class SupervisorServer:
     def gone(self, arm: str, launch: int) -> dict[int, float]:
         """Return the ended ranks of an arm in the order they ended, and when (``SupervisedRank.gone_at_s``). Does not wait."""
         ranks = self.of(arm, launch).values()
-        return {one.rank: one.gone_at_s for one in sorted(ranks, key=lambda one: one.gone_at_s) if one.is_gone}
+        return {rank.rank: rank.gone_at_s for rank in sorted(ranks, key=lambda rank: rank.gone_at_s) if rank.is_gone}
 
     def driver_time(self, arm: str, launch: int, rank: int, at_s: float) -> float:
-        """Convert a time of a rank's host to the driver's clock, seconds since the epoch, by its quickest report."""
+        """Convert a time of a rank's host, seconds since the epoch, to the driver's clock, by the host's fastest report."""
         ranks = self.of(arm, launch)
         if rank not in ranks:
             return at_s
-        return at_s + min(one.clock_behind_s for one in ranks.values() if one.host == ranks[rank].host)
+        return at_s + min(supervised.clock_behind_s for supervised in ranks.values() if supervised.host == ranks[rank].host)
 
     def release(self, arm: str, launch: int) -> None:
-        """Close an arm's connections and forget its messages; supervisors then kill ranks that still run."""
+        """Close an arm's connections and forget its messages. Supervisors then kill ranks that still run."""
         with self._lock:
-            known = self._arms.pop((arm, launch), None)
-        for host in known.hosts.values() if known else ():
+            supervised_arm = self._arms.pop((arm, launch), None)
+        for host in supervised_arm.hosts.values() if supervised_arm else ():
             host.connection.close()
 
     def restart(self, arm: str, launch: int, start: int) -> None:
-        """Forget an arm, which is restarted for the ``start``-th time: supervisors of another start are let go."""
+        """Forget an arm that is restarted for the ``start``-th time: connections of other starts are closed."""
         with self._lock:
             self._starts[arm, launch] = start
         self.release(arm, launch)
@@ -152,7 +156,7 @@ class SupervisorServer:
             self.release(arm, launch)
 
     def _arm(self, arm: str, launch: int) -> SupervisedArm:
-        """What is known of an arm: nothing, before it starts and once it was released."""
+        """The state of an arm; empty before it starts and after it was released."""
         with self._lock:
             return self._arms.get((arm, launch)) or SupervisedArm()
 
@@ -169,7 +173,7 @@ class SupervisorServer:
                 time.sleep(FULL_S)
 
     def _greet(self, connection: socket.socket) -> None:
-        """Hear who it is; one that cannot prove it, is not welcome or takes its time is let go."""
+        """Read the greeting; close connections without the key, of another start, or that are too slow."""
         closing = threading.Timer(GREETING_TIMEOUT_S, _shut, [connection])
         closing.start()
         try:
@@ -190,30 +194,30 @@ class SupervisorServer:
             self._greetings.release()
 
     def _welcome(self, connection: socket.socket, who: Sequence[str]) -> None:
-        """Take in a host's first supervisor, and give it what waits for its ranks; a rank's second is let go."""
+        """Accept a host's first supervisor and send it its ranks' latest messages; refuse a second one of a rank."""
         arm, launch, start, rank, world_size, host, pid, at_s = who
-        one = SupervisedRank.reported(host, rank, world_size, pid, at_s)
+        supervised_rank = SupervisedRank.reported(host, rank, world_size, pid, at_s)
         with self._lock:
             if int(start) != self._starts.get((arm, int(launch)), 0):
                 raise ConnectionError("it is of another start")
-            known = self._arms.setdefault((arm, int(launch)), SupervisedArm())
-            if not known.take_in(one):
+            supervised_arm = self._arms.setdefault((arm, int(launch)), SupervisedArm())
+            if not supervised_arm.take_in(supervised_rank):
                 raise ConnectionError("its rank has a supervisor")
-            for place, sealed in known.latest.items():
+            for place, sealed in supervised_arm.latest.items():
                 connection.sendall(say(place, sealed))
-            known.hosts[connection.fileno()] = HostConnection(host=host, connection=connection, ranks=[one])
-            known.listening.register(connection, select.EPOLLIN)
+            supervised_arm.hosts[connection.fileno()] = HostConnection(host=host, connection=connection, ranks=[supervised_rank])
+            supervised_arm.listening.register(connection, select.EPOLLIN)
 
     def _ask(self, arm: str, launch: int, words: Sequence[str]) -> list[tuple[str, str]]:
-        """Send words to all hosts of an arm; returns the answers of those that do not go meanwhile, each after its host.
+        """Send commands to all hosts of an arm; returns pairs of host and answer, without hosts that disconnect meanwhile.
 
         Raises:
-            LaunchError: one does not answer in time.
+            LaunchError: a host does not answer in time.
         """
-        known, deadline = self._arm(arm, launch), time.monotonic() + ACKNOWLEDGE_TIMEOUT_S
-        hosts, said = known.open_hosts, b"".join(map(pack, words))
+        supervised_arm, deadline = self._arm(arm, launch), time.monotonic() + ACKNOWLEDGE_TIMEOUT_S
+        hosts, packed = supervised_arm.open_hosts, b"".join(map(pack, words))
         for host in hosts:
-            host.send(said, socket.MSG_DONTWAIT)
+            host.send(packed, socket.MSG_DONTWAIT)
         answers: list[tuple[str, str]] = []
         spoke, missing = hosts, {host: list(words) for host in hosts}
         while missing:
@@ -228,11 +232,11 @@ class SupervisorServer:
             if missing and left_s < 0:
                 rank, name, word = min((host.ranks[0].rank, host.host, left[0]) for host, left in missing.items())
                 raise LaunchError(f"rank {rank} on {name} did not acknowledge '{word}': its supervisor does not answer")
-            spoke = known.hear_all(timeout_s=left_s) if missing else []
+            spoke = supervised_arm.hear_all(timeout_s=left_s) if missing else []
         return answers
 
 
 def _shut(connection: socket.socket) -> None:
-    """End whoever waits for this connection's other side."""
+    """End all waiting for data from this connection."""
     with contextlib.suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)

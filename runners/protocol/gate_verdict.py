@@ -1,7 +1,7 @@
-"""Judges all ranks' reports of the gate: does an arm compute what it should, and two arms the same? Do ranks drift apart? Pure.
+"""Judges all ranks' reports of the gate: does an arm compute correctly, do two arms compute the same, do ranks drift apart? Pure.
 
-``measurement.judging`` says how far tensors are apart, and what of it is rounding. Here is read what ranks found, and said what
-differs.
+``measurement.judging`` has the distances of tensors and the tolerances for rounding. This module reads the reports and words the
+differences.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ LEARNING_RATE = "lr"
 
 
 def drift_between(reports: Sequence[DriftReport | None]) -> str | None:
-    """Say how ranks have drifted apart, if they have and can be compared; reports by rank, None of one that trains nothing."""
-    known = [report for report in reports if report is not None]
-    found = [*_hyperparameters(known), *_parameters(known)] if len(known) > 1 else []
-    return f"ranks have drifted apart: {'; '.join(found)} ({REMEDY})" if found else None
+    """Say how ranks have drifted apart; None if they have not. Reports by rank; None for a rank that trains nothing."""
+    trained = [report for report in reports if report is not None]
+    differences = [*_hyperparameters(trained), *_parameters(trained)] if len(trained) > 1 else []
+    return f"ranks have drifted apart: {'; '.join(differences)} ({REMEDY})" if differences else None
 
 
 def _hyperparameters(reports: Sequence[DriftReport]) -> Iterator[str]:
@@ -39,19 +39,19 @@ def _hyperparameters(reports: Sequence[DriftReport]) -> Iterator[str]:
         )
         if different:
             what = "learning rates" if name == LEARNING_RATE else name
-            yield f"{what} {', '.join(f'{one:g}' for one in dict.fromkeys(different))}"
+            yield f"{what} {', '.join(f'{value:g}' for value in dict.fromkeys(different))}"
 
 
 def _parameters(reports: Sequence[DriftReport]) -> Iterator[str]:
     first = reports[0].parameters
-    found = distances_to_first([{**first, **report.parameters} for report in reports[1:]], first, tolerance=RANK_TOLERANCE)
-    if apart := found.names_beyond():
-        yield f"parameters {shortened(sorted(apart, key=list(first).index))}, by up to {found.worst:.2g} of their size"
+    distances = distances_to_first([{**first, **report.parameters} for report in reports[1:]], first, tolerance=RANK_TOLERANCE)
+    if beyond := distances.names_beyond():
+        yield f"parameters {shortened(sorted(beyond, key=list(first).index))}, by up to {distances.worst:.2g} of their size"
 
 
 MAX_FAILURES = 8
 NOT_REPEATABLE = "the workload's loss is not repeatable"
-"""What is said of a step that is another one each time, which is nobody's failure but the workload's."""
+"""Message if a step gives another result each time, which is the workload's failure and no arm's."""
 REPEATABLE_SO = (
     "draw from the generators of torch, numpy and random, or from one that the workload's constructor makes from self.seed, and "
     "keep state in the workload or the model"
@@ -59,40 +59,32 @@ REPEATABLE_SO = (
 
 
 MAX_TENSORS = 3
-"""Named in a message; of the others the number is told."""
+"""Tensors that a message names; of the others it has the number."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StateComparison:
-    """What two arms' parameters, buffers and optimizer state after the gate's steps say."""
+    """The comparison of two arms' parameters, buffers and optimizer state after the gate's steps."""
 
     distance: float | None = None
-    """The largest of a tensor, relative to what the steps changed in it; None: not compared."""
+    """The largest distance of a tensor, relative to its change by the steps; None: not compared."""
     failures: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
 def judge_gate(reports: Sequence[ParityReport | CheckReport]) -> tuple[ParityResult, dict[str, str]]:
-    """Judge all ranks' reports, by rank: the verdict, and why cases of a micro-benchmark are not offered, by their name."""
+    """Judge all ranks' reports, by rank: the verdict, and by name why cases of a micro-benchmark are not offered."""
     checks = [report for report in reports if isinstance(report, CheckReport)]
-    if checks:
-        return judge_checks(checks), checks[0].not_offered
-    return judge_parity([report for report in reports if isinstance(report, ParityReport)]), {}
+    if not checks:
+        return judge_parity([report for report in reports if isinstance(report, ParityReport)]), {}
+    failures = [f"rank {rank}: {failure}" for rank, report in enumerate(checks) for failure in report.failures]
+    notes = [f"{checks[0].cases} cases ran once and were checked, and again before each block"]
+    return ParityResult(passed=not failures, failures=_shown(failures), notes=notes), checks[0].not_offered
 
 
 def _shown(failures: list[str]) -> list[str]:
     more = len(failures) - MAX_FAILURES
     return failures[:MAX_FAILURES] + ([f"and {more} more"] if more > 0 else [])
-
-
-def judge_checks(reports: Sequence[CheckReport]) -> ParityResult:
-    """Judge a micro-benchmark's checks; reports by rank."""
-    failures = [f"rank {rank}: {failure}" for rank, report in enumerate(reports) for failure in report.failures]
-    return ParityResult(
-        passed=not failures,
-        failures=_shown(failures),
-        notes=[f"{reports[0].cases} cases ran once and were checked, and again before each block"],
-    )
 
 
 def judge_parity(reports: list[ParityReport]) -> ParityResult:
@@ -138,38 +130,38 @@ def _same_samples(reports: list[ParityReport]) -> list[str]:
     failures = []
     for rank, report in enumerate(reports):
         if report.samples and report.samples in seen:
-            failures.append(f"ranks {seen[report.samples]} and {rank} consumed the same samples: the shards are not apart")
+            failures.append(f"ranks {seen[report.samples]} and {rank} consumed the same samples: the shards are not disjoint")
         seen.setdefault(report.samples, rank)
     return failures
 
 
 def _against_mean(reports: list[ParityReport], *, scale: float) -> Distances:
-    """Hold every rank's synchronised gradients against the scaled mean of all ranks' own."""
+    """Compare every rank's synchronised gradients with the scaled mean of all ranks' local gradients."""
     first = reports[0]
     local = Sketches.of(first.local)
     table, lengths = np.zeros_like(local.table), np.zeros(len(local.names))
-    for report in reports:  # one after another: a thousand at once take tens of megabytes
-        own = Sketches.of(report.local, local.names)
-        table += own.table
-        lengths += own.norms
+    for report in reports:  # one at a time: a thousand take tens of megabytes
+        sketches = Sketches.of(report.local, local.names)
+        table += sketches.table
+        lengths += sketches.norms
     mean, usual = Sketches(names=local.names, table=scale * table / len(reports)), scale * lengths / len(reports)
     tolerances = np.array([first.tolerances.get(name, EXACT) for name in local.names])
     rounding = scale * rounding_of(local, first.sizes, FLOAT32, tried=first.noise)
-    found = [report.synced for report in reports]
-    return rank_gradient_distances(found, mean, rounding=rounding, tolerances=tolerances, usual=usual)
+    synced = [report.synced for report in reports]
+    return rank_gradient_distances(synced, mean, rounding=rounding, tolerances=tolerances, usual=usual)
 
 
-def _gradient_failures(found: Distances, allowed: dict[str, float]) -> list[str]:
+def _gradient_failures(distances: Distances, allowed: dict[str, float]) -> list[str]:
     return [
         f"rank {rank}: gradient of '{name}' is off by {error:.2g} (relative L2, tolerance {allowed.get(name, EXACT):g})"
         if math.isfinite(error)
         else f"rank {rank}: gradient of '{name}' is not finite after the exchange, and each rank's own is"
-        for rank, name, error in found.beyond()
+        for rank, name, error in distances.beyond()
     ]
 
 
 def compare_state(first: ParityReport, other: ParityReport, *, first_arm: str) -> StateComparison:
-    """Compare what two arms came to after the gate's steps, by the reports of their ranks 0."""
+    """Compare two arms' states after the gate's steps, by the reports of their ranks 0."""
     if first.in_some_steps and first.steps_zeros != other.steps_zeros:
         names = shortened(first.in_some_steps)
         reason = f"{names} take part in some steps only; one library steps zeros then, the other leaves them as they are"
@@ -188,7 +180,7 @@ def compare_state(first: ParityReport, other: ParityReport, *, first_arm: str) -
     worst, beyond = 0.0, []
     for kind in firsts.keys() & others.keys():
         shared = [name for name in sorted(firsts[kind].keys() & others[kind].keys()) if name.rpartition(" of ")[2] not in missing]
-        apart = step_distances(
+        distances = step_distances(
             _moved(other, others[kind], shared),
             _moved(first, firsts[kind], shared),
             first.sizes,
@@ -196,8 +188,8 @@ def compare_state(first: ParityReport, other: ParityReport, *, first_arm: str) -
             stored=FLOAT32,
             tried=first.rounding,
         )
-        worst = max(worst, float(apart.table.max(initial=0.0)))
-        for name, distance in zip(apart.names, apart.excess[0].tolist(), strict=True):
+        worst = max(worst, float(distances.table.max(initial=0.0)))
+        for name, distance in zip(distances.names, distances.excess[0].tolist(), strict=True):
             allowed, owner = _tolerance(first, other, name), name.partition(" of ")[2]
             if not distance <= allowed:
                 what = f"{kind} of '{owner}'" if owner else f"{kind} '{name}'"
@@ -213,20 +205,20 @@ def compare_state(first: ParityReport, other: ParityReport, *, first_arm: str) -
 
 
 def _tolerance(first: ParityReport, other: ParityReport, name: str) -> float:
-    """A tensor's, after the steps: their number × what a gradient's tolerance makes of one."""
+    """A tensor's tolerance after the steps: their number × the largest change of a step by a gradient's tolerance."""
     coarsest = max([*first.tolerances.values(), *other.tolerances.values()], default=EXACT)
     return GATE_STEPS * max(coarsest, *(report.rounding.get(name, 0.0) / ROUNDING for report in (first, other)))
 
 
 def _state(report: ParityReport) -> dict[str, Tensors]:
-    """Sketches after the steps by kind and name: parameters, buffers, and each kind of optimizer state."""
-    found: dict[str, dict[str, Sequence[float]]] = {}
+    """Sketches after the steps, by kind and name: parameters, buffers, and each kind of optimizer state."""
+    states: dict[str, dict[str, Sequence[float]]] = {}
     for kind, sketches in (("parameter", report.ended), ("buffer", report.buffers)):
-        if known := {name: sketches[name] for name in sketches if name in report.started}:
-            found[kind] = known
+        if kept := {name: sketches[name] for name in sketches if name in report.started}:
+            states[kind] = kept
     for name, sketch in report.optimizer_state.items():
-        found.setdefault(f"optimizer state '{name.partition(' of ')[0]}'", {})[name] = sketch
-    return dict(found)
+        states.setdefault(f"optimizer state '{name.partition(' of ')[0]}'", {})[name] = sketch
+    return dict(states)
 
 
 def _moved(report: ParityReport, ends: Tensors, names: Sequence[str]) -> Moved:

@@ -26,7 +26,7 @@ class Message(BaseModel):
 
 
 class Job(Message):
-    """Everything that a rank must know to run as part of an arm. The same for all ranks of the arm."""
+    """Everything that a rank needs to run as part of an arm. All ranks of the arm have an equal one."""
 
     arm: str
     backend: str
@@ -37,7 +37,7 @@ class Job(Message):
     local_batch_size: int
     micro_steps: int = 1
     world_size: int
-    """As asked for; a rank whose library counts another number refuses to run."""
+    """As the plan has it; a rank whose library counts another number refuses to run."""
     seed: int
     device: Literal["auto", "cpu", "cuda"] = "auto"
     affinity: str = "spread"
@@ -47,20 +47,20 @@ class Job(Message):
     speed: SpeedSettings = SpeedSettings()
     training: TrainingSettings | None = None
     learning_rate_scale: int | None = None
-    """What ``learning_rate_scaling: linear`` multiplies by; None: ranks × micro-steps. A single process beside arms of many ranks
-    has their global batch as its local one, and must scale as they do."""
+    """The factor of ``learning_rate_scaling: linear``; None: ranks × micro-steps. A single process beside arms of many ranks has
+    their global batch as its local one, and must scale as they do."""
     gate_batch_size: int | None = None
-    """Samples of a rank in the gate, where arms have batches of their own: all take as many. None: ``local_batch_size``."""
+    """Samples of each rank in the gate if arms have different batches. None: ``local_batch_size``."""
     tries: int | None = None
-    """Try a workload of the user's before the ranks meet: for a training of so many epochs; 0: for blocks; None: do not."""
+    """Try a user's workload before the ranks connect: for a training of this many epochs; 0: for blocks; None: do not."""
 
-    def new_record(self, plan: Plan, *, comparison_id: str, launch: int, **found: Any) -> LaunchRecord:
-        """The record of this arm in a launch of a plan, to be filled; ``found``: fields that only the caller knows."""
-        own = self.model_dump(include={"arm", "backend", "options", "workload", "workload_options", "world_size"})
-        from measurement.conditions.same_environment import plan_digest  # for the driver: ranks need no plan
+    def new_record(self, plan: Plan, *, comparison_id: str, launch: int, **fields: Any) -> LaunchRecord:
+        """The record of this arm in a launch of a plan, to be filled; ``fields``: those that only the caller knows."""
+        header = self.model_dump(include={"arm", "backend", "options", "workload", "workload_options", "world_size"})
+        from measurement.conditions.same_environment import plan_digest  # only for the driver: ranks need no plan
 
         place = {"comparison_id": comparison_id, "plan_digest": plan_digest(plan), "launch": launch, "role": plan.role(self.arm)}
-        return LaunchRecord(**{**own, **place, "status": "ok", **found})
+        return LaunchRecord(**{**header, **place, "status": "ok", **fields})
 
 
 class BlockCommand(Message):
@@ -103,13 +103,13 @@ class GateCommand(Message):
 
     do: Literal["gate"] = "gate"
     after_blocks: bool
-    """Whether the last report is due before it, while the model that was measured is there."""
+    """Whether the last report must be made before the gate, while the measured model exists."""
     counts_flops: bool = False
     """Whether rank 0 counts its FLOPs afterwards."""
 
 
 class TraceCommand(Message):
-    """Take some steps under torch's profiler and the library's own timeline. Nothing of them is timed."""
+    """Take some steps under torch's profiler and the library's timeline. None is timed."""
 
     do: Literal["trace"] = "trace"
     steps: int
@@ -122,7 +122,7 @@ class StartCommand(Message):
 
 
 class FinishCommand(Message):
-    """Report a last time, disconnect and end."""
+    """Send the last report, disconnect and end."""
 
     do: Literal["finish"] = "finish"
 
@@ -136,7 +136,7 @@ Sketches = dict[str, Sketch]
 
 
 class DriftReport(Message):
-    """What must be alike on all ranks after steps that they took together; see ``runners.protocol.gate_verdict``."""
+    """What must be equal on all ranks after the same steps; see ``runners.protocol.gate_verdict``."""
 
     hyperparameters: dict[str, list[float]]
     """The numbers in the optimizer's parameter groups, by name."""
@@ -145,7 +145,7 @@ class DriftReport(Message):
 
 
 class ParityReport(Message):
-    """What one rank found in the parity gate."""
+    """One rank's results of the parity gate."""
 
     gate: Literal["parity"] = "parity"
     started: Sketches
@@ -164,25 +164,25 @@ class ParityReport(Message):
     """Digest of the batches this rank consumed; empty: they hold no tensors."""
     gradient_scale: float | None
     tolerances: dict[str, float] = {}
-    """Relative L2 error that each gradient may have: by its dtype, or the backend's or the precision's where these round more
-    coarsely. One that is not named here is held to float32's."""
+    """Relative L2 error that each gradient may have: by its dtype, or the backend's or the precision's if these round more
+    coarsely. A gradient that is not named here has float32's."""
     noise: dict[str, float] = {}
-    """L2 norm of what rounding makes of each of this rank's gradients; rank 0's alone."""
+    """L2 norm of the effect of rounding on each of this rank's gradients; rank 0's alone."""
     not_compared: list[str] = []
     """Entries of the model's state that are no numbers, with their kind."""
     buffers: Sketches = {}
-    """Buffers after the steps, but for batch statistics, which are each rank's own."""
+    """Buffers after the steps, except batch statistics, which differ by rank."""
     optimizer_state: Sketches = {}
     """After the steps, whole; rank 0's alone."""
     rounding: dict[str, float] = {}
-    """How far a change of the gradients as small as rounding moves each parameter and optimizer state, relative to the step;
+    """The change of each parameter and optimizer state by a change of the gradients as small as rounding, relative to the step;
     rank 0's alone."""
     without_gradient: list[str] = []
-    """Parameters to be trained that took no part in a step's loss on this rank: libraries differ in what they step them with."""
+    """Trainable parameters without a gradient in some step on this rank. Libraries differ in how they step them."""
     in_some_steps: list[str] = []
-    """Those of them that took part in another step, so that what libraries made of them changes all that follows."""
+    """Those of them with a gradient in another step, so that the difference changes all later steps."""
     steps_zeros: bool = False
-    """Whether the library filled in zeros for them, and its optimizer stepped these."""
+    """Whether the library set zero gradients for them, and its optimizer stepped with these."""
     drift: DriftReport | None = None
     """After the steps; parameters are those of ``ended``."""
     is_exact: bool = True
@@ -192,7 +192,7 @@ class ParityReport(Message):
 
 
 class CheckReport(Message):
-    """What one rank found when it ran every case of a micro-benchmark once, which takes the place of the parity gate."""
+    """One rank's results of running every case of a micro-benchmark once, which replaces the parity gate."""
 
     gate: Literal["check"] = "check"
     cases: int
@@ -204,7 +204,7 @@ class CheckReport(Message):
 
 
 class EpochReport(Message):
-    """What one rank did in one epoch and the evaluation after it."""
+    """One rank's results of an epoch and the evaluation after it."""
 
     kind: Literal["epoch"] = "epoch"
     block: BlockRecord
@@ -215,7 +215,7 @@ class EpochReport(Message):
     """In the first and the last step."""
     top1: int | None = None
     top5: int | None = None
-    """Right answers among this rank's samples while training; None: the workload does not tell."""
+    """Correct predictions among this rank's samples while training; None: the workload does not report them."""
     held_out_loss_sum: float
     held_out_top1: int
     held_out_top5: int
@@ -236,27 +236,27 @@ class StartedReply(Message):
     report: RankReport
     can: list[Can]
     script: ScriptReport | None = None
-    """What a script reports, once it has taken the steps that are compared."""
+    """A script's report, after the steps that are compared."""
     notes: list[str] = []
-    """What its trial of the workload found that works, and should be known."""
+    """Notes from its trial of the workload."""
     start_s: dict[str, float] = {}
-    """Seconds of its start by stage (``measurement.probes.start_clock``); empty of a script."""
+    """Seconds of its start by stage (``measurement.probes.start_clock``); empty for a script."""
 
 
 class GateReply(Message):
-    """What the rank found in the gate."""
+    """The rank's results of the gate."""
 
     kind: Literal["gate"] = "gate"
     report: Annotated[ParityReport | CheckReport, Field(discriminator="gate")]
 
 
 class BlockReply(Message):
-    """What this rank timed in the block."""
+    """The steps that this rank timed in the block."""
 
     kind: Literal["block"] = "block"
     steps: RankSteps
     drift: DriftReport | None = None
-    """Drift so far, where the arm is a script."""
+    """Drift so far, if the arm is a script."""
 
 
 class TraceReply(Message):
@@ -266,19 +266,19 @@ class TraceReply(Message):
     spans: list[Span]
     """By its host's clock."""
     events: str
-    """All that a viewer shows besides, see ``runners.traces.rank_trace``: JSON, compressed by gzip, in base64."""
+    """All other events for a viewer, see ``runners.traces.rank_trace``: JSON, compressed by gzip, in base64."""
     nccl: NcclChoices | None = None
     """By this rank's log."""
 
 
 class FinishedReply(Message):
-    """The rank's last report, of what was measured: it ends now."""
+    """The rank's last report on the measured model: it ends now."""
 
     kind: Literal["finished"] = "finished"
     report: RankReport
     peak_memory_bytes: int
     drift: DriftReport | None = None
-    """Drift of the model that was measured; None where nothing was trained."""
+    """Drift of the model that was measured; None if nothing was trained."""
     written_files: list[str] = []
     """As in ``ScriptReport``, up to the end."""
 
@@ -288,12 +288,12 @@ class ErrorReply(Message):
 
     kind: Literal["error"] = "error"
     cause: Literal["bad input", "exception"]
-    """``bad input``: something is wrong with the plan or the data, which no lost peer brings about."""
+    """``bad input``: an error in the plan or the data, which cannot follow from a lost peer."""
     message: str
     excerpt: list[str] = []
     """The lines of the user's code around it."""
     at_s: float
-    """When it was raised, seconds since the epoch by the rank's host. The first to raise is the cause; the others lost a peer."""
+    """When it was raised, seconds since the epoch by the rank's host. The first error is the cause; the others follow from it."""
 
 
 LOST_PEER = re.compile(
@@ -306,7 +306,7 @@ LOST_PEER = re.compile(
 """Gloo, NCCL, Horovod, MPI, c10d's store and sockets; torch's loaders, whose processes a launcher ends with the first rank."""
 
 CAUSE_FIRST_S = 3.0
-"""A rank that lost a peer ends so much later: launchers end all ranks with the first, and the other has to say why."""
+"""How much later a rank ends that lost a peer: launchers end all ranks with the first, and the other must report the cause."""
 
 
 def mentions_lost_peer(message: str) -> bool:
@@ -315,11 +315,11 @@ def mentions_lost_peer(message: str) -> bool:
 
 
 class EndedReply(Message):
-    """A script came to its own end before it had carried out the command."""
+    """A script ended by itself before it had carried out the command."""
 
     kind: Literal["ended"] = "ended"
     steps: int
-    """That it took in all."""
+    """Its number of steps in all."""
     exit_code: int | None = None
     """None: not known to the rank."""
 
@@ -338,13 +338,13 @@ def combine(reports: Sequence[EpochReport], *, epoch: int) -> EpochRecord:
     """Make the record of an epoch from all ranks' reports, by rank.
 
     Counts and held-out sums are added, since each sample belongs to one rank. A step's loss is the mean over ranks, whose batches
-    are equally large. Times are those of the slowest rank.
+    have the same size. Times are those of the slowest rank.
     """
     first, ranks = reports[0], ranks_of([report.block for report in reports])
 
     def total(counts: Sequence[int | None]) -> int | None:
-        known = [count for count in counts if count is not None]
-        return sum(known) if len(known) == len(counts) else None  # a rank does not tell
+        counted = [count for count in counts if count is not None]
+        return sum(counted) if len(counted) == len(counts) else None  # a rank did not report it
 
     return EpochRecord(
         epoch=epoch,

@@ -1,4 +1,4 @@
-"""Ranks of ours as they are started. A driver's serve it; those that a person started measure by themselves."""
+"""The start of our ranks, by a driver or by a person. A driver's ranks serve it; a person's measure by themselves."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from measurement.agent.ringside_agent.settings import read
 
 
 def serve(backend: str) -> None:
-    """Be ``python -m runners.ddp`` or ``hvd``, under whatever launcher; ends this process.
+    """Run ``python -m runners.ddp`` or ``hvd`` under any launcher; ends this process.
 
-    A driver says by the agent's variable that it wants to be served.
+    A driver sets the agent's variable.
     """
-    gc.disable()  # until the engine stands: importing torch leaves no garbage, and looking for it takes long
+    gc.disable()  # until the engine is built: importing torch leaves no garbage, and the search for it takes long
     settings = read()
     if settings and settings.store:
         from runners.rank.worker import main

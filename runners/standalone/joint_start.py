@@ -1,6 +1,6 @@
-"""While the ranks of a standalone run start: where one fails, all end and say why, on every host.
+"""Ends all ranks of a standalone run, with the reason, if one fails while they start.
 
-Launchers end the ranks of their own host only, and a rank that waits for a peer in a library notices nothing for minutes.
+Launchers end only the ranks of their own host, and a rank that waits for a peer in a library notices nothing for minutes.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from measurement.errors import RingsideError, printable
 FAILED = "failed-to-start"
 LOOK_S = 0.5
 TELL_S = 4 * LOOK_S
-"""How long a rank that failed keeps its host's launcher, which may serve the store, so that others see what it told."""
+"""How long a rank that failed keeps its host's launcher, which may serve the store, so that others can read the error."""
 
 
 @contextmanager
 def joint_start(store: Store | None, world: World, *, say: Callable[[Exception], None]) -> Iterator[None]:
-    """Tell the other ranks of an error that the block raises, and end this rank at once when another tells of one.
+    """Report an error that the block raises to the other ranks, and end this rank at once when another reports one.
 
     Args:
-        store: in which the ranks have met; None: they have none, and nothing is watched.
+        store: the store of the ranks' rendezvous; None: they have none, and nothing is watched.
         world: this rank's place.
-        say: prints an error, which comes first: this rank's launcher may end it as soon as others have heard.
+        say: prints an error. It is called first: this rank's launcher may end it as soon as others have read the error.
     """
     if store is None or world.world_size == 1:
         yield
@@ -60,14 +60,14 @@ def _tell(store: Store, world: World, error: Exception) -> None:
 
 
 def _watch(store: Store, world: World, over: threading.Event) -> None:
-    told = None
-    while not (told or over.wait(LOOK_S)):
+    reason = None
+    while not (reason or over.wait(LOOK_S)):
         try:
-            told = store.get(FAILED).decode(errors="replace") if store.check([FAILED]) else None
-        except RuntimeError:  # whoever served it has ended
-            told = "the place where the ranks met is gone; see what the other hosts say"
-    if told and not over.is_set():
-        print(f"ringside: {_who(world)} ends, since it cannot start without {told}", file=sys.stderr)
+            reason = store.get(FAILED).decode(errors="replace") if store.check([FAILED]) else None
+        except RuntimeError:  # the process that served it has ended
+            reason = "the store of the ranks' rendezvous, which is gone; see the messages of the other hosts"
+    if reason and not over.is_set():
+        print(f"ringside: {_who(world)} ends, since it cannot start without {reason}", file=sys.stderr)
         leave(1)
 
 

@@ -1,4 +1,4 @@
-"""Rank 0 of a standalone run: it leads all ranks as a driver would, writes the record and prints the table."""
+"""Rank 0 of a standalone run: it gives all ranks commands as a driver would, writes the record and prints the table."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from runners.rank.remote_error import describe_error
 from runners.rank.worker import EngineRank
 
 IGNORED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
-"""While rank 0 writes what was measured before a failure. Launchers end ranks whose peer has failed, in milliseconds.
-They end loaders' processes, too, for which torch raises at SIGCHLD."""
+"""Ignored while rank 0 writes what was measured before a failure. Launchers end ranks whose peer has failed, in milliseconds.
+They also end loaders' processes, after which torch raises at SIGCHLD."""
 
 
 class CollectiveSession:
-    """The arm that a standalone run is, seen from rank 0, which carries every command out as the other ranks do.
+    """The only arm of a standalone run, on rank 0, which carries out every command as the other ranks do.
 
-    Commands and replies go over the backend's own collectives, and never while steps are timed.
+    Commands and replies go over the backend's collectives, and never while steps are timed.
     """
 
     starts = 1
@@ -44,25 +44,25 @@ class CollectiveSession:
     counts_iterations = False
 
     def __init__(self, name: str, *, rank: EngineRank, backend: Backend, folder: Path, started_s: float) -> None:
-        """``folder``: where ranks leave the tracebacks of their errors; ``started_s``: when they began, by the monotonic clock."""
+        """``folder``: where ranks write tracebacks; ``started_s``: when they began, by the monotonic clock."""
         self.name, self.started_s = name, started_s
         self.exit_codes: list[int | None] = []
         self.error: BaseException | None = None
-        """What rank 0 raised in a command. It may be that another rank has gone."""
+        """What rank 0 raised in a command. The cause may be a lost rank."""
         self._rank, self._backend, self._folder = rank, backend, folder
         self._is_over = self._is_in_step = self._is_ending = False
-        """Whether the last reports have come, all ranks wait for the next command, and only the record is still to be written."""
+        """Whether the last reports have come; whether all ranks wait for a command; whether only the record is to be written."""
 
     def command(self, seed: int) -> str:
-        """Nothing: what a person typed to start all ranks is not known to one of them."""
+        """Nothing: a rank does not know the command that started all ranks."""
         return ""
 
     def commands_as_run(self) -> list[dict[str, Any]]:
-        """Rank 0's own."""
+        """Rank 0's command."""
         return [{"host": socket.gethostname(), "argv": sys.orig_argv}]
 
     def log_of(self, rank: int) -> Path:
-        """Where a rank leaves the traceback of its error."""
+        """The file of a rank's traceback."""
         return self._folder / f"rank-{rank}-traceback.txt"
 
     def start(self, job: Job) -> None:
@@ -82,7 +82,7 @@ class CollectiveSession:
         try:
             self._backend.broadcast_bytes(command.model_dump_json().encode())
             replies = self._backend.all_gather_bytes(self._rank.answer(command).model_dump_json().encode())
-        except Exception as error:  # the record tells of it, and the run raises it again
+        except Exception as error:  # it goes into the record, and the run raises it again
             self.error = error
             raise _rank_0_failed(describe_error(error).message) from error
         self._is_in_step = True
@@ -94,13 +94,13 @@ class CollectiveSession:
         """Nothing: ``finish`` asks."""
 
     def finish(self) -> list[FinishedReply]:
-        """Return the last reports; all ranks wait for ``part`` then."""
+        """Return the last reports. All ranks then wait for ``part``."""
         replies = self.exchange(FinishCommand(), FinishedReply, timeout_s=0.0).replies
         self._is_over = True
         return replies
 
     def end(self) -> None:
-        """Let nothing disturb the writing of what was measured, where not all of it was.
+        """Ignore signals, so that incomplete measurements can be written.
 
         Raises:
             ArmFailed: a launcher ends this rank since a peer has failed, in a command or between two of them.
@@ -114,7 +114,7 @@ class CollectiveSession:
             raise _rank_0_failed("ended by SIGTERM, as launchers do when a peer has failed")
 
     def part(self, error: BaseException | None = None) -> None:
-        """Let the other ranks end, for this error; not where they wait for something else, or have gone."""
+        """Let the other ranks end, with this error, unless they are in a step or have ended."""
         if self._is_in_step:
             if not self._is_over:
                 self.finish()
@@ -126,16 +126,16 @@ def _rank_0_failed(why: str) -> ArmFailed:
 
 
 def _ignore(_number: int, _frame: object) -> None:
-    """Unlike SIG_IGN it leaves ended children to who waits for them."""
+    """Ignore a signal. Unlike with SIG_IGN, ended children can still be waited for."""
 
 
 def lead(session: CollectiveSession, engine: Engine, *, plan: Plan, folder: ResultsFolder, tensorboard: Path | None) -> None:
-    """Run the one launch of a plan whose arm these ranks are, write its record and print what came out.
+    """Run the only launch of a plan, whose arm these ranks are, write its record and print the result.
 
     Raises:
         ParityError: the arm computes wrongly, or its ranks have drifted apart.
         RecordError: the record cannot be written.
-        Exception: whatever this rank raised in a command; what had been measured is in the record.
+        Exception: what this rank raised in a command; earlier measurements are in the record.
     """
     epochs = plan.training.epochs if plan.training else 0
     arm = PlannedArm(
@@ -170,15 +170,15 @@ def lead(session: CollectiveSession, engine: Engine, *, plan: Plan, folder: Resu
 
 
 def _show(record: LaunchRecord, plan: Plan, *, where: Path) -> None:
-    """Print the table, or how a training ended, and where the record is.
+    """Print the table, or how a training ended, and the path of the record.
 
-    What tables need is imported now, when the most memory of this rank is known.
+    Tables' modules are imported only now, after this rank's peak memory was read.
     """
     from measurement.records.step_tables import steps_of
     from reports.formats.console import new_console
     from runners.standalone.tables import cases_table, throughput_table
 
-    console = new_console(plain=record.world_size > 1)  # mpirun gives ranks a terminal, whatever its own output is
+    console = new_console(plain=record.world_size > 1)  # mpirun always gives ranks a terminal
     if plan.training:
         print(outcome(plan.training, record.epochs), flush=True)
     else:
@@ -210,6 +210,6 @@ def outcome(training: TrainingSettings, epochs: list[EpochRecord]) -> str:
     if reached_s is not None:
         first = next(epoch for epoch in epochs if training.is_reached(epoch))
         return f"target accuracy {target:g} reached in epoch {first.epoch + 1}: {reached_s:.1f} s of training"
-    found = [figures["held_out_top1"] for epoch in epochs if "held_out_top1" in (figures := epoch.figures())]
-    progress = f"best: {max(found):.4f}" if found else "nothing is held out"
+    accuracies = [figures["held_out_top1"] for epoch in epochs if "held_out_top1" in (figures := epoch.figures())]
+    progress = f"best: {max(accuracies):.4f}" if accuracies else "nothing is held out"
     return f"target accuracy {target:g} not reached in {len(epochs)} epochs ({progress}): {trained}"

@@ -8,7 +8,6 @@ import os
 import socket
 import time
 from collections.abc import Mapping
-from collections.abc import Set as AbstractSet
 from datetime import timedelta
 
 from torch.distributed import HashStore, PrefixStore, TCPStore
@@ -27,12 +26,12 @@ from runners.planning.arms import choose_transport
 from runners.protocol.messages import Job
 
 STORE_POLL = timedelta(milliseconds=100)
-"""To ask the store for a key that is there, or is not."""
+"""How long the store is asked for a key."""
 TRY_S = 0.2
 
 
 def rendezvous_store(job: Job, world: World, *, timeout: timedelta = Backend.timeout) -> Store | None:
-    """Open a store for ranks to meet, and wait until all have come; None where the backend meets in a way of its own. Collective.
+    """Open the store of the ranks' rendezvous and wait for all; None if the backend has its own rendezvous. Collective.
 
     Raises:
         LaunchError: with the ranks that came, or why there is no store.
@@ -42,16 +41,18 @@ def rendezvous_store(job: Job, world: World, *, timeout: timedelta = Backend.tim
         return None
     if world.world_size == 1:
         return HashStore()
-    store = _meet(world, timeout, needs=needs)
-    return None if store is None else _found_by_all(store, world, job)
-
-
-def _meet(world: World, timeout: timedelta, *, needs: AbstractSet[str]) -> Store | None:
     place = meeting_place(os.environ)
     if "MASTER_ADDR" in place:
-        meets = RENDEZVOUS in needs or RENDEZVOUS in world.gives
-        return _when_all_came(_served_store(world, {**os.environ, **place}, timeout), world, timeout) if meets else None
-    return open_store(load_mpi().COMM_WORLD, timeout=timeout) if MPI in world.gives else None
+        if RENDEZVOUS not in needs and RENDEZVOUS not in world.gives:
+            return None
+        store = _served_store(world, {**os.environ, **place}, timeout)
+        _await_all(store, world, timeout)
+    elif MPI in world.gives:
+        store = open_store(load_mpi().COMM_WORLD, timeout=timeout)
+    else:
+        return None
+    _require_found_by_all(store, world, job)
+    return store
 
 
 def _served_store(world: World, environment: Mapping[str, str], timeout: timedelta) -> Store:
@@ -64,19 +65,22 @@ def _served_store(world: World, environment: Mapping[str, str], timeout: timedel
     if not serves and not _is_reached(host, port, timeout):
         raise LaunchError(
             f"rank {world.rank} on {socket.gethostname()} did not reach rank 0 at {with_port(host, port)} within "
-            f"{timeout.total_seconds():g} s: start all ranks with the same address, see that no firewall lies between, or wait "
+            f"{timeout.total_seconds():g} s: start all ranks with the same address, see that no firewall is between, or wait "
             "longer with --timeout"
         )
     try:
         store = TCPStore(host, port, is_master=serves, wait_for_workers=False, timeout=timeout)
     except RuntimeError as error:
-        raise LaunchError(f"rank {world.rank} has no store at {with_port(host, port)}: {_why_not(port, error)}") from error
+        holder = holder_of(port)
+        in_use = f"the port is in use by {holder}; end it, or give another port to all ranks"
+        reason = str(error).splitlines()[0] if holder is None else in_use
+        raise LaunchError(f"rank {world.rank} has no store at {with_port(host, port)}: {reason}") from error
     attempt = environment.get("TORCHELASTIC_RESTART_COUNT", "0") if agent_serves else "0"
     return PrefixStore(f"ringside/{attempt}", store)
 
 
 def _is_reached(host: str, port: int, timeout: timedelta) -> bool:
-    """Whether somebody serves there in time; asked before c10d tries, which prints pages where nobody does."""
+    """Whether a server is reached in time. c10d is not asked, since it prints pages if there is none."""
     until = time.monotonic() + timeout.total_seconds()
     while time.monotonic() < until:
         with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=TRY_S):
@@ -85,15 +89,8 @@ def _is_reached(host: str, port: int, timeout: timedelta) -> bool:
     return False
 
 
-def _why_not(port: int, error: Exception) -> str:
-    holder = holder_of(port)
-    if holder is not None:
-        return f"the port is in use by {holder}; end it, or give another port to all ranks"
-    return str(error).splitlines()[0]
-
-
-def _when_all_came(store: Store, world: World, timeout: timedelta) -> Store:
-    """Say that this rank has come, and wait for the others."""
+def _await_all(store: Store, world: World, timeout: timedelta) -> None:
+    """Register this rank and wait for the others."""
     keys = [f"came/{rank}" for rank in range(world.world_size)]
     store.set(keys[world.rank], f"{world.world_size} on {socket.gethostname()}")
     try:
@@ -106,33 +103,31 @@ def _when_all_came(store: Store, world: World, timeout: timedelta) -> Store:
             f"{_ranks(missing)} did not: start every host's ranks with the same number of ranks in all and the same address, or "
             "wait longer with --timeout"
         ) from None
-    told = {rank: store.get(key).decode() for rank, key in enumerate(keys)}
-    other = next((rank for rank, text in told.items() if text.partition(" ")[0] != str(world.world_size)), None)
+    counts = {rank: store.get(key).decode() for rank, key in enumerate(keys)}
+    other = next((rank for rank, text in counts.items() if text.partition(" ")[0] != str(world.world_size)), None)
     if other is not None:
         raise LaunchError(
-            f"rank {world.rank} counts {world.world_size} ranks and rank {other} {told[other]}; start all with the same number"
+            f"rank {world.rank} counts {world.world_size} ranks and rank {other} {counts[other]}; start all with the same number"
         )
-    return store
 
 
-def _found_by_all(store: Store, world: World, job: Job) -> Store:
-    """Refuse hosts that others would not find over Gloo, on all ranks alike. Collective where ranks lie on several hosts.
+def _require_found_by_all(store: Store, world: World, job: Job) -> None:
+    """Refuse hosts that others would not find over Gloo, on all ranks. Collective if ranks are on several hosts.
 
     Raises:
         LaunchError: with every such host.
     """
     if world.local_world_size == world.world_size:
-        return store
+        return
     host = socket.gethostname()
     keys = [f"hidden/{rank}" for rank in range(world.world_size)]
     store.set(keys[world.rank], json.dumps([host, unfindable_hosts({host: resolve_names([])}).get(host)]))
     store.wait(keys)
-    told = dict(json.loads(store.get(key)) for key in keys)
-    found = {host: why for host, why in told.items() if why and len(told) > 1}
+    reports = dict(json.loads(store.get(key)) for key in keys)
+    unreachable = {host: why for host, why in reports.items() if why and len(reports) > 1}
     transport = choose_transport(job.backend, job.transport, device=job.device)
     backend = make_backend(job.backend, transport=transport, options=job.options)
-    require_findable(found, backend, network_interface=os.environ.get(GLOO_INTERFACE))
-    return store
+    require_findable(unreachable, backend, network_interface=os.environ.get(GLOO_INTERFACE))
 
 
 def _is_there(store: Store, key: str) -> bool:

@@ -1,4 +1,4 @@
-"""One rank of a standalone run: it starts with the others, then carries out what rank 0 asks. Rank 0 leads, as a driver would."""
+"""One rank of a standalone run: it starts with the others, then carries out commands of rank 0, which acts as the driver."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ NOTHING = b" "
 
 @dataclass(kw_only=True)
 class StandaloneRun:
-    """What one rank has to do. Its methods are collective."""
+    """The run on one rank. Its methods are collective."""
 
     plan: Plan
-    """Its single arm are the ranks."""
+    """These ranks are its single arm."""
     world: World
-    """As the launcher has it."""
+    """As the launcher says."""
     options: RunOptions
     folder: ResultsFolder
     store: Store | None = field(default=None, init=False)
-    """Where the ranks met. Rank 0 may serve it, so it lasts as long as the run: others may still be starting."""
+    """The store of the rendezvous. Rank 0 may serve it, so it lasts as long as the run: others may still be starting."""
 
     def run(self) -> None:
         """Run from start to end.
 
-        An exception that is no ``RingsideError`` ends this process at once, without the other ranks, who may wait elsewhere.
+        An exception that is no ``RingsideError`` ends this process at once, without the other ranks, which may wait elsewhere.
 
         Raises:
             ParityError: on every rank, when gradients, or the results of operations, are wrong.
@@ -60,14 +60,16 @@ class StandaloneRun:
             self._run()
         except RingsideError:
             raise
-        except Exception as error:  # noqa: BLE001 - the edge of a rank that has no driver to tell
+        except Exception as error:  # noqa: BLE001 - the edge of a rank without a driver
             self._say_why(error)
             leave(1)
 
     def _run(self) -> None:
         began, clock = time.monotonic(), StartClock()
-        if self.world.rank == 0:
-            self._import_what_leads()
+        if self.world.rank == 0:  # imported before the engine is built: later, garbage collection in steps would scan it
+            importlib.import_module("runners.standalone.leading_rank")
+            if self.options.tensorboard is not None:
+                importlib.import_module("tensorboard.summary.writer.event_file_writer")
         engine = self._start(clock)
         rank = EngineRank(start=lambda: engine, clock=clock, log=Path(os.devnull))
         try:
@@ -81,14 +83,8 @@ class StandaloneRun:
             raise
         engine.backend.teardown()
 
-    def _import_what_leads(self) -> None:
-        """Import it before the engine stands: garbage collection would look through it in steps, and after them it might fail."""
-        importlib.import_module("runners.standalone.leading_rank")
-        if self.options.tensorboard is not None:
-            importlib.import_module("tensorboard.summary.writer.event_file_writer")
-
     def _start(self, clock: StartClock) -> Engine:
-        """Meet the other ranks and build the engine. Before a training the workload is tried."""
+        """Connect to the other ranks and build the engine. Before a training the workload is tried."""
         arm, timeout = self.plan.arms[self.plan.baseline], timedelta(seconds=self.options.timeout)
         job = job_of(self.plan, self.plan.baseline, arm, transport=arm.transport)
         job = job.model_copy(update={"tries": job.training.epochs if job.training else None})
@@ -98,7 +94,7 @@ class StandaloneRun:
             engine = start_engine(job, self.world, store=self.store, timeout=timeout, clock=clock)
         if self.world.rank == 0:
             for note in engine.notes:
-                print(f"note: {note}", flush=True)  # although the output goes to a launcher
+                print(f"note: {note}", flush=True)  # the output goes to a launcher, which may not be a terminal
         return engine
 
     def _lead(self, engine: Engine, rank: EngineRank, *, began: float) -> None:
@@ -115,7 +111,7 @@ class StandaloneRun:
         session.part()
 
     def _say_why(self, error: Exception) -> None:
-        """Print why this rank ends, once, and before it ends what keeps others from noticing."""
+        """Print once why this rank ends. A rank that lost a peer waits, so that the cause is printed first."""
         if getattr(error, "was_reported", False):
             return
         if mentions_lost_peer(str(error)):
@@ -129,7 +125,7 @@ class StandaloneRun:
 
 
 def _follow(rank: EngineRank, backend: Backend) -> None:
-    """Carry out rank 0's commands, which come by the backend's own collectives, and wait until it has written the record.
+    """Carry out rank 0's commands, which come over the backend's collectives, and wait until it has written the record.
 
     Raises:
         ParityError: the error with which rank 0 ends.

@@ -20,17 +20,21 @@ CONFIDENCE = 0.95
 
 
 def throughput_table(record: LaunchRecord, steps: pd.DataFrame) -> Table:
-    """One row per rank of a run that is ok, then all ranks together as in the reports. Below: what limits the speed.
+    """One row per rank of a run that is ok, then all ranks together as in the reports. The caption says what limits the speed.
 
-    ``steps``: at least one block of them finished by every rank.
+    ``steps``: at least one block that every rank finished.
     """
     table = _table(record, "host", "rank", f"{record.sample_unit}/s", "step ms (median)", "step ms (95%)", "waiting for data")
     both = Steps.of(steps.assign(launch=record.launch, arm=record.arm)).valid([record])
     timed = both.where(kind="sync")
     raw = steps[steps["turn"].isin(timed.slowest["turn"])]
     for place in record.ranks:
-        own = raw[raw["rank"] == place.rank]
-        table.add_row(place.host, str(place.rank), *_figures(own["samples"].sum() / own["step_s"].sum(), own["step_s"], own))
+        rank_steps = raw[raw["rank"] == place.rank]
+        table.add_row(
+            place.host,
+            str(place.rank),
+            *_figures(rank_steps["samples"].sum() / rank_steps["step_s"].sum(), rank_steps["step_s"], rank_steps),
+        )
     in_all = throughput_per_s(tabulate_blocks(timed))
     table.add_section()
     table.add_row("all", str(record.world_size), *_figures(in_all, timed.slowest["step_s"], timed.rank_blocks), style="bold")
@@ -45,8 +49,8 @@ def cases_table(record: LaunchRecord, steps: pd.DataFrame) -> Table:
     """One row per case of a micro-benchmark: its figures, or why there are none."""
     table = _table(record, "operation", "size", "speed", "")
     blocks = tabulate_blocks(Steps.of(steps.assign(launch=record.launch, arm=record.arm)))
-    for case, found in zip(record.cases, summarise_cases([record], blocks, confidence=CONFIDENCE), strict=True):
-        speed, below = (found.not_offered, "") if found.not_offered else case_figures(found)
+    for case, summary in zip(record.cases, summarise_cases([record], blocks, confidence=CONFIDENCE), strict=True):
+        speed, below = (summary.not_offered, "") if summary.not_offered else case_figures(summary)
         table.add_row(case.operation, size_text(case), speed, below)
     return table
 

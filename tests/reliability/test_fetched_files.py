@@ -112,7 +112,7 @@ def test_a_folder_that_others_may_write_is_not_used(spool, tmp_path, what):
     else:
         spool.parent.rename(tmp_path / "elsewhere")
         spool.parent.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(LaunchError, match="is no folder of this user alone, and ranks would leave their logs there"):
+    with pytest.raises(LaunchError, match="is no folder of this user alone, and ranks would write their logs there"):
         remote_results.make_folder(RUN)
     assert fetched(end=True) == {}
     assert (spool / "rank-0.log").read_bytes() == SECRET, "nothing of it is removed"

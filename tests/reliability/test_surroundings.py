@@ -87,4 +87,4 @@ def test_a_current_folder_that_is_gone(tmp_path, command):
     script = f"import os, sys; os.chdir({str(gone)!r}); os.rmdir({str(gone)!r}); os.execv(sys.executable, sys.argv[1:])"
     done = run(sys.executable, "-c", script, sys.executable, *command, more={"PYTHONPATH": str(REPOSITORY)})
     assert done.returncode == 2, done.stderr
-    assert done.stderr == "ringside: the current folder cannot be read: No such file or directory; cd to one that is there\n"
+    assert done.stderr == "ringside: the current folder cannot be read: No such file or directory; cd to one that exists\n"
