@@ -1,1 +1,1 @@
-"""One rank: it builds, trains or repeats, times itself and reports. Started by a launcher, told what to do by the driver."""
+"""One rank: it builds, trains or repeats, times itself and reports. A launcher starts it; the driver gives it commands."""

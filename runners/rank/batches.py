@@ -1,4 +1,4 @@
-"""One rank's batches of a workload: from the first on again where it has no more."""
+"""One rank's batches of a workload; after the last it starts with the first again."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from workloads.optimizers import IsolatedRng
 
 
 class Batches(Iterator[Any]):
-    """One rank's batches, restarted where they end."""
+    """One rank's batches, restarted when they end."""
 
     def __init__(self, workload: Workload, world: World, device: torch.device, *, seed: int | None = None) -> None:
-        """``seed``: their draws begin there and leave the process's generators alone; None: they draw from these."""
+        """``seed``: of separate generators for their draws; None: they draw from the process's generators."""
         begin = partial(workload.batches, rank=world.rank, world_size=world.world_size, device=device)
         self._begin = begin if seed is None else partial(IsolatedRng(seed).iterate, begin)
         self._batches, self._workload = self._begin(), type(workload).__name__
         self._none = (
             f"batches() of workload '{self._workload}' gave none to rank {world.rank} of {world.world_size}; "
-            f"give each rank one batch of local_batch_size {workload.local_batch_size} at least"
+            f"give each rank at least one batch of local_batch_size {workload.local_batch_size}"
         )
         self.restarts = 0
         """How often they ended and were restarted."""
 
     def __next__(self) -> Any:
-        """Return the next batch; raises a ``PlanError`` where there is none at all."""
+        """Return the next batch; raises a ``PlanError`` if there is none at all."""
         try:
             return next(self._batches)
         except StopIteration:

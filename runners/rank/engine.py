@@ -1,6 +1,6 @@
-"""One rank, ready to run: puts world, device, backend and trainer (or micro-benchmark) together from a job.
+"""One rank, ready to run: makes backend, device and trainer (or micro-benchmark) from a job.
 
-Used by the worker under a driver and by runs without one.
+Used by the worker under a driver and by standalone runs.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from runners.planning.workload import WorkloadSetup, resolve_workload
 from runners.protocol.messages import BlockCommand, Can, CheckReport, DriftReport, EpochCommand, EpochReport, Job, ParityReport
 from runners.rank.epochs import EpochRunner
 from runners.rank.micro_benchmark_runner import MicroBenchmarkRunner
-from runners.rank.own_step import own_flops
 from runners.rank.parity import run_gate
 from runners.rank.precision import StepPrecision, check_precision
+from runners.rank.reference_step import rank_flops
 from runners.rank.resources import make_forks_safe
 from runners.rank.trainer import Trainer, resolve_device
 from workloads import Workload
@@ -46,14 +46,14 @@ class Engine:
     setup: WorkloadSetup
     """What the job's workload is."""
     world: World
-    """This rank's place as the launcher told it."""
+    """This rank's place by the launcher's variables."""
     backend: Backend
     runner: Trainer | MicroBenchmarkRunner
-    """What runs under the clock."""
+    """Runs the timed steps."""
     epochs: EpochRunner | None = None
     """Trains epoch by epoch; None unless the job trains to the end."""
     notes: Sequence[str] = ()
-    """What its trial of the workload found that should be known."""
+    """Notes from its trial of the workload."""
 
     @property
     def trainer(self) -> Trainer:
@@ -63,17 +63,17 @@ class Engine:
 
     @property
     def cases(self) -> Mapping[str, Case]:
-        """The cases of a micro-benchmark by name; empty where a workload is trained."""
+        """The cases of a micro-benchmark by name; empty if a workload is trained."""
         return self.runner.cases if isinstance(self.runner, MicroBenchmarkRunner) else {}
 
     @property
     def can(self) -> list[Can]:
-        """What this rank may be asked for."""
+        """The commands that this rank supports."""
         if isinstance(self.runner, MicroBenchmarkRunner):
             return ["block", "gate"]
-        apart: list[Can] = ["steps_apart"] if self.backend.has_local_steps and not self.job.speed.sync_batchnorm else []
+        without_exchange: list[Can] = ["steps_apart"] if self.backend.has_local_steps and not self.job.speed.sync_batchnorm else []
         exchanging: list[Can] = ["block", "gate", "trace"] if self.backend.exchanges else []
-        return [*exchanging, *apart, *(("epoch",) if self.epochs else ())]
+        return [*exchanging, *without_exchange, *(("epoch",) if self.epochs else ())]
 
     @property
     def sample_unit(self) -> str:
@@ -81,7 +81,7 @@ class Engine:
         return self.runner.workload.sample_unit
 
     def report(self) -> RankReport:
-        """Report what this rank really is: device, threads, cores, versions, optimizer."""
+        """Report this rank's actual device, threads, cores, versions and optimizer."""
         runner = self.runner
         return RankReport(
             **rank_facts(replace(self.world, world_size=runner.world.world_size)),
@@ -112,7 +112,7 @@ class Engine:
         if isinstance(self.runner, MicroBenchmarkRunner):
             return self.runner.run_gate()
         report = run_gate(self.runner, local_batch_size=self.job.gate_batch_size)
-        report.flops = own_flops(self.runner) if counts_flops and self.world.rank == 0 else None
+        report.flops = rank_flops(self.runner) if counts_flops and self.world.rank == 0 else None
         return report
 
     def run_epoch(self, command: EpochCommand) -> EpochReport:
@@ -121,23 +121,23 @@ class Engine:
         return self.epochs.run(command)
 
     def drift(self) -> DriftReport | None:
-        """What must be alike on all ranks; None for a micro-benchmark."""
+        """What must be equal on all ranks; None for a micro-benchmark."""
         return self.runner.drift() if isinstance(self.runner, Trainer) else None
 
 
 def start_engine(
     job: Job, world: World, *, store: Any = None, timeout: timedelta | None = None, clock: StartClock | None = None
 ) -> Engine:
-    """Connect this rank and build its first model, where it has one. Collective.
+    """Connect this rank and build its first model, if it has one. Collective.
 
-    ``store``: where the ranks meet, unless the backend knows; ``timeout``: how long they wait for each other, unless it says;
-    ``clock``: is told when they have met.
+    ``store``: for the ranks' rendezvous, unless the backend has its own; ``timeout``: for waiting on other ranks, instead of the
+    backend's; ``clock``: marked after the rendezvous.
 
     Raises:
         WorldSizeMismatchError: the library counts other ranks than the job asks for.
-        PlanError: the job names something that is not here.
+        PlanError: the job names something that does not exist here.
     """
-    gc.freeze()  # what is imported by now is no garbage, and looking at all of torch takes long
+    gc.freeze()  # imported objects are no garbage, and scanning all of torch takes long
     setup = resolve_workload(job.workload, job.workload_options)
     _check_benchmark(job, setup)
     device = resolve_device(job.device, local_rank=world.local_rank)
@@ -149,7 +149,7 @@ def start_engine(
     backend.groups = benchmark.groups(job.world_size) if benchmark else ()
     notes: list[str] = []
     if job.tries is not None and setup.is_users_model:  # no library has started yet
-        from runners.planning.workload_check import check_workload  # which few ranks need
+        from runners.planning.workload_check import check_workload  # few ranks need it
 
         notes = check_workload(setup, job, rank=world.rank, device=device, backend=backend)
     counted = _connect(job, world, backend, device, store=store)
@@ -211,7 +211,7 @@ def _build(
 
 
 def _apply_speed(job: Job) -> None:
-    """Set what PyTorch keeps for the whole process."""
+    """Apply PyTorch's process-wide settings."""
     if job.speed.cudnn_benchmark:
         torch.backends.cudnn.benchmark = True
     if job.precision == "tf32":
@@ -230,7 +230,7 @@ def _check_benchmark(job: Job, chosen: WorkloadSetup) -> None:
 
 
 def settle_garbage() -> None:
-    """Freeze everything imported so far, so that garbage collection looks at what training makes and not at torch."""
+    """Freeze everything imported so far, so that garbage collection scans only what training makes."""
     gc.collect()
     gc.freeze()
     gc.enable()

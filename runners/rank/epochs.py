@@ -1,8 +1,8 @@
 """One rank's training, epoch by epoch: timed steps, then an evaluation.
 
 Rank 0's model is evaluated. Parameters are equal on all ranks but buffers are not: each rank has the batch-norm statistics of its
-own shard (under DDP since its last forward pass). So for the evaluation every rank takes rank 0's buffers, whatever the backend,
-and then its own again: evaluating does not change the training. The evaluation is in float32 even if the training is not.
+shard (under DDP since its last forward pass). So with every backend all ranks take rank 0's buffers for the evaluation, and
+restore their own after it: the evaluation does not change the training. It is in float32 even if the training is not.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from workloads.base import EvaluationSums, shard_sums
 from workloads.optimizers import seed_generators
 
 REFERENCE_BATCH = 256
-"""Samples for which rates of ``learning_rate_scaling: per-256`` are meant."""
+"""The batch size of the rates of ``learning_rate_scaling: per-256``."""
 
 DECAY_EPOCHS, DECAY = 30, 0.1
 
@@ -57,9 +57,8 @@ def learning_rate_factor(
 class LearningRates:
     """Sets an optimizer's learning rates step by step. The ratio between parameter groups stays.
 
-    With ``beside_schedule`` the workload has a schedule of its own: the rules then have no decay, and a rate in force is multiplied
-    by what their factor has changed by, and is otherwise left alone.
-    One that sets rates again each step, as ``LambdaLR`` does, undoes the rules.
+    With ``beside_schedule`` the workload has its own schedule: the factor then has no decay, and each rate is multiplied by the
+    change of the factor. A schedule that sets rates at each step, as ``LambdaLR`` does, overrides this.
     """
 
     def __init__(
@@ -96,8 +95,8 @@ class LearningRates:
         return self._built_with[0] * factor
 
 
-RATES_TOLD = 32
-"""Learning rates of an epoch by which ranks are compared, about."""
+COMPARED_RATES = 32
+"""Approximate number of an epoch's learning rates by which ranks are compared."""
 
 
 class EpochRunner:
@@ -113,9 +112,9 @@ class EpochRunner:
         self._rates: LearningRates | None = None
 
     def begin(self) -> None:
-        """Build the model; from then on every rank draws random numbers of its own. Collective.
+        """Build the model; later random numbers differ by rank. Collective.
 
-        The optimizer's learning rates, which are the workload's, are those that the schedule scales.
+        The schedule scales the workload's learning rates, which the optimizer has here.
         """
         self.trainer.build()
         seed_generators(self.trainer.seed + self.trainer.world.rank)
@@ -130,7 +129,7 @@ class EpochRunner:
         )
 
     def run(self, command: EpochCommand) -> EpochReport:
-        """Train one epoch, and evaluate. The first epoch, and one that none came before, builds the model. Collective."""
+        """Train one epoch and evaluate. The first epoch that this rank trains builds the model. Collective."""
         trainer, epoch = self.trainer, command.epoch
         if epoch == 0 or self._rates is None:
             self.begin()
@@ -165,16 +164,16 @@ class EpochRunner:
             held_out_top1=sums.top1,
             held_out_top5=sums.top5,
             held_out_count=sums.count,
-            drift=trainer.drift(rates=learning_rates[:: max(1, self.steps // RATES_TOLD)]),
+            drift=trainer.drift(rates=learning_rates[:: max(1, self.steps // COMPARED_RATES)]),
         )
 
     def _batches(self, epoch: int) -> Iterator[object]:
-        """Yield the epoch's batches; raises a ``PlanError`` where there are fewer than the workload said."""
+        """Yield the epoch's batches; raises a ``PlanError`` if there are fewer than the workload promised."""
         trainer, world = self.trainer, self.trainer.world
         wanted = self.steps * trainer.micro_steps
-        found = trainer.workload.epoch_batches(epoch, rank=world.rank, world_size=world.world_size, device=trainer.device)
+        batches = trainer.workload.epoch_batches(epoch, rank=world.rank, world_size=world.world_size, device=trainer.device)
         count = 0
-        for batch in found:
+        for batch in batches:
             count += 1
             yield batch
         name = type(trainer.workload).__name__
@@ -192,15 +191,15 @@ class EpochRunner:
 
     @contextmanager
     def _rank_0s_buffers(self, buffers: dict[str, Tensor]) -> Iterator[None]:
-        own = {name: buffer.detach().cpu().clone() for name, buffer in buffers.items()}
+        saved = {name: buffer.detach().cpu().clone() for name, buffer in buffers.items()}
         content = io.BytesIO()
-        torch.save(own, content)
+        torch.save(saved, content)
         sent = self.trainer.backend.broadcast_bytes(content.getvalue())
         put(torch.load(io.BytesIO(sent), map_location="cpu", weights_only=True), buffers)
         try:
             yield
         finally:
-            put(own, buffers)
+            put(saved, buffers)
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""One rank of a micro-benchmark: repeats operations under the clock, in place of training steps, and checks their results."""
+"""One rank of a micro-benchmark: times repeated operations instead of training steps, and checks their results."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ class MicroBenchmarkRunner:
         return {"seed": self.workload.seed, "local_batch_size": 0, "micro_steps": 1}
 
     def run_gate(self) -> CheckReport:
-        """Run every case once and check its result. Collective; leaves nothing built."""
+        """Run every case once and check its result. Collective; releases all tensors."""
         reasons = {name: self.workload.unsupported_reason(case, self.communicator) for name, case in self.cases.items()}
         offered = [name for name, reason in reasons.items() if reason is None]
-        found = [self.build(name) for name in offered]
+        results = [self.build(name) for name in offered]
         self.release()
         return CheckReport(
             cases=len(offered),
-            failures=[failure for failure in found if failure],
+            failures=[failure for failure in results if failure],
             not_offered={name: reason for name, reason in reasons.items() if reason is not None},
         )
 
     def build(self, name: str) -> str | None:
-        """Make new tensors for a case and run it once; returns what was wrong with this rank's result, if anything. Collective."""
+        """Make new tensors for a case and run it once; returns the error of this rank's result, if there is one. Collective."""
         self.release()
         made = self.workload.repetition(self.cases[name], self.communicator, device=self.device)
         made.fill()
@@ -82,7 +82,7 @@ class MicroBenchmarkRunner:
                 run()
             timer.mark(BACKWARD)
             timer.end_step()
-        one = self.cases[case]  # its size is counted on rank 0: all samples over time then is the algbw
-        samples = [one.size * one.messages * repetitions if self.world.rank == 0 else 0] * steps
+        timed = self.cases[case]  # rank 0 counts the size, so that samples of all ranks over time are the algbw
+        samples = [timed.size * timed.messages * repetitions if self.world.rank == 0 else 0] * steps
         phases_s = timer.read()
         return RankSteps(rank=self.world.rank, untimed_s=untimed_s, samples=samples, phases_s=phases_s, wrong=wrong)

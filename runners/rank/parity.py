@@ -1,19 +1,19 @@
-"""The parity gate: an arm's timing counts only when it computes what it should.
+"""The parity gate: an arm's timing counts only if it computes correctly.
 
-What must hold, each against a reference that the backend under test had no part in:
+It checks against a reference that the backend under test did not compute:
 
 - after ``prepare`` every rank has rank 0's parameters and buffers (each rank starts from other ones, on purpose);
 - after one step, unscaled and not yet clipped, every rank's gradient is ``gradient_scale`` × the float64 mean of all ranks'
   local gradients, which each rank computes on a bare model in the same precision;
 - after k optimizer steps all ranks' parameters agree;
 - no two ranks of an arm consumed the same samples, and all arms consumed the same ones in all;
-- arms of as many ranks come to the same parameters, buffers and optimizer state in these steps. Batch statistics stay each
-  rank's own: buffers of modules with ``running_mean`` are left out.
+- arms of as many ranks have the same parameters, buffers and optimizer state after these steps. Batch statistics differ by rank:
+  buffers of modules with ``running_mean`` are left out.
 
-Each run of a step, the arm's and the reference's (``own_step``), has a workload, a model and batches of its own. Draws of batches
-leave the process's generators alone, which are at the same seed when a step begins.
+Each run of a step, the arm's and the reference's (``reference_step``), has its own workload, model and batches. Batches have
+separate generators, and the process's generators have the same seed when a step begins.
 
-Ranks do not exchange tensors for this but sketches of them. ``protocol.gate_verdict`` judges the reports, of one arm and of two.
+Ranks exchange sketches of tensors. ``protocol.gate_verdict`` judges the reports of one arm and of two.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from measurement.probes.step_timer import StepTimer
 from measurement.records.record import GATE_STEPS
 from runners.protocol.messages import DriftReport, ParityReport, Sketches
 from runners.rank.batches import Batches
-from runners.rank.own_step import SKETCH_SIZE, OwnSteps, optimizer_state, put_state, sketch_tensors, tolerance_of
+from runners.rank.reference_step import SKETCH_SIZE, ReferenceSteps, optimizer_state, put_state, sketch_tensors, tolerance_of
 from runners.rank.trainer import Trainer
 from workloads.optimizers import as_one, seed_generators
 from workloads.tensors import digest_of, is_finite, leaves_in
@@ -46,9 +46,9 @@ SCALE = 2.0**8
 
 
 def run_gate(trainer: Trainer, *, local_batch_size: int | None = None) -> ParityReport:
-    """Take ``GATE_STEPS`` real steps and report what this rank saw. Collective; leaves nothing built.
+    """Take ``GATE_STEPS`` real steps and report this rank's results. Collective; releases all models.
 
-    ``local_batch_size``: of these steps; None: as the trainer's.
+    ``local_batch_size``: of these steps; None: the trainer's.
     """
     trainer.release()
     gate = trainer.clone_for_gate(local_batch_size=local_batch_size)
@@ -74,7 +74,7 @@ def _take_steps(trainer: Trainer) -> ParityReport:
     parameters = joined.full_parameters()
     started, _ = sketch_states(parameters)
     finite = [name for name, parameter in model.named_parameters() if name in parameters and is_finite(parameters[name])]
-    alone = OwnSteps(trainer, parameters).take()
+    alone = ReferenceSteps(trainer, parameters).take()
     batches = digest.batches(Batches(trainer.workload, trainer.world, trainer.device, seed=trainer.seed))
     skipped = _SkippedParameters(joined)
     with _eager_draws() if trainer.speed.compile and alone.draws else nullcontext():
@@ -113,19 +113,19 @@ def _tolerances(trainer: Trainer, model: nn.Module) -> dict[str, float]:
 
 
 def sketch_states(state: Mapping[str, Any]) -> tuple[Sketches, list[str]]:
-    """Sketches of parameters and buffers by name, non-finite elements by their stand-ins; and what has none, with its kind."""
-    found: Sketches = {}
+    """Sketches of parameters and buffers by name, with stand-ins for non-finite elements; and the names that have no sketch."""
+    sketches: Sketches = {}
     others = []
     for name, value in state.items():
         try:
-            found[name] = sketch(value, SKETCH_SIZE, is_state=True)
+            sketches[name] = sketch(value, SKETCH_SIZE, is_state=True)
         except (AttributeError, NotImplementedError, RuntimeError, TypeError, ValueError):
             others.append(f"'{name}' ({type(value).__name__})")
-    return found, others
+    return sketches, others
 
 
 def _steps(trainer: Trainer, batches: Iterator[Any], reader: _GradientReader, skipped: _SkippedParameters) -> Sketches:
-    """Take the steps; the gradients that the first one exchanged, which is not clipped."""
+    """Take the steps; returns the gradients that the first one exchanged, without clipping."""
     joined, precision, timer, synced = trainer.joined, trainer.step_precision, StepTimer(trainer.device), {}
     max_gradient_norm = precision.max_gradient_norm
     for step in range(GATE_STEPS):
@@ -142,7 +142,7 @@ def _steps(trainer: Trainer, batches: Iterator[Any], reader: _GradientReader, sk
 
 @contextmanager
 def _eager_draws() -> Iterator[None]:
-    """A context in which a model is recompiled, to draw as the reference does: Inductor's own dropout masks are others."""
+    """A context in which a model is recompiled to draw as the reference does: Inductor's dropout masks differ from eager ones."""
     import torch._dynamo
     import torch._inductor.config as inductor
 
@@ -153,7 +153,7 @@ def _eager_draws() -> Iterator[None]:
 
 
 def _model_of_this_rank(trainer: Trainer) -> nn.Module:
-    """Build a model with parameters and buffers of this rank's own, and everything else as every rank has it in a run."""
+    """Build a model whose parameters and buffers differ by rank, and which otherwise equals that of a run."""
     rank = trainer.world.rank
     other = trainer.build_bare(seed=trainer.seed + rank, workload=trainer.another_workload()).state_dict() if rank else {}
     model = trainer.build_bare()
@@ -162,13 +162,13 @@ def _model_of_this_rank(trainer: Trainer) -> nn.Module:
 
 
 class _Digest:
-    """Digest of batches; an empty text where they hold nothing that can be read."""
+    """Digest of batches; an empty text if they hold nothing that can be read."""
 
     def __init__(self) -> None:
         self._whole, self._text = hashlib.sha256(), ""
 
     def batches(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Yield the batches and take them in."""
+        """Yield the batches and add them to the digest."""
         for batch in batches:
             if any(True for _ in leaves_in(batch)):
                 digest_of(self._whole, batch)
@@ -180,29 +180,29 @@ class _Digest:
 
 
 class _SkippedParameters:
-    """Watches a model's steps; made after ``prepare``, and goes with the model."""
+    """Finds the parameters without a gradient in a model's steps. Made after ``prepare``."""
 
     def __init__(self, prepared: Prepared) -> None:
         self.names: set[str] = set()
-        """Parameters to be trained that some step left out."""
+        """Trainable parameters that some step left out."""
         self.steps_zeros = False
-        """Whether the library fills in zeros then, which its optimizer steps: weight decay and momentum change the parameter."""
+        """Whether the library sets zero gradients then: the optimizer's weight decay and momentum change the parameter."""
         self._ever: set[str] = set()
         self._prepared = prepared
-        self._trained = {name: one for name, one in prepared.bare.named_parameters() if one.requires_grad}
+        self._trained = {name: parameter for name, parameter in prepared.bare.named_parameters() if parameter.requires_grad}
         self._seen: set[str] = set()
         if not prepared.is_sharded:
             for name, parameter in self._trained.items():
                 parameter.register_post_accumulate_grad_hook(lambda _, name=name: self._seen.add(name))
 
     def note(self) -> None:
-        """Note what the step that was just taken left out; call it after each."""
-        if self._prepared.is_sharded:  # whose gradients come by no hook of a parameter, and are not filled in
-            kept = {name for name, one in self._trained.items() if one.grad is not None}
-            self._seen = kept or {*self._trained}  # an engine that drops all of them in its step does not say what it left out
+        """Record what the last step left out; call it after each step."""
+        if self._prepared.is_sharded:  # its gradients call no hook of a parameter, and are not set to zero
+            kept = {name for name, parameter in self._trained.items() if parameter.grad is not None}
+            self._seen = kept or {*self._trained}  # unknown for an engine that drops all gradients in its step
         left_out = self._trained.keys() - self._seen
         gradients = [self._trained[name].grad for name in left_out]
-        self.steps_zeros |= any(one is not None and not bool(one.any()) for one in gradients)
+        self.steps_zeros |= any(gradient is not None and not bool(gradient.any()) for gradient in gradients)
         self.names |= left_out
         self._ever |= self._seen
         self._seen = set()
@@ -214,7 +214,7 @@ class _SkippedParameters:
 
 
 class _GradientReader:
-    """Keeps the gradients that the workload's optimizer finds when it begins a step: what it does to them is its own affair."""
+    """Keeps the gradients at the beginning of the optimizer's step, which may change them."""
 
     optimizer: Optimizer
     """Known once it was built."""
@@ -224,7 +224,7 @@ class _GradientReader:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """A context of one step. Its hook comes before the workload's own, whose table libraries share, or run none of."""
+        """A context of one step. Its hook runs before the workload's, since libraries may share these or run none."""
         hooks: Any = getattr(self.optimizer, "_optimizer_step_pre_hooks", None)
         if hooks is None:
             yield
@@ -235,24 +235,24 @@ class _GradientReader:
         handle.remove()
 
     def _keep(self, optimizer: Any, *_: Any) -> None:
-        if self._kept is None:  # a step that calls that of its parent class comes here twice
-            found = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-            self._kept = [(parameter, parameter.grad.clone()) for parameter in found if parameter.grad is not None]
+        if self._kept is None:  # a step that calls its parent class's comes here twice
+            parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            self._kept = [(parameter, parameter.grad.clone()) for parameter in parameters if parameter.grad is not None]
 
     def sketches(self, joined: Prepared) -> Sketches:
-        """Sketch the whole gradients, as the backend has them. Collective, after the step."""
+        """Sketch the whole gradients of the backend. Collective, after the step."""
         after = [(parameter, parameter.grad) for parameter, _ in self._kept or ()]
         for parameter, gradient in self._kept or ():
             parameter.grad = gradient
-        found = sketch_tensors(joined.full_gradients().items())
+        sketches = sketch_tensors(joined.full_gradients().items())
         for parameter, left in after:
             parameter.grad = left
         self._kept = []
-        return found
+        return sketches
 
 
 def _require_convergence(ended: Mapping[str, Tensor], synced: Sketches) -> None:
-    """Refuse a training whose parameters are no longer finite though its first gradients were, with a ``PlanError``."""
+    """Refuse a training that diverges: its first gradients were finite and its parameters are not. Raises a ``PlanError``."""
     if not all(math.isfinite(value) for values in synced.values() for value in values):
         return
     for name, tensor in ended.items():
@@ -264,7 +264,7 @@ def _require_convergence(ended: Mapping[str, Tensor], synced: Sketches) -> None:
 
 
 def _common_buffers(model: nn.Module) -> list[str]:
-    """Names of the buffers that no rank makes of its own batches: all but those of modules with ``running_mean``."""
+    """Names of the buffers that do not depend on a rank's batches: all except those of modules with ``running_mean``."""
     return [
         f"{place}.{name}" if place else name
         for place, module in model.named_modules()
@@ -274,7 +274,7 @@ def _common_buffers(model: nn.Module) -> list[str]:
 
 
 def _whole_optimizer_state(trainer: Trainer) -> dict[str, Tensor]:
-    """Return rank 0's state by name; empty on the others, and where a library cannot give it. Collective."""
+    """Return rank 0's state by name; empty on other ranks, and if a library cannot give it. Collective."""
     try:
         state = dict(optimizer_state(trainer.joined, trainer.joined.full_optimizer_state()))
     except NotImplementedError:

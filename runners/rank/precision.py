@@ -1,7 +1,7 @@
 """The precision of a rank's steps, and gradient clipping; the same for every backend.
 
 Automatic mixed precision as in PyTorch's documentation: forward pass and loss under autocast, backward outside, for fp16 with a
-gradient scaler. Gradients are unscaled and clipped after they were averaged (``Prepared.exchanged``), so all ranks find the same
+gradient scaler. Gradients are unscaled and clipped after they were averaged (``Prepared.exchanged``), so all ranks have the same
 overflow and skip the same step.
 """
 
@@ -23,11 +23,11 @@ from measurement.plans.settings import Precision
 
 DTYPES = {"amp-fp16": torch.float16, "amp-bf16": torch.bfloat16}
 INITIAL_SCALE = 2.0**16
-"""The loss scale at which ``torch.amp.GradScaler`` begins."""
+"""The initial loss scale of ``torch.amp.GradScaler``."""
 
 
 def check_precision(precision: Precision, device: torch.device) -> None:
-    """Refuse what a device cannot do, with a ``PlanError``."""
+    """Refuse a precision that the device does not support, with a ``PlanError``."""
     if precision == "amp-bf16" and device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
         raise PlanError(f"precision 'amp-bf16': {torch.cuda.get_device_name(device)} has no bfloat16; use 'amp-fp16' or 'fp32'")
     if precision in DTYPES and not torch.amp.is_autocast_available(device.type):
@@ -46,12 +46,12 @@ class StepPrecision:
         self.start()
 
     def start(self, *, initial_scale: float = INITIAL_SCALE) -> None:
-        """Make a new scaler that begins at a scale, for the first steps of a training."""
+        """Make a new scaler with this scale, for the first steps of a training."""
         self.scaler = torch.amp.GradScaler(self.device.type, init_scale=initial_scale, enabled=self.precision == "amp-fp16")
 
     @contextmanager
     def local(self) -> Iterator[None]:
-        """A context of steps without exchange. Ranks may find different scales in it, so the scale is then as it was before."""
+        """A context of steps without exchange. Ranks may get different scales in it, so the scale is restored after it."""
         before = self.scaler.state_dict()
         try:
             yield
@@ -59,9 +59,9 @@ class StepPrecision:
             self.scaler.load_state_dict(before)
 
     def skipped_since(self, scale: float) -> int:
-        """How many steps have been skipped, because gradients overflowed, since the scaler was at ``scale``: each lowered it.
+        """The number of steps skipped for overflow since the scaler was at ``scale``: each skip lowers the scale.
 
-        Exact unless the scale has grown meanwhile, as it does after 2000 steps without overflow.
+        Exact unless the scale has grown, as it does after 2000 steps without overflow.
         """
         if not self.scaler.is_enabled():
             return 0
@@ -69,7 +69,7 @@ class StepPrecision:
 
     @property
     def gradient_error(self) -> float:
-        """Relative L2 error by which autocast may set two computations of one gradient apart."""
+        """Relative L2 distance that autocast may cause between two computations of one gradient."""
         return arithmetic_of(str(DTYPES[self.precision])).gradient if self.precision in DTYPES else 0.0
 
     def forward(self) -> AbstractContextManager[Any]:
@@ -79,10 +79,10 @@ class StepPrecision:
         return torch.autocast(self.device.type, dtype=DTYPES[self.precision])
 
     def require_fit(self, prepared: Prepared) -> None:
-        """Refuse a backend that leaves no place between backward and step for what is asked, or whose step would not be called.
+        """Refuse a backend that cannot clip or unscale between backward and step, or whose step would not be called.
 
         Raises:
-            PlanError: what is asked, and what to do.
+            PlanError: with the setting, and what to do.
         """
         if self.max_gradient_norm is None and not self.scaler.is_enabled():
             return
@@ -91,13 +91,13 @@ class StepPrecision:
         last = next(vars(base) for base in cls.__mro__ if {"step", "exchanged"} & vars(base).keys())
         if not cls.owns_step and "exchanged" not in last:
             raise PlanError(
-                f"{asked}: {cls.__name__} overrides step(), which is not called where gradients are clipped or unscaled before the "
-                "step, and no exchanged() of its own; exchange gradients in exchanged(), which step() enters, too"
+                f"{asked}: {cls.__name__} overrides step(), which is not called if gradients are clipped or unscaled before the "
+                "step, and not exchanged(); exchange gradients in exchanged(), which step() enters, too"
             )
         if prepared.owns_step:
             raise PlanError(
                 f"{asked}: this backend takes the optimizer step by itself, so that gradients can be neither clipped nor unscaled "
-                "before; leave it out, or use the backend's own option for it"
+                "before; leave it out, or use the backend's option for it"
             )
 
     def backward(self, prepared: Prepared, loss: Tensor) -> None:

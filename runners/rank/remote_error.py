@@ -1,4 +1,4 @@
-"""Says what a rank's exception means to the one who wrote the workload: the error, their line, and what to do."""
+"""Explains a rank's exception to the workload's author: the error, their line, and what to do."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from measurement.errors import RingsideError, printable
 from measurement.own_packages import remedy_of_clash
 
 FULL = (
-    "see 'df -h /dev/shm', through which loader processes pass tensors (docker run --shm-size=8g gives more), and that of TMPDIR "
-    "and of the results; or set loader_workers: 0"
+    "see 'df -h /dev/shm', through which loader processes pass tensors (docker run --shm-size=8g gives more), TMPDIR and the "
+    "results folder; or set loader_workers: 0"
 )
 REMEDIES = {
     "Expected to have finished reduction in the prior iteration": "DDP waits for the gradients of parameters that took no part in "
-    "the loss; give the arm options: {find_unused_parameters: true}, or set requires_grad = False where they are never trained",
+    "the loss; give the arm options: {find_unused_parameters: true}, or set requires_grad = False if they are never trained",
     "mark a variable ready only once": "DDP met a parameter twice in one backward pass; checkpoint with use_reentrant=False, or "
     "give the arm options: {static_graph: true}",
     "Expected all tensors to be on the same device": "batches() must yield tensors on the device that it is given, where "
@@ -25,25 +25,25 @@ REMEDIES = {
     "Read-only file system": FULL,
     "Cannot re-initialize CUDA in forked subprocess": "loader processes must not touch the GPU; move batches there in batches()",
 }
-"""What to do about errors of PyTorch's that name their remedy in words of another interface, or not at all."""
+"""Remedies for errors of PyTorch that name none, or one for another interface."""
 
 
 def describe_error(error: Exception) -> Described:
-    """Say of an exception that was raised just now: class, what it says, the user's line, and what to do."""
-    if isinstance(error, RingsideError):  # says it all, some with lines of the user's after it
+    """Describe the exception being handled: class, message, the user's line, and what to do."""
+    if isinstance(error, RingsideError):  # its message has all of these
         first, *more = printable(str(error)).splitlines() or [""]
         return Described(f"{type(error).__name__}: {first}", more)
-    remedy = next((f"; {remedy}" for said, remedy in REMEDIES.items() if said in str(error)), remedy_of_clash(str(error)))
+    remedy = next((f"; {remedy}" for text, remedy in REMEDIES.items() if text in str(error)), remedy_of_clash(str(error)))
     message, excerpt = describe(error)
     return Described(printable(message) + remedy, [printable(line) for line in excerpt])
 
 
 def report_error(error: Exception, *, who: str, folder: Path, name: str) -> None:
-    """Print an exception that was raised just now on stderr, in a few lines, and keep its whole traceback in ``folder / name``.
+    """Print the exception being handled on stderr, in a few lines, and write its whole traceback to ``folder / name``.
 
-    ``who`` raised it, such as ``rank 1 on host2``. Where the folder cannot be written, the current one is taken.
+    ``who`` raised it, such as ``rank 1 on host2``. If the folder cannot be written, the current one is used.
     """
-    found, text = describe_error(error), "".join(traceback.format_exception(error))
+    described, text = describe_error(error), "".join(traceback.format_exception(error))
     path = folder / name
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -51,4 +51,4 @@ def report_error(error: Exception, *, who: str, folder: Path, name: str) -> None
     except OSError:
         path = Path.cwd() / name
         path.write_text(text, encoding="utf-8")
-    print("\n".join([f"ringside: {who}: {found.message}", *found.excerpt, f"full traceback: {path}"]), file=sys.stderr)
+    print("\n".join([f"ringside: {who}: {described.message}", *described.excerpt, f"full traceback: {path}"]), file=sys.stderr)

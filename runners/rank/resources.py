@@ -1,6 +1,6 @@
-"""What a rank has of its host: cores, threads, and the memory it frees. Shared out alike under every launcher.
+"""A rank's share of its host: cores, threads, and the memory that it frees. It is the same under every launcher.
 
-The worker of a driver and a run that stands alone call the same functions, so that neither is given more than the other.
+The worker of a driver and a standalone run call the same functions, so that neither gets more than the other.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from measurement.conditions.disturbing_variables import KEEP_FREED_MEMORY
 from measurement.probes.fingerprint import cores_near_gpus
 
 BINDING_LAUNCHERS = ("mpirun", "mpiexec", "orte", "prte")
-"""Beginnings of the names of processes that bind the ranks they start to cores, and are not bound themselves."""
+"""Prefixes of the names of processes that bind their ranks to cores, and are not bound themselves."""
 M_TRIM_THRESHOLD, M_MMAP_MAX, NEVER = -1, -4, -1
-"""Numbers of these settings in glibc's malloc.h, for a process that runs already."""
+"""Numbers of these settings in glibc's malloc.h, for a running process."""
 TOPOLOGY, PLACES = Path("/sys/devices/system/cpu"), ("physical_package_id", "core_id")
 SET_BY_TORCHRUN = "1"
-"""torchrun sets OMP_NUM_THREADS to this in its ranks where it is not set."""
+"""torchrun sets OMP_NUM_THREADS to this in its ranks if it is not set."""
 
 
 def take_resources(
     world: World, *, threads: int, device: str = "cpu", affinity: str = "spread", freed_memory: str = "return"
 ) -> None:
-    """Give this rank what a plan says of the same names. Before torch computes anything, so that its threads are made with it.
+    """Apply a plan's settings of the same names to this rank. Call it before torch computes, so that its threads inherit them.
 
-    ``spread`` pins it to its equal share of the host's cores. Those of the host are the cores that its launcher may use: mpirun
-    binds ranks to a core each, or a socket, as torchrun and horovodrun do not.
+    ``spread`` pins the rank to its equal share of the host's cores, which are those that its launcher may use: mpirun binds ranks
+    to a core or a socket each, and torchrun and horovodrun do not.
     """
     cores, ranks = launcher_cores() or usable_cores(), world.local_world_size
     if affinity == "spread":
@@ -56,22 +56,22 @@ def take_resources(
 def share_out(cores: Iterable[int], near: Sequence[Set[int]]) -> list[list[int]]:
     """Equal shares of a host's cores, one for each of its ranks; each has all of them if there are fewer cores than ranks.
 
-    Hardware threads of one core stay together. ``near``: by rank, the cores that it had best; empty where none are.
+    Hardware threads of one core stay together. ``near``: by rank, its preferred cores; may be empty.
     """
     left = sorted(cores, key=_place)
     size = len(left) // len(near)
     if not size:
         return [sorted(left)] * len(near)
     shares = []
-    for own in near:
-        shares.append([core for core in left if core in own][:size])
+    for near_cores in near:
+        shares.append([core for core in left if core in near_cores][:size])
         left = [core for core in left if core not in shares[-1]]
     rest = iter(left)
     return [sorted([*share, *islice(rest, size - len(share))]) for share in shares]
 
 
 def _place(core: int) -> tuple[int, int, int]:
-    """The socket, the physical core on it, and the number of what Linux calls a core; sockets are all 0 where it does not tell."""
+    """The socket, the physical core on it, and Linux's core number; 0 and the core number if Linux does not report them."""
     try:
         socket, physical = (int((TOPOLOGY / f"cpu{core}/topology/{name}").read_text(encoding="ascii")) for name in PLACES)
     except (OSError, ValueError):
@@ -80,14 +80,14 @@ def _place(core: int) -> tuple[int, int, int]:
 
 
 def pin(cores: list[int]) -> None:
-    """Let every thread of this process run on these cores only."""
+    """Restrict every thread of this process to these cores."""
     for thread in own_threads() or [0]:
         with contextlib.suppress(ProcessLookupError):  # it ended meanwhile
             os.sched_setaffinity(thread, cores)
 
 
 def launcher_cores() -> list[int]:
-    """The cores of the process that bound this one; empty where no such process is among its parents."""
+    """The cores of the process that bound this one; empty if none of its parents did."""
     with contextlib.suppress(OSError, psutil.Error):
         for parent in psutil.Process().parents():
             if parent.name().startswith(BINDING_LAUNCHERS):
@@ -96,22 +96,22 @@ def launcher_cores() -> list[int]:
 
 
 def threads_of(world: World, *, asked: int | None, environment: Mapping[str, str]) -> int:
-    """How many threads a rank without a driver shall compute with.
+    """The number of compute threads of a rank without a driver.
 
-    As its user ``asked``; else as OMP_NUM_THREADS says, unless torchrun set it; else an equal share of the host's cores.
+    It is the user's (``asked``); else OMP_NUM_THREADS, unless torchrun set it; else an equal share of the host's cores.
     """
     if asked is not None:
         return asked
-    given = environment.get("OMP_NUM_THREADS", "").strip()
-    if given.isdigit() and int(given) > 0 and not (given == SET_BY_TORCHRUN and "TORCHELASTIC_RUN_ID" in environment):
-        return int(given)
+    variable = environment.get("OMP_NUM_THREADS", "").strip()
+    if variable.isdigit() and int(variable) > 0 and not (variable == SET_BY_TORCHRUN and "TORCHELASTIC_RUN_ID" in environment):
+        return int(variable)
     return max(1, len(launcher_cores() or usable_cores()) // world.local_world_size)
 
 
 def keep_freed_memory() -> None:
     """Have this process and those that it starts keep the memory they free.
 
-    Does nothing where the user says otherwise by these variables, or where malloc is not glibc's.
+    Does nothing if the user has set these variables, or if malloc is not glibc's.
     """
     if os.environ.keys() & KEEP_FREED_MEMORY:
         return
@@ -126,12 +126,12 @@ FORKS_SAFELY = (3, 11, 10)
 MAX_WAIT_S = 0.05
 LOOK_EVERY_S = 0.0005
 RUNNING = ("R", "D")
-"""A thread that holds CPython's lock runs, or waits for a page of memory."""
+"""States of a thread that may hold CPython's lock: it runs, or waits for a page of memory."""
 
 
 @functools.cache
 def make_forks_safe() -> None:
-    """Have each fork of this process wait for its native threads, under CPython before 3.11.10; nothing elsewhere.
+    """Have each fork of this process wait for its native threads under CPython before 3.11.10; do nothing under others.
 
     There, a process that forks while a native thread is about to enter Python may leave its child a lock that nobody releases
     (https://github.com/python/cpython/issues/112275). Gloo's threads enter Python when they drop the last reference to a tensor,
@@ -142,8 +142,8 @@ def make_forks_safe() -> None:
 
 
 def wait_for_native_threads() -> None:
-    """Wait until no other thread of this process runs, or ``MAX_WAIT_S`` are over: a library may have one that polls."""
+    """Wait until no other thread of this process runs, at most ``MAX_WAIT_S``, since a library's thread may poll."""
     until = time.monotonic() + MAX_WAIT_S
-    own = threading.get_native_id()
-    while any(state(one) in RUNNING for one in own_threads() if one != own) and time.monotonic() < until:
-        time.sleep(LOOK_EVERY_S)  # without the interpreter's lock, which they may need to finish
+    this_thread = threading.get_native_id()
+    while any(state(thread) in RUNNING for thread in own_threads() if thread != this_thread) and time.monotonic() < until:
+        time.sleep(LOOK_EVERY_S)  # releases the interpreter's lock, which they may need to finish

@@ -1,4 +1,4 @@
-"""The training loop that every arm runs: build, step, block. It does not know which backend it drives."""
+"""The training loop of every arm: build, step, block. It is independent of the backend."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ DRIFT_ELEMENTS = 32
 
 
 class StepOutputs:
-    """Losses and right answers of steps, kept on the device until they are read after the last step."""
+    """Losses and correct predictions of steps, kept on the device until they are read after the last step."""
 
     def __init__(self) -> None:
         self._losses: list[Tensor] = []
@@ -60,11 +60,11 @@ class StepOutputs:
         return means
 
     def hits(self) -> tuple[int, int] | None:
-        """How many labels were ranked first and among the first five; None if the workload does not count them."""
-        known = [hits for hits in self._hits if hits is not None]
-        if len(known) < len(self._hits):
+        """The numbers of top-1 and top-5 hits; None if the workload does not count them."""
+        counted = [hits for hits in self._hits if hits is not None]
+        if len(counted) < len(self._hits):
             return None
-        first, among_five = torch.stack(known).sum(dim=0).tolist() if known else (0, 0)
+        first, among_five = torch.stack(counted).sum(dim=0).tolist() if counted else (0, 0)
         return first, among_five
 
 
@@ -80,18 +80,18 @@ class Trainer:
     step_precision: StepPrecision
     speed: SpeedSettings = field(default_factory=SpeedSettings)
     threads_before: frozenset[int] = field(default_factory=lambda: frozenset(own_threads()))
-    """There before the backend was set up, so not the library's."""
+    """Threads that existed before the backend was set up, so not the library's."""
     prepared: Prepared | None = field(default=None, init=False)
     steps_taken: int = field(default=0, init=False)
-    """Since the model was built, or those of the training that it goes on with."""
+    """Since the model was built."""
     _has_begun: bool = field(default=False, init=False)
     """Whether a block has trained on the batches."""
     _before_local: dict[str, list[float]] | None = field(default=None, init=False)
     """Samples of the parameters before the model's first steps without exchange; None: it has taken none."""
     _model: dict[str, int] = field(default_factory=dict, init=False)
-    """How large the model is: counted before a library may leave its parameters empty."""
+    """The model's size, counted before a library may empty its parameters."""
     _rates: list[float] = field(default_factory=list, init=False)
-    """Learning rates after each of the model's blocks: schedules may have come to the same end by other ways."""
+    """Learning rates after each of the model's blocks: different schedules may end at the same rate."""
 
     def __post_init__(self) -> None:
         self.micro_steps = self.backend.micro_steps
@@ -99,20 +99,22 @@ class Trainer:
         self.has_after_step = type(self.workload).after_step is not Workload.after_step
 
     def to_channels_last(self, batch: Any) -> Any:
-        """Lay a batch's images out by pixels, if asked."""
+        """Convert a batch's images to channels-last, if asked."""
         return by_pixels(batch) if self.speed.channels_last else batch
 
     def another_workload(self, *, local_batch_size: int | None = None) -> Workload:
-        """Return a workload like this one, for a model beside the one that is trained: it may keep what belongs to its model.
+        """Return a new workload with the same arguments, for another model: a workload may keep state of its model.
 
-        ``local_batch_size``: None: as this one's.
+        ``local_batch_size``: None: this one's.
         """
-        own = self.workload
-        seed_generators(own.seed)
-        return type(own)(local_batch_size=local_batch_size or own.local_batch_size, seed=own.seed, options=own.options)
+        workload = self.workload
+        seed_generators(workload.seed)
+        return type(workload)(
+            local_batch_size=local_batch_size or workload.local_batch_size, seed=workload.seed, options=workload.options
+        )
 
     def clone_for_gate(self, *, local_batch_size: int | None = None) -> Trainer:
-        """A trainer like this one, with a workload and a loss scale of its own, for a model beside the one that is trained."""
+        """A copy of this trainer with its own workload, model and loss scale."""
         other = copy.copy(self)
         other.workload, other.prepared = self.another_workload(local_batch_size=local_batch_size), None
         other.step_precision = copy.copy(self.step_precision)
@@ -130,7 +132,7 @@ class Trainer:
         self.join(self.build_bare())
 
     def evaluation_model(self) -> nn.Module:
-        """A model that each rank can run by itself, with the parameters and buffers in force. Collective if they are sharded."""
+        """A model that each rank can run by itself, with the current parameters and buffers. Collective if they are sharded."""
         if not self.joined.is_sharded:
             return self.joined.bare
         parameters = self.joined.full_parameters()
@@ -151,8 +153,8 @@ class Trainer:
             "gradient_bytes": sum(p.numel() * p.element_size() for p in trained),
             "buffer_bytes": sum(b.numel() * b.element_size() for b in bare.buffers()),
         }
-        own = self.workload.build_optimizer
-        prepared = self.backend.prepare(bare, build_optimizer or (lambda model: as_one(own(model))))
+        build = self.workload.build_optimizer
+        prepared = self.backend.prepare(bare, build_optimizer or (lambda model: as_one(build(model))))
         self.step_precision.require_fit(prepared)
         if self.speed.compile:
             prepared.compile()
@@ -160,7 +162,7 @@ class Trainer:
 
     @property
     def gradient_scale(self) -> float | None:
-        """The backend's. Where batch norms see all ranks' batches, gradients are no linear function of the ranks' own."""
+        """The backend's; None with synchronised batch norm, where gradients are no linear function of the ranks' local ones."""
         return None if self.speed.sync_batchnorm and self.world.world_size > 1 else self.backend.gradient_scale
 
     @property
@@ -175,9 +177,9 @@ class Trainer:
         gc.collect()
 
     def step(self, timer: StepTimer, *, batches: Iterator[Any] | None = None, outputs: StepOutputs | None = None) -> int:
-        """Take one optimizer step under the clock; returns this rank's samples. Collective unless local.
+        """Take and time one optimizer step; returns this rank's samples. Collective unless local.
 
-        ``batches``: None: the trainer's own. ``outputs`` keeps losses and right answers; None: they are not kept.
+        ``batches``: None: the trainer's. ``outputs`` keeps losses and correct predictions; None: they are not kept.
         """
         joined, samples = self.joined, 0
         batches = map(self.to_channels_last, self.batches if batches is None else batches)
@@ -208,7 +210,7 @@ class Trainer:
         return samples
 
     def share_of(self, batch: Any, batches: Sequence[Any]) -> float:
-        """A micro-batch's share in the loss of its step: equal, or by its samples where ``batches`` are all of the step."""
+        """A micro-batch's share of its step's loss: equal, or by its samples if ``batches`` has all of the step."""
         if not batches:
             return 1 / self.micro_steps
         return self.workload.count_samples(batch) / sum(map(self.workload.count_samples, batches))
@@ -222,14 +224,14 @@ class Trainer:
             return loss
 
     def run_block(self, *, steps: int, warmup_steps: int, local: bool) -> RankSteps:
-        """Build what is not built, warm up, wait for all ranks, and time ``steps`` steps. Collective.
+        """Build the model if needed, warm up, wait for all ranks, and time ``steps`` steps. Collective.
 
-        The first block on new batches warms up until none is left that was loaded before.
+        The first block warms up until all batches that were loaded before it are used.
         """
         began = time.perf_counter()
         if self.prepared is None:
             self.build()
-        if not self._has_begun:  # its loaders had time to fill their queue
+        if not self._has_begun:  # its loaders have had time to fill their queue
             self._has_begun = True
             warmup_steps = max(warmup_steps, math.ceil((self.workload.prefetched_batches + 1) / self.micro_steps))
         timer = StepTimer(self.device)
@@ -269,25 +271,25 @@ class Trainer:
             yield
 
     def drift(self, *, rates: Sequence[float] = ()) -> DriftReport | None:
-        """What must be alike on all ranks; None where nothing has been built. Not collective. ``rates``: more learning rates."""
+        """What must be equal on all ranks; None if nothing is built. Not collective. ``rates``: more learning rates."""
         if self.prepared is None:
             return None
         bare, numbers = self.prepared.bare, hyperparameters(self.prepared.optimizer.param_groups)
         numbers[LEARNING_RATE] = [*rates, *self._rates, *numbers.get(LEARNING_RATE, [])]
         if self._before_local is None:
             return DriftReport(hyperparameters=numbers, parameters=sampled(bare))
-        rates = numbers[LEARNING_RATE]  # others may follow a rank's own gradients
+        rates = numbers[LEARNING_RATE]  # other values may depend on a rank's local gradients
         return DriftReport(hyperparameters={LEARNING_RATE: rates}, parameters=self._before_local)
 
     def describe(self) -> dict[str, Any]:
-        """Describe what is really trained, for the rank's report; ``kept_bytes`` are a share if the backend shards."""
-        found: dict[str, Any] = {
+        """Describe the model that is trained, for the rank's report; ``kept_bytes`` are a share if the backend shards."""
+        description: dict[str, Any] = {
             "seed": self.seed,
             "local_batch_size": self.workload.local_batch_size,
             "micro_steps": self.micro_steps,
         }
         if self.prepared is None:
-            return found
+            return description
         bare, optimizer, precision = self.prepared.bare, self.prepared.optimizer, self.step_precision
         model = {**self._model, "precision": precision.precision, "max_gradient_norm": precision.max_gradient_norm}
         kept = {
@@ -296,32 +298,36 @@ class Trainer:
             "optimizer_state": sum(map(local_bytes, self.prepared.kept_optimizer_state())),
         }
         group = {k: v for k, v in optimizer.param_groups[0].items() if isinstance(v, int | float | bool | str)}
-        names = [type(one).__name__ for one in members_of(optimizer)]
+        names = [type(member).__name__ for member in members_of(optimizer)]
         described = {"class": " and ".join(names[1:]) or names[0], **group}
-        return found | {"model": model, "optimizer": described, "kept_bytes": kept, "owns_step": self.prepared.owns_step}
+        return description | {"model": model, "optimizer": described, "kept_bytes": kept, "owns_step": self.prepared.owns_step}
 
 
 def sampled(model: nn.Module) -> dict[str, list[float]]:
-    """Some elements of each parameter that is trained and that every rank holds whole."""
+    """Some elements of each trained parameter that every rank holds whole."""
     trained = trained_parameters(model)
-    return {name: some_elements(one, DRIFT_ELEMENTS) for name, one in trained if not hasattr(one, "to_local") and one.numel()}
+    return {
+        name: some_elements(parameter, DRIFT_ELEMENTS)
+        for name, parameter in trained
+        if not hasattr(parameter, "to_local") and parameter.numel()
+    }
 
 
 def synchronize_ranks(backend: Backend, device: torch.device) -> None:
-    """Wait until the device is idle and all ranks have called, so that they begin the timed steps together. Collective."""
+    """Wait until the device is idle and all ranks have called this, so that they begin the timed steps together. Collective."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     backend.barrier()
 
 
 def local_bytes(tensor: Tensor) -> int:
-    """What this rank keeps of a tensor, sharded or not."""
-    own: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor  # a DTensor, whose module takes long to import
-    return own.numel() * own.element_size()
+    """The bytes of a tensor that this rank keeps, sharded or not."""
+    local: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor  # a DTensor, whose module takes long to import
+    return local.numel() * local.element_size()
 
 
 def resolve_device(wanted: str, *, local_rank: int) -> torch.device:
-    """Where a rank computes: ``auto`` takes a GPU when there is one."""
+    """A rank's device: ``auto`` takes a GPU if there is one."""
     gpu = torch.cuda.is_available() if wanted == "auto" else wanted == "cuda"
     if not gpu:
         return torch.device("cpu")

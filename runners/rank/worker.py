@@ -1,6 +1,6 @@
 """One rank of an arm under the driver: ``python -m runners.ddp`` (or ``hvd``) with the agent's variable in its environment.
 
-It starts its supervisor, which hands messages on, redirects its output to a log and answers commands until ``finish``.
+It starts its supervisor, which passes messages on, redirects its output to a log and answers commands until ``finish``.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def main(settings: Settings) -> NoReturn:
     clock = StartClock()
     clock.mark("interpreter")
     search_beside(Path.cwd())
-    os.environ.pop("PYTHONSAFEPATH", None)  # was for this process: programs that the workload starts shall find what lies beside
+    os.environ.pop("PYTHONSAFEPATH", None)  # it was for this process only: programs of the workload import from their folder
     os.environ[RANK_VARIABLE] = str(os.getpid())
     world = read_world(os.environ, make_launcher(settings.launcher).rank_variables)
     agent = Agent(channel := join(settings, world))
@@ -97,11 +97,11 @@ def main(settings: Settings) -> NoReturn:
     rank = EngineRank(start=start, log=log, keep=keep, clock=clock)
     serve(agent, rank.handlers)
     rank.disconnect()
-    agent.leave(0)  # torn down in order; Gloo in torch 2.15 may still abort when the interpreter takes the rest apart
+    agent.leave(0)  # libraries are closed, but Gloo in torch 2.15 may still abort in the interpreter's teardown
 
 
 def redirect_output(path: Path) -> None:
-    """Send everything that this process prints, C++ libraries included, to the rank's log."""
+    """Redirect all output of this process, also of C++ libraries, to the rank's log."""
     path.parent.mkdir(parents=True, exist_ok=True)
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
     sys.stdout.flush()
@@ -112,7 +112,7 @@ def redirect_output(path: Path) -> None:
 
 
 def error_reply(error: Exception) -> dict[str, Any]:
-    """What the driver hears of an exception that was raised just now."""
+    """The driver's message of the exception being handled."""
     return users_lines.error_reply(describe_error(error), cause="bad input" if isinstance(error, PlanError) else "exception")
 
 
@@ -122,17 +122,17 @@ def serve(agent: Agent, handlers: Mapping[str, Handler]) -> None:
         agent.serve(handlers)
     except SystemExit as end:
         _end_with(agent, LaunchError(f"the process was ended by sys.exit({end.code!r}), called by the workload"))
-    except Exception as error:  # noqa: BLE001 - the worker's edge: whatever it was, the driver must hear of it
+    except Exception as error:  # noqa: BLE001 - the worker's edge: every error is reported to the driver
         _end_with(agent, error)
 
 
 def _end_with(agent: Agent, error: Exception) -> NoReturn:
-    """Log the traceback, tell the driver and end: libraries that tear down without their peers may hang or hide the error.
+    """Log the traceback, report to the driver and end: library teardown without peers may hang or hide the error.
 
-    The log comes first: a driver that has been told names it to the user, and ends the arm's processes.
+    The log comes first: after the report the driver shows the log to the user and ends the arm's processes.
     """
     reply = error_reply(error)
-    with contextlib.suppress(OSError):  # the disk is full: the driver must hear of the error all the same
+    with contextlib.suppress(OSError):  # the disk may be full: the error is reported all the same
         traceback.print_exception(error)
         sys.stderr.flush()
     agent.tell_last(reply)
@@ -143,25 +143,25 @@ def _end_with(agent: Agent, error: Exception) -> NoReturn:
 
 @dataclass(kw_only=True, eq=False)
 class EngineRank:
-    """What a rank of ours does at each command: handlers of the agent, by way of an engine."""
+    """Handlers of the agent's commands for our ranks, which use an engine."""
 
     start: Callable[[], Engine]
     """Connects this rank with the others. Collective."""
     clock: StartClock
     log: Path
-    """What this process prints."""
+    """The log of this process."""
     keep: Callable[[str], None] = lambda _: None
     """Called with a block's reply before it is sent."""
     measured: FinishedReply | None = field(default=None, init=False)
-    """What was measured, as the rank told of it before a gate that came after."""
+    """The last report, if it was made before a gate that followed the blocks."""
 
     @property
     def handlers(self) -> dict[str, Handler]:
-        """By command; a message is checked here."""
+        """By command. They validate the message."""
         return dict.fromkeys(("start", "block", "gate", "epoch", "trace", "finish"), self._handle)
 
-    def _handle(self, told: dict[str, Any]) -> str:
-        reply = self.answer(COMMANDS.validate_python(told))
+    def _handle(self, message: dict[str, Any]) -> str:
+        reply = self.answer(COMMANDS.validate_python(message))
         text = reply.model_dump_json()
         if isinstance(reply, BlockReply):
             self.keep(text)
@@ -188,7 +188,7 @@ class EngineRank:
                 return reply
 
     def disconnect(self) -> None:
-        """Leave the other ranks. After ``finish`` was answered."""
+        """Disconnect from the other ranks, after ``finish`` was answered."""
         self._engine.backend.teardown()
 
     def _trace(self, steps: int) -> TraceReply:

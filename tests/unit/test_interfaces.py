@@ -45,7 +45,7 @@ def test_a_backend_for_another_version_is_refused_with_what_to_change(tmp_path, 
 
 
 class StepAlone(NaivePrepared):
-    """Exchanges in ``step``, which is not called where gradients are clipped."""
+    """Exchanges in ``step``, which is not called if gradients are clipped."""
 
     def step(self):
         self.optimizer.step()

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from measurement.agent.ringside_agent.reading.sketches import CHUNK, sketch
 from runners.protocol.gate_verdict import judge_parity
-from runners.rank.own_step import put_state, samples, tolerance_of
 from runners.rank.parity import sketch_states
+from runners.rank.reference_step import put_state, samples, tolerance_of
 from tests.kit.changed import changed
 from tests.kit.parity_reports import SHAPES, reports, sketches, tensors
 from workloads.optimizers import IsolatedRng, seed_generators

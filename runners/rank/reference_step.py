@@ -1,7 +1,7 @@
-"""What the gate's first step is on one rank without the others: its gradients, and what rounding alone makes of them.
+"""The gate's first step on one rank without the others: its gradients, and the effect of rounding on them.
 
-All runs of a step begin alike: each has a workload, a model and batches of its own, and the process's generators at one seed, from
-which its batches are drawn apart. Where two runs still differ by more than rounding, it is the workload's doing, and refused.
+All runs of a step start in the same state: each has its own workload, model and batches, and the process's generators at one seed.
+Its batches have separate generators. If two runs still differ by more than rounding, the workload is the cause and is refused.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from workloads.tensors import is_finite, stored_values
 SKETCH_SIZE = 64
 SAMPLES = 1 << 14
 FLOP_SAMPLES = 2
-"""A rank's in the pass whose FLOPs are counted: enough for batch norm. Formulas are linear in them."""
+"""Samples of the pass whose FLOPs are counted: enough for batch norm. Formulas are linear in them."""
 PERTURBATION = 0.01
-"""× the tolerance, relative: 1e-6 in float32, some of its roundings, as two arms' parameters are apart after their first step."""
+"""× the tolerance, relative: 1e-6 in float32, some roundings, the distance of two arms' parameters after the first step."""
 REPEATABLE = 10.0
-"""× the tolerance: how far a step's gradients may be apart when they are computed twice, since GPUs add up in any order."""
+"""× the tolerance: the allowed distance of a step's gradients computed twice, since GPUs add in any order."""
 
 
 @dataclass(kw_only=True)
@@ -46,18 +46,18 @@ class ReferenceStep:
 
     gradients: dict[str, list[float]]
     missing: list[str]
-    """Parameters to be trained that got no gradient."""
+    """Trainable parameters that got no gradient."""
     draws: bool
-    """Whether forward or backward pass drew random numbers of PyTorch's."""
+    """Whether the forward or backward pass used PyTorch's random numbers."""
     noise: dict[str, float] = field(default_factory=dict)
-    """What rounding makes of each gradient, as ``ParityReport`` has it."""
+    """See ``ParityReport.noise``."""
     rounding: dict[str, float] = field(default_factory=dict)
-    """How much rounding changes the steps, relative to them, by parameter and optimizer state; rank 0's alone."""
+    """See ``ParityReport.rounding``."""
 
 
 @dataclass(kw_only=True)
 class ReferenceRun:
-    """A bare model with an optimizer, a workload and batches of its own."""
+    """A bare model with its own optimizer, workload and batches."""
 
     prepared: Prepared
     workload: Workload
@@ -69,82 +69,83 @@ class ReferenceRun:
         return sketch_tensors(self.prepared.full_gradients().items())
 
 
-class OwnSteps:
-    """Takes the first step again and again, on one rank, with the same parameters and batches."""
+class ReferenceSteps:
+    """Repeats the first step on one rank, with equal parameters and batches."""
 
     def __init__(self, trainer: Trainer, parameters: Mapping[str, Any]) -> None:
-        """``parameters``: and buffers, as ``prepare`` left them."""
+        """``parameters``: with buffers, after ``prepare``."""
         self._trainer, self._parameters = trainer, parameters
         self._rank = trainer.world.rank
         self._loss, self._drew = 0.0, False
 
     def take(self) -> ReferenceStep:
-        """Take it twice: rank 0 with parameters that are off by ``PERTURBATION``; others, and a single rank, as it was. Collective.
+        """Take the step twice: rank 0 with perturbed parameters, others and a single rank with the same. Collective.
 
-        Where gradients are nothing but rounding, as for a bias before a batch norm, nudged ones are others, and an optimizer that
-        divides by their size, as Adam does, makes whole steps of them. Rank 0 of more than two takes all steps so, since later
-        ones may make far more of a rounding, as with batch norm over few values. The sum over two ranks has one order.
+        Some gradients are rounding only, as for a bias before a batch norm. A perturbation changes them completely, and an
+        optimizer that divides by their size, as Adam does, makes full steps of them. Rank 0 of more than two takes all steps with
+        the perturbation, since later steps may amplify rounding, as with batch norm over few values. With two ranks, the sum of
+        gradients has only one order.
 
         Raises:
-            PlanError: the loss or a gradient is not finite, or not repeatable, which no backend can have brought about.
+            PlanError: the loss or a gradient is not finite, or not repeatable. No backend can be the cause.
         """
         alone = self._with_gradients(self._parameters)
         self._require_finite(alone)
         parameters = alone.prepared.bare.named_parameters()
         missing = [name for name, parameter in parameters if parameter.requires_grad and parameter.grad is None]
-        found = ReferenceStep(gradients=alone.gradients, missing=missing, draws=self._drew)
+        first_step = ReferenceStep(gradients=alone.gradients, missing=missing, draws=self._drew)
         is_alone = self._trainer.world.world_size == 1
-        apart = self._repeated(found.gradients) if self._rank > 0 or is_alone else None
-        seen = next(filter(None, self._trainer.backend.all_gather_object(apart, str | None)), None)
+        difference = self._repeated(first_step.gradients) if self._rank > 0 or is_alone else None
+        seen = next(filter(None, self._trainer.backend.all_gather_object(difference, str | None)), None)
         if seen:
             place = place_of_definition(self._trainer.workload.compute_loss)
             where = f" ({place})" if place else ""
             raise PlanError(f"{NOT_REPEATABLE}: {seen}, from the same parameters, batch and seeds; {REPEATABLE_SO}{where}")
         if self._rank == 0:
-            self._find_rounding(found, alone, steps=GATE_STEPS if self._trainer.world.world_size > 2 else 1)
-        return found
+            self._find_rounding(first_step, alone, steps=GATE_STEPS if self._trainer.world.world_size > 2 else 1)
+        return first_step
 
     def _repeated(self, gradients: Tensors) -> str | None:
-        """Take the step again; what was seen if it came to something else."""
+        """Take the step again; say what differs, None if nothing does."""
         loss, first = self._loss, Sketches.of(gradients)
         again = self._with_gradients(self._parameters)
-        found = {**dict.fromkeys(gradients, (math.nan,)), **again.gradients}  # a layer may be left out by chance
-        size, distance = first.norm, (Sketches.of(found, gradients) - first).norm
+        repeated = {**dict.fromkeys(gradients, (math.nan,)), **again.gradients}  # a layer may be skipped at random
+        size, distance = first.norm, (Sketches.of(repeated, gradients) - first).norm
         coarsest = max(map(tolerance_of, again.prepared.bare.parameters()))
         if distance <= REPEATABLE * max(coarsest, self._trainer.step_precision.gradient_error) * size:
             return None
-        apart = f"{distance / size:.2g} of their size apart" if size else "none the first time"
-        return f"rank {self._rank} came to a loss of {loss:.6g}, then of {self._loss:.6g}, with gradients {apart}"
+        distance_text = f"{distance / size:.2g} of their size apart" if size else "none the first time"
+        return f"rank {self._rank} came to a loss of {loss:.6g}, then of {self._loss:.6g}, with gradients {distance_text}"
 
-    def _find_rounding(self, found: ReferenceStep, alone: ReferenceRun, *, steps: int) -> None:
-        """Take the step from nudged parameters, then both optimizer steps, and those that follow."""
+    def _find_rounding(self, first_step: ReferenceStep, alone: ReferenceRun, *, steps: int) -> None:
+        """Take the step from perturbed parameters, then both optimizer steps and the following ones; sets noise and rounding."""
         trained = {name for name, parameter in alone.prepared.bare.named_parameters() if parameter.requires_grad}
         begun = samples((name, self._parameters[name]) for name in trained)
         exact = _after_step(alone.prepared)
         generator = torch.Generator().manual_seed(0)
-        nudged = {name: _nudged(self._parameters[name], PERTURBATION, generator) for name in sorted(trained)}
-        other = self._with_gradients({**self._parameters, **nudged})
-        names = [name for name in found.gradients if name in other.gradients]  # which a branch may have left out
-        noise = (Sketches.of(other.gradients, names) - Sketches.of(found.gradients, names)).norms
-        found.noise = {name: float(value) for name, value in zip(names, noise, strict=True) if math.isfinite(value)}
+        perturbed = {name: _perturbed(self._parameters[name], PERTURBATION, generator) for name in sorted(trained)}
+        other = self._with_gradients({**self._parameters, **perturbed})
+        names = [name for name in first_step.gradients if name in other.gradients]  # a branch may have skipped some
+        noise = (Sketches.of(other.gradients, names) - Sketches.of(first_step.gradients, names)).norms
+        first_step.noise = {name: float(value) for name, value in zip(names, noise, strict=True) if math.isfinite(value)}
         put_state(other.prepared.bare, self._parameters)
         for parameter in other.prepared.bare.parameters():
             if parameter.grad is not None:
-                parameter.grad = _nudged(parameter.grad, ROUNDING, generator)
+                parameter.grad = _perturbed(parameter.grad, ROUNDING, generator)
         rounded = _after_step(other.prepared)
         for _ in range(1, steps):
             for run in (alone, other):
                 run.prepared.bare.zero_grad()
                 self._find_gradients(run)
             exact, rounded = _after_step(alone.prepared), _after_step(other.prepared)
-        found.rounding = {
+        first_step.rounding = {
             name: _relative(rounded[name] - values, values - begun[name] if name in begun else values)
             for name, values in exact.items()
             if name in rounded
         }
 
     def _with_gradients(self, parameters: Mapping[str, Any]) -> ReferenceRun:
-        """Begin a run with these parameters; returns it with this rank's own gradients of the first step."""
+        """Begin a run with these parameters; returns it with this rank's local gradients of the first step."""
         trainer = self._trainer
         workload = trainer.another_workload()
         bare = trainer.build_bare(workload=workload)
@@ -178,12 +179,12 @@ class OwnSteps:
                 parameter.grad /= precision.scaler.get_scale()
 
     def _require_finite(self, alone: ReferenceRun) -> None:
-        """Refuse NaN and infinity before anything was exchanged, with a ``PlanError``."""
-        found = {"the loss": torch.tensor(self._loss)}
-        if not self._trainer.step_precision.scaler.is_enabled():  # which skips steps whose gradients overflow
+        """Refuse NaN and infinity before the first exchange, with a ``PlanError``."""
+        tensors = {"the loss": torch.tensor(self._loss)}
+        if not self._trainer.step_precision.scaler.is_enabled():  # a scaler skips steps whose gradients overflow
             gradients = {name: parameter.grad for name, parameter in alone.prepared.bare.named_parameters()}
-            found |= {f"the gradient of '{name}'": one for name, one in gradients.items() if one is not None}
-        for what, tensor in found.items():
+            tensors |= {f"the gradient of '{name}'": gradient for name, gradient in gradients.items() if gradient is not None}
+        for what, tensor in tensors.items():
             if not is_finite(tensor):
                 seen = "nan" if bool(stored_values(tensor).isnan().any()) else "infinite"
                 raise PlanError(
@@ -192,9 +193,9 @@ class OwnSteps:
                 )
 
 
-def own_flops(trainer: Trainer) -> FlopCount:
-    """Count the FLOPs of a forward and a backward pass over a few samples, without the others. What fails is told, and no error."""
-    from runners.planning.workload_check import trying  # and what plans need, of which other ranks need nothing
+def rank_flops(trainer: Trainer) -> FlopCount:
+    """Count the FLOPs of a forward and a backward pass over a few samples on this rank. An error is reported and not raised."""
+    from runners.planning.workload_check import trying  # with plans, which other ranks do not need
 
     try:
         with trying("counting FLOPs", trainer.workload.compute_loss):
@@ -213,33 +214,33 @@ def _count_flops(trainer: Trainer) -> FlopCount:
             loss = workload.compute_loss(bare, batch)
         loss.backward()
 
-    found, unseen = count_flops(run)
+    by_operation, unseen = count_flops(run)
     sizes = Counter[str]()
     for parameter in bare.parameters():
         sizes[str(parameter.dtype).removeprefix("torch.")] += parameter.numel()
     (dtype, _), *_ = sizes.most_common(1)
-    return FlopCount(samples=workload.count_samples(batch), by_operation=found, dtype=dtype, without_formula=unseen)
+    return FlopCount(samples=workload.count_samples(batch), by_operation=by_operation, dtype=dtype, without_formula=unseen)
 
 
 def sketch_tensors(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, list[float]]:
-    """Each tensor's sketch, which is linear and depends on nothing but its values and its size."""
+    """Each tensor's sketch, which is linear and depends only on its values and size."""
     return {name: sketch(tensor, SKETCH_SIZE) for name, tensor in tensors}
 
 
 @torch.no_grad()
 def put_state(model: nn.Module, state: Mapping[str, Any]) -> None:
-    """Copy tensors into the model's of the same name and shape. Sparse ones and entries that are no tensors stay as they are."""
+    """Copy tensors into the model's of the same name and shape. Sparse tensors and other entries are not changed."""
     for name, tensor in model.state_dict().items():
         value = state.get(name)
         if not isinstance(value, Tensor) or not isinstance(tensor, Tensor) or value.shape != tensor.shape:
             continue
         if value.layout is torch.strided and tensor.layout is torch.strided:
-            once = tuple(slice(0, None if stride else 1) for stride in tensor.stride())  # expanded: many elements are one
+            once = tuple(slice(0, None if stride else 1) for stride in tensor.stride())  # expanded: many elements share memory
             tensor[once].copy_(value[once])
 
 
 def tolerance_of(tensor: Tensor) -> float:
-    """Relative L2 error that a gradient of its dtype may have, where it is exchanged as it is; a complex one as its parts."""
+    """Relative L2 error that a gradient of its dtype may have if it is exchanged uncompressed; of its parts' dtype if complex."""
     return arithmetic_of(str(tensor.dtype.to_real() if tensor.is_complex() else tensor.dtype)).gradient
 
 
@@ -255,26 +256,26 @@ def _after_step(alone: Prepared) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def samples(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, Tensor]:
-    """float64 [at most SAMPLES]: some elements of each tensor, of equal sizes the same ones; a sketch costs more."""
-    found = {}
+    """float64 [at most SAMPLES]: some elements of each tensor, at the same places for equal sizes; cheaper than a sketch."""
+    sampled = {}
     for name, tensor in tensors:
         elements = real_elements(tensor)
         flat = (elements.to_dense() if elements.is_sparse else elements).reshape(-1)  # momentum of sparse gradients is sparse
         if len(flat) > SAMPLES:
             generator = torch.Generator().manual_seed(len(flat))
             flat = flat[torch.randint(len(flat), (SAMPLES,), generator=generator).to(flat.device)]
-        found[name] = flat.to("cpu", torch.float64, copy=True)
-    return found
+        sampled[name] = flat.to("cpu", torch.float64, copy=True)
+    return sampled
 
 
 @torch.no_grad()
-def _nudged(tensor: Tensor, by: float, generator: torch.Generator) -> Tensor:
-    """A copy that is off by so much of its dtype's tolerance, and by a rounding at least, relative to the typical element."""
+def _perturbed(tensor: Tensor, by: float, generator: torch.Generator) -> Tensor:
+    """A copy with noise of ``by`` × its dtype's tolerance, and at least a rounding, relative to the typical element."""
     if not tensor.numel() or not (tensor.is_floating_point() or tensor.is_complex()):
         return tensor
     if tensor.is_sparse:
         whole = tensor.coalesce()
-        return torch.sparse_coo_tensor(whole.indices(), _nudged(whole.values(), by, generator), whole.shape)
+        return torch.sparse_coo_tensor(whole.indices(), _perturbed(whole.values(), by, generator), whole.shape)
     by = max(by * tolerance_of(tensor), torch.finfo(tensor.dtype).eps)
     noise = torch.randn(tensor.shape, generator=generator, dtype=torch.complex64 if tensor.is_complex() else None).to(tensor)
     return tensor.detach() + by * tensor.detach().abs().square().mean().sqrt() * noise
@@ -286,7 +287,7 @@ def _relative(difference: Tensor, size: Tensor) -> float:
 
 
 def optimizer_state(prepared: Prepared, state: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
-    """The tensors in an optimizer's ``state_dict()``, named by what they are and the parameter they belong to."""
+    """The tensors in an optimizer's ``state_dict()``, named by kind and parameter."""
     names = {id(parameter): name for name, parameter in prepared.bare.named_parameters()}
     parameters: Sequence[Tensor] = [p for group in prepared.optimizer.param_groups for p in group["params"]]
     for number, values in state.get("state", {}).items():
