@@ -21,7 +21,7 @@ from runners.processes.sandbox import Sandbox
 from runners.processes.supervisor_server import SupervisorServer
 from runners.protocol.messages import ErrorReply, Reply, mentions_lost_peer
 from runners.scripts.arrival import SLOW_START, explain_no_ranks, hint_of, look_at, path_setter, why_never, why_others
-from runners.scripts.launchers_log import own_lines, scripts_exception
+from runners.scripts.launchers_log import lines_of_script, scripts_exception
 from runners.scripts.other_pythons import lacking_module
 
 SETTLE_S = 1.0
@@ -219,7 +219,7 @@ class Diagnosis:
         log = self._launchers_log() if self.may_end else ""
         raised = scripts_exception(log)
         reason = cut(raised.message) if raised else "the ranks did not report"
-        words = (raised.excerpt if raised else own_lines(log)) or self.processes.last_words([])
+        words = (raised.excerpt if raised else lines_of_script(log)) or self.processes.last_words([])
         message = "; ".join([reason, self.processes.exit_summary(), *self._suspects()])
         return self.failed(message, excerpt=[cut(line) for line in words[-LAST_WORDS:]])
 

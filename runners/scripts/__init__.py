@@ -1,1 +1,1 @@
-"""Arms by command: two scripts of the user's, unmodified, measured by an agent in their own interpreters."""
+"""Arms by command: the user's scripts, unmodified, measured by an agent in their own interpreters."""

@@ -31,9 +31,9 @@ ringside ab 'python train.py --bs 8' 'python train.py --bs 16' --minutes 2 --all
 ringside ab 'torchrun --nproc-per-node 2 train.py' --with-a torch==2.9.1 --with-b torch==2.15.0"""
 EXIT_FAILED, EXIT_NOT_SHOWN = 1, 3
 Run = Callable[..., "Comparison"]
-"""Measures a plan into a folder and shows the result; also given how to go on (``again``)."""
+"""Measures a plan into a folder and shows the result; ``again``: the command line that resumes it."""
 Try = Callable[[Plan, "ResultsFolder"], "list[LaunchRecord]"]
-"""Holds the trial of a plan's commands alone; returns its records, none where one failed."""
+"""Runs only the trial of a plan's commands; returns its records, none if a command failed."""
 FIRST_STEPS = {"launches": 1, "rounds": 1, "block_steps": 1, "warmup_steps": 0, "control": False, "rehearsal": "never"}
 """How ``--small`` measures."""
 MAX_TRIED = 3
@@ -69,7 +69,7 @@ class AbOptions(SessionOptions):
 
 
 ARMS, MEASURING, COMPARING = "Arms", "Measuring", "Comparing"
-_own, _arm = partial(Flag, ARMS, AbOptions), partial(Flag, ARMS, Arm)
+_option, _arm = partial(Flag, ARMS, AbOptions), partial(Flag, ARMS, Arm)
 _measurement, _scripts = partial(Flag, MEASURING, Measurement), partial(Flag, COMPARING, ScriptSettings)
 OF_ONE = {"directory": "directory", "python": "python", "commit": "commit", "packages": "with", "image": "image"}
 """Fields of an arm, and their flags."""
@@ -89,10 +89,10 @@ OF_BOTH = (
     _arm("untimed"),
 )
 FLAGS: Sequence[Flag] = (
-    _own("command_a", is_argument=True, metavar="COMMAND_A"),
-    _own("command_b", is_argument=True, metavar="COMMAND_B"),
-    _own("name_a"),
-    _own("name_b"),
+    _option("command_a", is_argument=True, metavar="COMMAND_A"),
+    _option("command_b", is_argument=True, metavar="COMMAND_B"),
+    _option("name_a"),
+    _option("name_b"),
     *BY_ARM,
     *OF_BOTH,
     Flag(MEASURING, Plan, "hosts", ("-H", "--hosts")),
@@ -133,15 +133,15 @@ def ab_command(run: Run, hold_trial: Try) -> Callable[..., None]:
     return command(partial(run_given, run, hold_trial), FLAGS, text=text)
 
 
-def run_given(run: Run, hold_trial: Try, given: Given) -> None:
-    """Make the plan, run it, and end with what was asked to be shown."""
+def run_given(run: Run, hold_trial: Try, flags: Given) -> None:
+    """Make the plan, run it, and end with code 3 if something asked for is not shown."""
     from measurement.records.results import ResultsFolder, default_folder
     from reports.scripts.golden import held_against, read_golden, write_golden
 
-    asked = AbOptions(**values_of(given, AbOptions))
+    asked = AbOptions(**values_of(flags, AbOptions))
     golden = read_golden(asked.golden) if asked.golden else None
     most = percent_of(asked.assert_not_slower, flag="--assert-not-slower") if asked.assert_not_slower is not None else None
-    plan = plan_of(given)
+    plan = plan_of(flags)
     if plan.scripts.cpu and (most is not None or asked.explain):
         raise PlanError("--cpu says nothing of speed; leave --assert-not-slower and --explain out")
     folder = ResultsFolder(asked.output or default_folder(plan.name))
@@ -152,7 +152,7 @@ def run_given(run: Run, hold_trial: Try, given: Given) -> None:
     elif asked.explain:
         tried = hold_trial(plan, folder)
         plan = with_explaining_arms(plan, tried) if tried else plan
-    again = words_of("ab", given, folder.root)
+    again = words_of("ab", flags, folder.root)
     how = {"again": again, "resume_elsewhere": asked.resume_elsewhere, "is_shown": len(plan.arms) > 1}
     comparison = run(plan, folder, **how, tried=tried)
     if not comparison.is_ok:
@@ -161,41 +161,41 @@ def run_given(run: Run, hold_trial: Try, given: Given) -> None:
     if asked.write_golden:
         write_golden(asked.write_golden, plan, folder.records())
     if golden:
-        found, others = held_against(golden, folder.records(), plan.question or list(plan.arms)[-1])
-        print(found.sentence, *others, sep="\n")
-        unmet += [f"not shown to train as '{asked.golden}': {found.sentence}"] if found.unequal else []
+        equality, others = held_against(golden, folder.records(), plan.question or list(plan.arms)[-1])
+        print(equality.sentence, *others, sep="\n")
+        unmet += [f"not shown to train as '{asked.golden}': {equality.sentence}"] if equality.unequal else []
     for line in unmet:
         print(f"ringside: {line}", file=sys.stderr)
     if unmet:
         raise typer.Exit(EXIT_NOT_SHOWN)
 
 
-def plan_of(given: Given) -> Plan:
+def plan_of(flags: Given) -> Plan:
     """Return the plan of two commands.
 
     Raises:
-        PlanError, HostfileError: what was given is not accepted.
+        PlanError, HostfileError: a flag or a command is not accepted.
     """
     from measurement.plans.plan_file import check_plan, overridden
     from runners.hosts.placement import with_hosts
 
-    asked = AbOptions(**values_of(given, AbOptions))
-    has_golden, own = bool(asked.golden or asked.write_golden), {arm for flag, arm in BY_ARM.items() if flag in given}
-    command_b = asked.command_b or (asked.command_a if own and not (has_golden and own == {"a"}) else None)
+    asked = AbOptions(**values_of(flags, AbOptions))
+    has_golden, own_arms = bool(asked.golden or asked.write_golden), {arm for flag, arm in BY_ARM.items() if flag in flags}
+    command_b = asked.command_b or (asked.command_a if own_arms and not (has_golden and own_arms == {"a"}) else None)
     is_one = command_b is None and has_golden
     if asked.command_a is None or (command_b is None and not is_one):
         raise PlanError(
             "give two commands, each in quotes: ringside ab 'horovodrun -np 2 python train_hvd.py' "
-            "'torchrun --nproc-per-node 2 train_ddp.py'; or one, and what is another: --with-b torch==2.9.1, --image-b, --python-b"
+            "'torchrun --nproc-per-node 2 train_ddp.py'; or one, and what differs: --with-b torch==2.9.1, --image-b, --python-b"
         )
-    both = {flag.field: given[flag] for flag in OF_BOTH if flag in given}
+    both = {flag.field: flags[flag] for flag in OF_BOTH if flag in flags}
     arms: dict[str, dict[str, Any]] = {
         "a": {"command": asked.command_a, **both},
         **({} if is_one else {"b": {"command": command_b, **both}}),
     }
     for flag, arm in BY_ARM.items():
-        if flag in given:
-            arms[arm][flag.field] = given[flag]
+        if flag in flags:
+            arms[arm][flag.field] = flags[flag]
     first, second = names_of(asked, arms)
     ends = both.get("iteration_ends")
     if isinstance(ends, str) and ends.isdecimal():
@@ -205,15 +205,15 @@ def plan_of(given: Given) -> Plan:
         "name": f"{first}-against-{second}"[:100],
         "baseline": first,
         "arms": dict(zip((first, second), arms.values(), strict=False)),
-        "measurement": values_of(given, Measurement) | (FIRST_STEPS if asked.small or is_one else {}) | again,
-        "scripts": values_of(given, ScriptSettings),
-        **values_of(given, Plan),
+        "measurement": values_of(flags, Measurement) | (FIRST_STEPS if asked.small or is_one else {}) | again,
+        "scripts": values_of(flags, ScriptSettings),
+        **values_of(flags, Plan),
     }
     return check_plan(with_hosts(overridden(content, asked.settings)), source="ringside ab")
 
 
 def with_explaining_arms(plan: Plan, tried: Sequence[LaunchRecord]) -> Plan:
-    """Return the plan with an arm for each setting that is tried: the baseline, on which one of the candidate's is imposed."""
+    """Return the plan with an arm for each setting to try: the baseline with this setting of the candidate's."""
     from reports.scripts.configuration import script_differences
 
     candidate = next(name for name in plan.arms if name != plan.baseline)
@@ -230,35 +230,35 @@ def with_explaining_arms(plan: Plan, tried: Sequence[LaunchRecord]) -> Plan:
 
 
 def settings_to_try(differences: Sequence[Difference], *, baseline: str, candidate: str) -> dict[str, Any]:
-    """Return the candidate's value of each setting that may explain a difference in speed, those that matter most first."""
-    fields = {one.field: one for one in differences}
-    found = {}
-    for field, one in fields.items():
-        if one.changes_work or not imposing.is_known(field):
+    """Return the candidate's value of each setting that may explain a difference in speed, the most likely first."""
+    fields = {difference.field: difference for difference in differences}
+    settings = {}
+    for field, difference in fields.items():
+        if difference.changes_work or not imposing.is_known(field):
             continue
-        both = [one.values.get(name) for name in (baseline, candidate)]
+        both = [difference.values.get(name) for name in (baseline, candidate)]
         is_variable = field.startswith(imposing.VARIABLE)
-        if is_variable and (one.is_note or (field == imposing.OMP_NUM_THREADS and imposing.THREADS in fields)):
-            continue  # it has no effect of its own, or comes with a launcher
+        if is_variable and (difference.is_note or (field == imposing.OMP_NUM_THREADS and imposing.THREADS in fields)):
+            continue  # it has no effect by itself, or a launcher sets it
         if "library" in fields and field.startswith(("ddp.", "environment.HOROVOD_")):
-            continue  # one of them has no such setting
+            continue  # one of the libraries has no such setting
         if not any(is_by_rank(value) for value in both):
-            found[field] = both[1]
-    return found
+            settings[field] = both[1]
+    return settings
 
 
 def names_of(asked: AbOptions, arms: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
-    """Return the arms' names: those given, or as ``names_for`` says of their commands, packages and commits."""
+    """Return the arms' names: those of the flags, or by ``names_for`` of their commands, packages and commits."""
     from runners.launchers.command_lines import read_command
     from runners.scripts.arm_names import name_of, names_for
 
     lines = [read_command(arm["command"]) for arm in arms.values()]
     usual = ("packages", "commit", "image")
-    told = [tuple(arm[name].replace("==", "=") for name in usual if name in arm) for arm in arms.values()]
+    labels = [tuple(arm[name].replace("==", "=") for name in usual if name in arm) for arm in arms.values()]
     if len(lines) < 2:
         return asked.name_a or name_of(lines[0]) or "script", GOLDEN
-    found = names_for(*(replace(line, words=(*line.words, *more)) for line, more in zip(lines, told, strict=True)))
-    names = (asked.name_a or found[0], asked.name_b or found[1])
+    names = names_for(*(replace(line, words=(*line.words, *more)) for line, more in zip(lines, labels, strict=True)))
+    names = (asked.name_a or names[0], asked.name_b or names[1])
     if names[0] == names[1]:
         raise PlanError(f"both arms are named {quoted(names[0])}; give other names with --name-a and --name-b")
     return names
@@ -277,11 +277,11 @@ def percent_of(text: str, *, flag: str) -> float:
 
 
 def not_shown(comparison: Comparison, *, equal: bool, most_slower: float | None) -> list[str]:
-    """Return what was to be shown and is not, a sentence each. ``most_slower``: in percent; None: not asked."""
-    found = []
+    """Return a sentence for each claim that was asked for and is not shown. ``most_slower``: in percent; None: not asked."""
+    unmet = []
     if equal and (comparison.equality is None or comparison.equality.unequal):
-        said = comparison.equality.sentence if comparison.equality else "nothing is known of it"
-        found.append(f"not shown to train alike: {said}")
+        verdict = comparison.equality.sentence if comparison.equality else "nothing is known of it"
+        unmet.append(f"not shown to train alike: {verdict}")
     for result in comparison.results:
         if most_slower is None or result.role != "candidate":
             continue
@@ -293,7 +293,7 @@ def not_shown(comparison: Comparison, *, equal: bool, most_slower: float | None)
                 else f"its throughput is at least {result.ci_low:.3f} of {result.baseline}'s"
             )
             why = f" ({result.note})" if result.withheld_by and result.note else ""
-            found.append(
+            unmet.append(
                 f"{result.candidate} is not shown to be at most {most_slower:g}% slower: {seen}, {least:.3f} was asked{why}"
             )
-    return found
+    return unmet

@@ -9,16 +9,16 @@ from runners.launchers.command_lines import CommandLine
 
 MAX_CHARACTERS = 32
 EITHER = ("a", "b")
-"""Where the commands say nothing short."""
+"""If the commands give no short names."""
 OPTION = re.compile(r"(?:^|(?<=\s))-*([^\s=]+)(?:=(\S+)|\s+(?!-)([^\s=]+)(?=\s|$))?")
-"""A name with its value behind ``=``, or in the next word."""
+"""A name with its value after ``=``, or in the next word."""
 FILE = re.compile(r"[^-].*\.(py|sh)")
 
 
 def names_for(first: CommandLine, second: CommandLine) -> tuple[str, str]:
     """Return two names that differ and can be folders: ``train_hvd`` and ``train_ddp``, else ``bs8`` and ``bs16`` of ``--bs``.
 
-    An option that only one of them has names that one, and the script the other.
+    If only one of them has an option, it is named after the option, and the other after the script.
     """
     scripts = name_of(first), name_of(second)
     if _differ(scripts):
@@ -31,7 +31,7 @@ def names_for(first: CommandLine, second: CommandLine) -> tuple[str, str]:
 
 
 def _differ(names: tuple[str, str]) -> bool:
-    return all(names) and names[0].lower() != names[1].lower()  # a filesystem may not tell capitals
+    return all(names) and names[0].lower() != names[1].lower()  # a filesystem may ignore case
 
 
 def _plain(text: str) -> str:
@@ -39,7 +39,7 @@ def _plain(text: str) -> str:
 
 
 def name_of(line: CommandLine) -> str:
-    """Return the name of what it runs, without folder and ending; empty where nothing looks like a script."""
+    """Return the name of its script or module, without folder and suffix; empty if it has none."""
     module = next(
         (after for word, after in zip(line.words, line.words[1:], strict=False) if word == "-m" and "distributed" not in after), ""
     )
@@ -47,10 +47,10 @@ def name_of(line: CommandLine) -> str:
     return _plain(PurePath(file).stem)[:80]
 
 
-def _label(own: CommandLine, other: CommandLine) -> str:
-    """What only one of two commands says, as far as it is short."""
-    label, known = "", OPTION.findall(" ".join(other.words))
-    for name, joined, next_word in (one for one in OPTION.findall(" ".join(own.words)) if one not in known):
+def _label(line: CommandLine, other: CommandLine) -> str:
+    """The options that only the first of two commands has, as a short name."""
+    label, others_options = "", OPTION.findall(" ".join(other.words))
+    for name, joined, next_word in (option for option in OPTION.findall(" ".join(line.words)) if option not in others_options):
         value = joined or next_word
         short = PurePath(value).stem if "/" in value else value
         piece = _plain(PurePath(name).name + ("" if short[:1].isdigit() or not short else "-") + short)

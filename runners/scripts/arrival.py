@@ -1,4 +1,4 @@
-"""Says why no rank of a script has reported: which of the usual reasons it is, as far as its processes show, and what to write."""
+"""Explains why no rank of a script has reported: the likely reason by its processes, and what to do."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from runners.processes.supervised_arm import SupervisedRank
 
 LIBRARIES = ("libtorch", "libtorch_cpu", "libtorch_python")
 FRAMEWORKS = {"libtensorflow": "TensorFlow", "/jaxlib/": "JAX", "libmxnet": "MXNet"}
-"""What is mapped in a process that has loaded them."""
+"""Names of mapped files of a process that has loaded them."""
 SLOW_START = "if its first steps take longer, raise start_timeout_s"
-"""What to do where a script's ranks are there, and have not come to the end of their first steps in time."""
+"""The remedy if a script's ranks run and have not finished their first steps in time."""
 MAX_SCRIPT_BYTES = 1 << 20
 LAUNCHER_FILES = ("torchrun", "torch.distributed.run", "horovodrun", "mpirun", "run_processes", "multiprocessing")
 HINTS = (
@@ -31,16 +31,16 @@ HINTS = (
     ),
     (
         re.compile(r"No CUDA GPUs are available|Found no NVIDIA driver|not compiled with CUDA"),
-        "there is no GPU here: --cpu checks scripts for GPUs where there are none",
+        "there is no GPU here: --cpu checks scripts for GPUs on machines without one",
     ),
     (
         re.compile(r"active drivers|libcuda\.so|No module named '(flash_attn|triton)"),
-        "this needs a GPU, and --cpu cannot stand in for it: leave it out by a flag of the script's, if there is one",
+        "this needs a GPU, and --cpu cannot stand in for it: leave it out by a flag of the script, if there is one",
     ),
     (
         re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE),
-        "a program of it that is not Python's serves at a fixed port, which one process can have: end who has it, or set "
-        "measurement.mode: sequential where it is another arm",
+        "a program of it other than Python serves at a fixed port, which only one process can have: end the process that has it, "
+        "or set measurement.mode: sequential if it is another arm",
     ),
     (re.compile(r"not enough slots available"), "as Open MPI says: give it more slots (-H localhost:4), or --oversubscribe"),
     (
@@ -53,37 +53,37 @@ HINTS = (
     ),
     (
         re.compile(r"couldn't open the help file(?s:.*)An error occurred in MPI_Init"),
-        "its Open MPI does not find its own files: set OPAL_PREFIX to the folder that holds its share/openmpi",
+        "its Open MPI does not find its own files: set OPAL_PREFIX to the folder that has its share/openmpi",
     ),
 )
-"""What a launcher's log may hold, and what to do."""
+"""Errors in a launcher's log, and what to do."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SeenPython:
-    """A process that may be a rank, as it is while it is waited for."""
+    """The state of a process that may be a rank."""
 
     has_agent: bool
     """Whether its environment has the agent's variable."""
     has_torch: bool
     """Whether torch is loaded."""
     path: str | None = None
-    """Its PYTHONPATH, where the agent is not in it."""
+    """Its PYTHONPATH, if the agent is not in it."""
     framework: str | None = None
-    """Another one that is loaded, such as TensorFlow."""
+    """Another framework that is loaded, such as TensorFlow."""
 
 
 def look_at(run_id: str, launchers: Sequence[int]) -> list[SeenPython]:
-    """Look at the Pythons of a run on this host: those with its variable, and what its launchers started."""
-    found = {process.pid: process for process in run_processes_left(run_id)}
+    """Inspect the Pythons of a run on this host: those with its variable, and children of its launchers."""
+    processes = {process.pid: process for process in run_processes_left(run_id)}
     for pid in launchers:
         with contextlib.suppress(psutil.Error):
-            found |= {process.pid: process for process in psutil.Process(pid).children(recursive=True)}
+            processes |= {process.pid: process for process in psutil.Process(pid).children(recursive=True)}
     seen = []
-    for process in found.values():
+    for process in processes.values():
         with contextlib.suppress(psutil.Error, OSError):
             words = process.cmdline()
-            if words and PYTHON_NAME.fullmatch(Path(words[0]).name) and not any(one in " ".join(words) for one in LAUNCHER_FILES):
+            if words and PYTHON_NAME.fullmatch(Path(words[0]).name) and not any(file in " ".join(words) for file in LAUNCHER_FILES):
                 maps = Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8", errors="replace")
                 environment = process.environ()
                 path = environment.get(PYTHONPATH, "")
@@ -99,7 +99,7 @@ def look_at(run_id: str, launchers: Sequence[int]) -> list[SeenPython]:
 
 
 def path_setter(words: Sequence[str], folder: Path) -> str:
-    """Return which file of a command names PYTHONPATH, as a message begins with it."""
+    """Return the file of a command that names PYTHONPATH, as the subject of a message."""
     for word in (*words, *(["Makefile"] if Path(words[0]).name == "make" else [])):
         with contextlib.suppress(OSError, ValueError):
             path = folder / word
@@ -109,43 +109,43 @@ def path_setter(words: Sequence[str], folder: Path) -> str:
 
 
 def why_never(seen: Sequence[SeenPython], setter: str = "it") -> str | None:
-    """Say why no rank will ever report, as far as that is sure: a path without the agent, or another framework. Pure.
+    """Say why no rank will ever report: a path without the agent, or another framework; None if that is not certain. Pure.
 
     ``setter``: see ``path_setter``.
     """
-    with_torch = [one for one in seen if one.has_torch]
-    if with_torch and all(one.has_agent and one.path is not None for one in with_torch):
-        own = with_torch[0].path
-        done, remedy = ("replaces", f"write PYTHONPATH={own}:$PYTHONPATH") if own else ("unsets", "leave that out")
+    with_torch = [python for python in seen if python.has_torch]
+    if with_torch and all(python.has_agent and python.path is not None for python in with_torch):
+        path = with_torch[0].path
+        done, remedy = ("replaces", f"write PYTHONPATH={path}:$PYTHONPATH") if path else ("unsets", "leave that out")
         return f"{setter} {done} PYTHONPATH, by which Ringside's agent arrives; {remedy}"
-    framework = next((one.framework for one in seen if one.framework), None)
+    framework = next((python.framework for python in seen if python.framework), None)
     if framework and not with_torch:
         return f"it trains by {framework}, and Ringside times scripts of PyTorch"
     return None
 
 
 def explain_no_ranks(seen: Sequence[SeenPython]) -> str:
-    """Say why no rank reported, by the processes that were seen. Pure."""
-    if seen and not any(one.has_agent for one in seen):
+    """Say why no rank reported, by its processes. Pure."""
+    if seen and not any(python.has_agent for python in seen):
         return (
-            f"the environment does not reach its ranks, which have no {AGENT}; hand PYTHONPATH, {AGENT} and RINGSIDE_RUN on: "
+            f"the environment does not reach its ranks, which have no {AGENT}; pass PYTHONPATH, {AGENT} and RINGSIDE_RUN on: "
             "mpirun -x NAME, srun --export=ALL, ssh host env NAME=VALUE, docker run -e NAME; no env -i"
         )
     if why := why_never(seen):
         return why
-    if seen and not any(one.has_torch for one in seen):
+    if seen and not any(python.has_torch for python in seen):
         return "its processes do not import torch; is it the right script, and the right python?"
     if seen:
         return (
-            f"torch is there, and no step of a torch.optim optimizer came; {SLOW_START}; "
-            "if something starts it by python -E, -I or -S, which do not read PYTHONPATH, leave that flag out"
+            f"torch is loaded, and no torch.optim optimizer has taken a step; {SLOW_START}; "
+            "if it is started by python -E, -I or -S, which do not read PYTHONPATH, leave that flag out"
         )
     return "no Python of it was seen; is it the right command?"
 
 
 def why_others(connected: Sequence[SupervisedRank], refused: Sequence[SupervisedRank]) -> str | None:
-    """Say how those that did connect do not fit together; None where they do. Pure."""
-    counts = sorted({one.world_size for one in (*connected, *refused)})
+    """Say how the connected processes contradict each other; None if they do not. Pure."""
+    counts = sorted({process.world_size for process in (*connected, *refused)})
     if len(counts) > 1:
         return (
             f"its processes do not agree how many ranks they are ({counts[0]} and {counts[-1]}), and only a part would be timed; "
@@ -160,9 +160,5 @@ def why_others(connected: Sequence[SupervisedRank], refused: Sequence[Supervised
 
 
 def hint_of(log: str) -> str | None:
-    """Return what to do about what a launcher's log holds, if that is known. Pure."""
-    for pattern, remedy in HINTS:
-        found = pattern.search(log)
-        if found:
-            return remedy
-    return None
+    """Return what to do about an error in a launcher's log, if that is known. Pure."""
+    return next((remedy for pattern, remedy in HINTS if pattern.search(log)), None)

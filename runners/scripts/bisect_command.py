@@ -1,6 +1,6 @@
-"""``ringside bisect COMMAND``: since which commit, or which version of a package, is it slower, or does it train otherwise?
+"""``ringside bisect COMMAND``: which commit, or version of a package, made it slower, or made it train differently?
 
-Each state is compared with the good one by ``ringside ab``, in a folder of its own below the results folder.
+Each state is compared with the good one by ``ringside ab``, in its own folder below the results folder.
 """
 
 from __future__ import annotations
@@ -35,37 +35,37 @@ class BisectOptions(SessionOptions):
     command: str | None = None
     """The command, in quotes, such as 'torchrun --nproc-per-node 2 train.py'."""
     good: str | None = None
-    """A revision, or a version, with which it is as it should be."""
+    """A good revision or version."""
     bad: str | None = None
-    """A later one, with which it is not."""
+    """A later one that is bad."""
     package: str | None = None
     """The package whose versions are meant. Default: commits of the repository here, along first parents."""
     asks: Literal["speed", "equality"] = "speed"
     """What has changed: speed; or equality, of the first steps."""
     slower: str = "3%"
-    """The loss that is looked for: a state is bad where it is shown to lose more than half of this, good where less."""
+    """The loss to look for: a state is bad if it is shown to lose more than half of this, good if less."""
     minutes: float = 60.0
     """Minutes to spend, for all states together."""
 
 
 class State(BaseModel):
-    """What is kept in the results folder."""
+    """The state of a search in the results folder."""
 
     asked: list[str]
-    """What must be the same where a search goes on."""
+    """What must be the same when a search goes on."""
     seen: dict[str, Seen] = {}
     """By commit or version."""
 
 
 WHAT, MEASURING = "What", "Measuring"
-_own = partial(Flag, WHAT, BisectOptions)
+_option = partial(Flag, WHAT, BisectOptions)
 FLAGS: Sequence[Flag] = (
-    _own("command", is_argument=True, metavar="COMMAND"),
-    _own("good"),
-    _own("bad"),
-    _own("package"),
-    _own("asks", ("--for",)),
-    _own("slower", metavar="PERCENT"),
+    _option("command", is_argument=True, metavar="COMMAND"),
+    _option("good"),
+    _option("bad"),
+    _option("package"),
+    _option("asks", ("--for",)),
+    _option("slower", metavar="PERCENT"),
     *(AB[f"--{name}"] for name in ("python", "samples-per-step", "iteration-ends", "hosts", "cpu", "trackers")),
     Flag(MEASURING, BisectOptions, "minutes"),
     *session_flags(BisectOptions, MEASURING),
@@ -74,33 +74,33 @@ FLAGS: Sequence[Flag] = (
 
 def bisect_command(run: Run) -> Callable[..., None]:
     """Return the command for typer."""
-    text = "Say since which commit, or version of a package, a command is slower, or trains otherwise."
+    text = "Say which commit, or version of a package, made a command slower, or made it train differently."
     return command(partial(run_given, run), FLAGS, text=text)
 
 
-def run_given(run: Run, given: Given) -> None:
-    """Search, tell what was found, and end with code 3 where it is not shown."""
+def run_given(run: Run, flags: Given) -> None:
+    """Search, print the result, and end with code 3 if no first bad state is shown."""
     from measurement.records.results import default_folder
 
-    asked = BisectOptions(**values_of(given, BisectOptions))
+    asked = BisectOptions(**values_of(flags, BisectOptions))
     if None in (asked.command, asked.good, asked.bad):
         raise PlanError("give a command in quotes, --good and --bad: ringside bisect 'python train.py' --good v1.2 --bad HEAD")
     if asked.minutes <= 0:
         raise PlanError(f"--minutes {asked.minutes:g} is no time to spend; give minutes above 0")
-    bisection = Bisection(run, given, asked, folder=asked.output or default_folder("bisect"))
-    if not bisection.tell(*search(bisection.last, bisection.look, bisection.known, minutes=asked.minutes)):
+    bisection = Bisection(run, flags, asked, folder=asked.output or default_folder("bisect"))
+    if not bisection.tell(*search(bisection.last, bisection.look, bisection.seen, minutes=asked.minutes)):
         raise typer.Exit(EXIT_NOT_SHOWN)
 
 
 class Bisection:
     """A search among states, the good one first."""
 
-    def __init__(self, run: Run, given: Given, asked: BisectOptions, *, folder: Path) -> None:
-        """Raises a ``PlanError`` where there is nothing between good and bad, or the folder is of another question."""
+    def __init__(self, run: Run, flags: Given, asked: BisectOptions, *, folder: Path) -> None:
+        """Raises a ``PlanError`` if good does not come before bad, or the folder has another search."""
         from runners.planning.worktrees import commit_of, commits_between, repository_of
         from runners.scripts.environments import versions_between
 
-        self.run, self.given, self.asked, self.folder = run, given, asked, folder
+        self.run, self.flags, self.asked, self.folder = run, flags, asked, folder
         self.threshold = 1 - percent_of(asked.slower, flag="--slower") / 200
         ends = str(asked.good), str(asked.bad)
         self.repository = None if asked.package else repository_of(Path.cwd())
@@ -116,17 +116,17 @@ class Bisection:
         if (folder / STATE).is_file():
             begun = State.model_validate_json((folder / STATE).read_text(encoding="utf-8"))
             if begun.asked != self.state.asked:
-                raise PlanError(f"'{folder}' is of another search ({' '.join(begun.asked)}); name another folder with -o")
+                raise PlanError(f"'{folder}' has another search ({' '.join(begun.asked)}); name another folder with -o")
             self.state = begun
-        self.known = {self.states.index(name): seen for name, seen in self.state.seen.items() if name in self.states}
+        self.seen = {self.states.index(name): seen for name, seen in self.state.seen.items() if name in self.states}
 
     def name(self, at: int) -> str:
-        """How a state is called."""
+        """A short name of a state."""
         return self.states[at][:10] if self.repository else f"{self.asked.package}-{self.states[at]}"
 
     def look(self, at: int, minutes: float) -> Seen:
-        """Compare a state with the good one, and keep what is seen."""
-        began, before = time.monotonic(), self.known.get(at, Seen())
+        """Compare a state with the good one, and keep the result."""
+        began, before = time.monotonic(), self.seen.get(at, Seen())
         print(f"ringside: {self.name(at)}, number {at} of {self.last}, against {self.name(0)}", file=sys.stderr, flush=True)
         seen = Seen()
         try:
@@ -148,25 +148,25 @@ class Bisection:
         settings = [*self.asked.settings, *(f"measurement.{name}={value}" for name, value in measured.items())]
         plan = ab_command.plan_of({**self._shared(at), AB["--set"]: settings})
         folder = ResultsFolder(self.folder / self.name(at))
-        again = words_of("bisect", self.given, self.folder)
+        again = words_of("bisect", self.flags, self.folder)
         comparison = self.run(plan, folder, again=again, resume_elsewhere=self.asked.resume_elsewhere, is_shown=False)
         if not comparison.is_ok:
             return Seen(said=f"an arm failed; see {folder.root / 'report.html'}")
         if not is_speed:
             return _equality(comparison.equality, arm=self.name(at), control=plan.control_name)
-        result = next(one for one in comparison.results if one.role == "candidate")
+        result = next(arm_result for arm_result in comparison.results if arm_result.role == "candidate")
         low, high = result.equivalence_low, result.equivalence_high
         return Seen(
             is_bad=None if result.withheld_by else judged(low, high, self.threshold), low=low, high=high, said=result.note or ""
         )
 
     def _shared(self, at: int) -> dict[Flag, Any]:
-        """What ``ringside ab`` is asked."""
-        kind, ends = (
-            ("commit", self.states) if self.repository else ("with", [f"{self.asked.package}=={one}" for one in self.states])
-        )
+        """Flags for ``ringside ab``."""
+        kind, ends = "commit", self.states
+        if not self.repository:
+            kind, ends = "with", [f"{self.asked.package}=={version}" for version in self.states]
         return {
-            **{flag: value for flag, value in self.given.items() if flag in AB.values()},
+            **{flag: value for flag, value in self.flags.items() if flag in AB.values()},
             AB["--command-a"]: self.asked.command,
             AB["--name-a"]: self.name(0),
             AB["--name-b"]: self.name(at),
@@ -175,45 +175,45 @@ class Bisection:
         }
 
     def _word(self, seen: Seen) -> str:
-        known = "not decided" if seen.is_bad is None else "bad" if seen.is_bad else "good"
+        verdict = "not decided" if seen.is_bad is None else "bad" if seen.is_bad else "good"
         interval = f"throughput {seen.low:.3f} to {seen.high:.3f} of {self.name(0)}'s" if seen.low and seen.high else seen.said
-        return printable(f"{known} ({interval})" if interval else known)
+        return printable(f"{verdict} ({interval})" if interval else verdict)
 
     def tell(self, good: int, bad: int | None) -> bool:
-        """Print what was found; returns whether a first bad state was."""
+        """Print the result; returns whether a first bad state was found."""
         from runners.planning.worktrees import described
 
         if bad is None:
-            seen = self.known.get(self.last, Seen())
+            seen = self.seen.get(self.last, Seen())
             print(f"No first bad one: {self.name(self.last)} itself is {self._word(seen)}{self._more([seen])}")
         elif bad - good > 1:
-            between = [self.known.get(at, Seen()) for at in range(good + 1, bad)]
+            between = [self.seen.get(at, Seen()) for at in range(good + 1, bad)]
             names = ", ".join(self.name(at) for at in range(good + 1, bad))
             ends = f"{self.name(good)}, which is good, and {self.name(bad)}, which is bad"
             print(f"Between {ends}, not decided: {names}{self._more(between)}")
         else:
-            before = self._word(self.known[good]) if good else "the one that was given as good"
-            print(f"First bad: {self.name(bad)}, {self._word(self.known[bad])}\nbefore it: {self.name(good)}, {before}")
+            before = self._word(self.seen[good]) if good else "given as good"
+            print(f"First bad: {self.name(bad)}, {self._word(self.seen[bad])}\nbefore it: {self.name(good)}, {before}")
             if self.repository:
                 print(printable(described(self.repository, self.states[bad])))
         return bad is not None and bad - good == 1
 
     def _more(self, seen: Sequence[Seen]) -> str:
-        minutes = [more for one in seen if one.is_bad is None and (more := one.more_minutes(self.threshold)) is not None]
-        if not minutes and sum(one.minutes for one in self.known.values()) < self.asked.minutes:
+        minutes = [more for state in seen if state.is_bad is None and (more := state.more_minutes(self.threshold)) is not None]
+        if not minutes and sum(state.minutes for state in self.seen.values()) < self.asked.minutes:
             return ""
         needed = f"about {max(1, round(sum(minutes)))} minutes more" if minutes else "the minutes are spent"
         return f"; {needed}: -o {self.folder} with more --minutes"
 
 
-def _equality(found: Any, *, arm: str, control: str) -> Seen:
-    """Whether an arm trains otherwise; not decided where the good one does so each time, or nothing could be compared."""
-    if found is None:
-        return Seen(said="nothing is known of it")
-    said = {
-        name: [part[name].verdict for part in (found.start, found.gradients, found.parameters) if name in part]
+def _equality(equality: Any, *, arm: str, control: str) -> Seen:
+    """Whether an arm trains differently; not decided if the good one differs from itself, or nothing could be compared."""
+    if equality is None:
+        return Seen(said="nothing was compared")
+    verdicts = {
+        name: [part[name].verdict for part in (equality.start, equality.gradients, equality.parameters) if name in part]
         for name in (arm, control)
     }
-    apart = {name: bool({"apart", "another start"} & set(words)) for name, words in said.items()}
-    is_known = not apart[control] and (apart[arm] or "not compared" not in said[arm])
-    return Seen(is_bad=apart[arm] if is_known else None, said=found.sentence)
+    differs = {name: bool({"apart", "another start"} & set(words)) for name, words in verdicts.items()}
+    is_known = not differs[control] and (differs[arm] or "not compared" not in verdicts[arm])
+    return Seen(is_bad=differs[arm] if is_known else None, said=equality.sentence)

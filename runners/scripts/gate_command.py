@@ -1,7 +1,7 @@
-"""``ringside gate COMMAND --base REVISION``: a pull request against its base, for as many minutes as the answer takes here.
+"""``ringside gate COMMAND --base REVISION``: compares a pull request with its base for as many minutes as the answer needs.
 
-Each gate leaves how much launches of the same command varied, on a processor of the same name, in the user's cache. From the last
-ones it follows how many minutes a loss takes to be told from none. Nothing less is promised.
+Each run stores in the user's cache how much launches of the command varied on this type of processor. The number of minutes that
+a loss takes to be detected follows from the last runs.
 """
 
 from __future__ import annotations
@@ -30,14 +30,13 @@ if TYPE_CHECKING:
     from measurement.plans.plan import Plan
     from measurement.records.results import ResultsFolder
     from reports.schema import Comparison
-    from reports.statistics.budget import Spread
 
 EXAMPLES = "ringside gate 'torchrun --nproc-per-node 2 train.py' --base origin/main --slower 5%"
 REPORTS = "reports=[html, pull-request, junit, bencher]"
 MAX_KEPT = 20
 """Runs whose noise is kept."""
 POWER = 1 + 1.2816 / 1.96
-"""Half-widths that a loss must have, so that of ten pull requests without a change nine pass."""
+"""The allowed loss in half-widths, so that nine of ten pull requests without a change pass."""
 
 
 class GateOptions(AbOptions):
@@ -46,11 +45,11 @@ class GateOptions(AbOptions):
     base: str = "origin/main"
     """The revision that the pull request is compared with."""
     slower: str = "5%"
-    """The loss that must not be: code 3 unless it is shown to be less."""
+    """The loss that is not allowed: code 3 unless the loss is shown to be less."""
 
 
 class Noise(BaseModel):
-    """What a run has shown of launches."""
+    """The noise of a run's launches and rounds."""
 
     start_s: float
     round_s: float
@@ -71,20 +70,20 @@ FLAGS: Sequence[Flag] = (
 
 def gate_command(run: Run, hold_trial: Try) -> Callable[..., None]:
     """Return the command for typer."""
-    text = "Hold a pull request against its base: code 3 unless it is shown to be no slower, in the minutes that this takes here."
+    text = "Compare a pull request with its base: code 3 unless it is shown to be no slower, in the minutes that this takes here."
     return command(partial(run_given, run, hold_trial), FLAGS, text=text)
 
 
-def run_given(run: Run, hold_trial: Try, given: Given) -> None:
-    """Say how many minutes it takes, refuse fewer, and compare two commits."""
-    asked = GateOptions(**values_of(given, GateOptions))
+def run_given(run: Run, hold_trial: Try, flags: Given) -> None:
+    """Print how many minutes it takes, refuse fewer, and compare two commits."""
+    asked = GateOptions(**values_of(flags, GateOptions))
     if asked.command_a is None:
         raise PlanError(f"give a command in quotes: {EXAMPLES}")
     percent_of(asked.slower, flag="--slower")
     file = noise_file(asked.command_a)
-    minutes = minutes_to_spend(file, slower=asked.slower, given=values_of(given, ab_command.Measurement).get("minutes"))
+    minutes = minutes_to_spend(file, slower=asked.slower, asked=values_of(flags, ab_command.Measurement).get("minutes"))
     ab = {
-        **{flag: value for flag, value in given.items() if flag in AB.values()},
+        **{flag: value for flag, value in flags.items() if flag in AB.values()},
         AB["--command-a"]: asked.command_a,
         AB["--name-a"]: "base",
         AB["--name-b"]: "here",
@@ -92,60 +91,57 @@ def run_given(run: Run, hold_trial: Try, given: Given) -> None:
         AB["--commit-b"]: "HEAD",
         AB["--minutes"]: minutes,
         AB["--assert-not-slower"]: asked.slower,
-        AB["--set"]: [REPORTS, *given.get(AB["--set"], [])],
+        AB["--set"]: [REPORTS, *flags.get(AB["--set"], [])],
     }
 
-    def and_keep(plan: Plan, folder: ResultsFolder, **how: object) -> Comparison:
+    def run_and_keep(plan: Plan, folder: ResultsFolder, **how: object) -> Comparison:
         comparison = run(plan, folder, **how)
         keep_noise(file, plan, folder)
         return comparison
 
-    ab_command.run_given(and_keep, hold_trial, ab)
+    ab_command.run_given(run_and_keep, hold_trial, ab)
 
 
 def noise_file(command: str) -> Path:
-    """Where the noise of a command on a processor of this name is kept."""
+    """The file with the noise of a command on this type of processor."""
     host = fingerprint()
     digest = hashlib.sha256(json.dumps([command, host["cpu"], host["cores"]]).encode()).hexdigest()[:16]
     return cache_root().with_name("noise") / f"{digest}.json"
 
 
-def minutes_to_spend(file: Path, *, slower: str, given: float | None) -> float:
-    """Return the minutes that are given, or that the loss takes here; says which these are.
+def minutes_to_spend(file: Path, *, slower: str, asked: float | None) -> float:
+    """Return the minutes that are asked for, or that the loss takes here, and print the latter.
 
     Raises:
-        PlanError: fewer are given than it takes.
+        PlanError: fewer are asked for than it takes.
     """
-    known = [Noise(**one) for one in json.loads(file.read_text(encoding="utf-8"))] if file.is_file() else []
-    if not known:
+    earlier = [Noise(**noise) for noise in json.loads(file.read_text(encoding="utf-8"))] if file.is_file() else []
+    if not earlier:
         print(
-            "ringside: nothing is known of this runner: this run promises nothing, and tells what the next takes", file=sys.stderr
+            "ringside: nothing is known of this runner: this run may not detect the loss, and shows how long the next takes",
+            file=sys.stderr,
         )
-        return given or 5.0
-    needed = minutes_for(known, slower=percent_of(slower, flag="--slower") / 100)
-    runs = f"by the last {len(known)} runs of this command on this runner"
-    if needed is None or (given is not None and given < needed):
+        return asked or 5.0
+    needed = minutes_for(earlier, slower=percent_of(slower, flag="--slower") / 100)
+    runs = f"by the last {len(earlier)} runs of this command on this runner"
+    if needed is None or (asked is not None and asked < needed):
         takes = "more than a day" if needed is None else f"{math.ceil(needed)} minutes"
         raise PlanError(f"to tell {slower} takes {takes}, {runs}; give as many --minutes, a larger --slower, or a quieter machine")
     print(f"ringside: to tell {slower} takes {math.ceil(needed)} minutes, {runs}", file=sys.stderr)
-    return given or float(math.ceil(needed))
+    return asked or float(math.ceil(needed))
 
 
-def minutes_for(known: Sequence[Noise], *, slower: float) -> float | None:
+def minutes_for(earlier: Sequence[Noise], *, slower: float) -> float | None:
     """Return the minutes in which nine of ten pull requests without a change are shown to lose less; None: more than a day."""
-    from reports.statistics.budget import Cost, seconds_for
+    from reports.statistics.budget import Cost, Spread, seconds_for
 
-    cost = Cost(start_s=_mean([one.start_s for one in known]), round_s=_mean([one.round_s for one in known]))
-    seconds = seconds_for(-math.log1p(-slower) / POWER, cost=cost, spread=_pooled(known)) if slower else None
+    degrees = sum(noise.degrees for noise in earlier)
+    between = sum(noise.degrees * noise.launch_variance for noise in earlier) / degrees if degrees else 0.0
+    within = _mean([noise.round_variance for noise in earlier])
+    spread = Spread(round_variance=within, launch_variance=between, degrees=degrees)
+    cost = Cost(start_s=_mean([noise.start_s for noise in earlier]), round_s=_mean([noise.round_s for noise in earlier]))
+    seconds = seconds_for(-math.log1p(-slower) / POWER, cost=cost, spread=spread) if slower else None
     return None if seconds is None else seconds / 60
-
-
-def _pooled(known: Sequence[Noise]) -> Spread:
-    from reports.statistics.budget import Spread
-
-    degrees = sum(one.degrees for one in known)
-    between = sum(one.degrees * one.launch_variance for one in known) / degrees if degrees else 0.0
-    return Spread(round_variance=_mean([one.round_variance for one in known]), launch_variance=between, degrees=degrees)
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -153,12 +149,12 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def keep_noise(file: Path, plan: Plan, folder: ResultsFolder) -> None:
-    """Add what a comparison has shown of launches, if it has."""
+    """Add the noise of a comparison's launches, if it is known."""
     from dataclasses import asdict
 
     from reports.launch_budget import noise_of
 
-    if found := noise_of(plan, folder):
+    if noise := noise_of(plan, folder):
         earlier = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else []
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(file, json.dumps([*earlier, asdict(found[0]) | asdict(found[1])][-MAX_KEPT:]))
+        write_whole(file, json.dumps([*earlier, asdict(noise[0]) | asdict(noise[1])][-MAX_KEPT:]))

@@ -1,4 +1,4 @@
-"""``ringside run COMMAND``: one command of the user's becomes a plan with one arm, of which it is said where its step goes."""
+"""``ringside run COMMAND``: makes a plan with the command as its single arm, whose report shows where the step time goes."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class RunOptions(SessionOptions):
 
 
 COMMAND, MEASURING = "Command", "Measuring"
-_own, _arm, _measurement = partial(Flag, COMMAND, RunOptions), partial(Flag, COMMAND, Arm), partial(Flag, MEASURING, Measurement)
+_option, _arm, _measurement = partial(Flag, COMMAND, RunOptions), partial(Flag, COMMAND, Arm), partial(Flag, MEASURING, Measurement)
 FLAGS: Sequence[Flag] = (
-    _own("command", is_argument=True, metavar="COMMAND"),
-    _own("name"),
-    _own("explain"),
+    _option("command", is_argument=True, metavar="COMMAND"),
+    _option("name"),
+    _option("explain"),
     *(_arm(field) for field in ("directory", "python", "commit", "samples_per_step", "iteration_ends", "untimed")),
     Flag(MEASURING, Plan, "hosts", ("-H", "--hosts")),
     _measurement("minutes", default=None, help=f"{MINUTES} [{USUAL_MINUTES:g}]"),
@@ -58,12 +58,12 @@ def run_script(run: Run, hold_trial: Try) -> Callable[..., None]:
     return command(partial(run_given, run, hold_trial), FLAGS, text=text)
 
 
-def run_given(run: Run, hold_trial: Try, given: Given) -> None:
+def run_given(run: Run, hold_trial: Try, flags: Given) -> None:
     """Make the plan, with ``--explain`` the arms to try, and run it."""
     from measurement.records.results import ResultsFolder, default_folder
 
-    asked = RunOptions(**values_of(given, RunOptions))
-    plan = plan_of(given)
+    asked = RunOptions(**values_of(flags, RunOptions))
+    plan = plan_of(flags)
     if asked.explain and plan.scripts.cpu:
         raise PlanError("--cpu says nothing of speed; leave --explain out")
     folder = ResultsFolder(asked.output or default_folder(plan.name))
@@ -73,41 +73,41 @@ def run_given(run: Run, hold_trial: Try, given: Given) -> None:
     elif asked.explain:
         tried = hold_trial(plan, folder)
         plan = with_arms_to_try(plan, tried)
-    again = words_of("run", given, folder.root)
+    again = words_of("run", flags, folder.root)
     if not run(plan, folder, again=again, resume_elsewhere=asked.resume_elsewhere, tried=tried).is_ok:
         raise typer.Exit(EXIT_FAILED)
 
 
-def plan_of(given: Given) -> Plan:
+def plan_of(flags: Given) -> Plan:
     """Return the plan of one command.
 
     Raises:
-        PlanError, HostfileError: what was given is not accepted.
+        PlanError, HostfileError: a flag or the command is not accepted.
     """
     from measurement.plans.plan_file import check_plan, overridden
     from runners.hosts.placement import with_hosts
     from runners.launchers.command_lines import read_command
     from runners.scripts.arm_names import name_of
 
-    asked = RunOptions(**values_of(given, RunOptions))
+    asked = RunOptions(**values_of(flags, RunOptions))
     if asked.command is None:
         raise PlanError("give a command in quotes: ringside run 'torchrun --nproc-per-node 2 train.py'")
     line = read_command(asked.command)
     name = asked.name or name_of(line) or "script"
-    measured = values_of(given, Measurement) or {"minutes": USUAL_MINUTES}
+    measured = values_of(flags, Measurement) or {"minutes": USUAL_MINUTES}
     content = {
         "name": name,
         "baseline": name,
-        "arms": {name: {"command": asked.command, **values_of(given, Arm)}},
+        "arms": {name: {"command": asked.command, **values_of(flags, Arm)}},
         "measurement": {"control": False, **measured},
-        "scripts": values_of(given, ScriptSettings),
-        **values_of(given, Plan),
+        "scripts": values_of(flags, ScriptSettings),
+        **values_of(flags, Plan),
     }
     return check_plan(with_hosts(overridden(content, asked.settings)), source="ringside run")
 
 
 def with_arms_to_try(plan: Plan, tried: Sequence[LaunchRecord]) -> Plan:
-    """Return the plan with an arm for each setting that may be faster: the command, on which it is imposed."""
+    """Return the plan with an arm for each setting that may be faster: the command with this setting."""
     from reports.scripts.profile import settings_to_try
 
     settings = list(settings_to_try(tried).items())[:MAX_TRIED]
@@ -120,6 +120,6 @@ def with_arms_to_try(plan: Plan, tried: Sequence[LaunchRecord]) -> Plan:
 
 
 def with_arms(plan: Plan, arms: Mapping[str, Arm]) -> Plan:
-    """Return the plan with these arms, and a control where there are several."""
+    """Return the plan with these arms, and a control if there are several."""
     measured = plan.measurement.model_copy(update={"control": len(arms) > 1})
     return plan.model_copy(update={"arms": dict(arms), "measurement": measured})

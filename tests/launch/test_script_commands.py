@@ -30,7 +30,7 @@ from runners.processes.supervised_arm import SupervisedRank
 from runners.scripts.arm_names import names_for
 from runners.scripts.arrival import SeenPython, explain_no_ranks, hint_of, look_at, path_setter, why_never, why_others
 from runners.scripts.environments import image_programs
-from runners.scripts.launchers_log import first_traceback, own_lines, scripts_exception
+from runners.scripts.launchers_log import first_traceback, lines_of_script, scripts_exception
 from runners.scripts.other_pythons import lacking_module
 from runners.scripts.script_setup import resolve_scripts
 from tests.conftest import BIN, needs_horovod, ringside_here
@@ -611,10 +611,10 @@ def test_the_scripts_own_exception_is_told_with_its_line(tmp_path, log):
     assert any(line.startswith("  >    2 |") for line in raised.excerpt)
 
 
-def test_of_a_script_that_raised_nothing_its_own_lines_are_told():
+def test_for_a_script_that_raised_nothing_its_own_lines_are_shown():
     log = LAUNCHERS.format("usage: train.py [--bs BS]\ntrain.py: error: unrecognized arguments: --local-rank=0")
     assert scripts_exception(log) is None
-    assert own_lines(log) == ["usage: train.py [--bs BS]", "train.py: error: unrecognized arguments: --local-rank=0"]
+    assert lines_of_script(log) == ["usage: train.py [--bs BS]", "train.py: error: unrecognized arguments: --local-rank=0"]
 
 
 def test_a_module_that_is_missing_is_looked_for_in_other_pythons_of_the_path(tmp_path):

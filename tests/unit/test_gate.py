@@ -23,14 +23,14 @@ def test_a_smaller_loss_and_a_noisier_runner_take_longer():
 
 def test_fewer_minutes_than_it_takes_are_refused_with_the_number(tmp_path, capsys):
     file = tmp_path / "noise.json"
-    assert minutes_to_spend(file, slower="5%", given=None) == 5
+    assert minutes_to_spend(file, slower="5%", asked=None) == 5
     assert "nothing is known of this runner" in capsys.readouterr().err
     file.write_text(f"[{NOISY.model_dump_json()}]")
-    needed = minutes_to_spend(file, slower="5%", given=None)
+    needed = minutes_to_spend(file, slower="5%", asked=None)
     assert f"to tell 5% takes {needed:.0f} minutes, by the last 1 runs" in capsys.readouterr().err
-    assert minutes_to_spend(file, slower="5%", given=needed + 1) == needed + 1
+    assert minutes_to_spend(file, slower="5%", asked=needed + 1) == needed + 1
     with pytest.raises(PlanError, match=f"to tell 5% takes {needed:.0f} minutes, .*; give as many --minutes"):
-        minutes_to_spend(file, slower="5%", given=needed / 2)
+        minutes_to_spend(file, slower="5%", asked=needed / 2)
 
 
 def test_pull_requests_on_a_noisy_runner_come_out_as_promised():

@@ -232,7 +232,7 @@ def test_a_command_of_a_commit_starts_in_its_worktree(repository, monkeypatch):
     assert f" && cd {checkout} && " in setup.place.shell_line("x", environment={}, path="")
     for changes, message in (
         ({"command": f"{sys.executable} none.py"}, "arm 'a': commit 'v1' has no file 'none.py'"),
-        ({"command": f"{sys.executable} {repository}/train.py"}, "train.py' lies where it is, and not in the commit; name it from"),
+        ({"command": f"{sys.executable} {repository}/train.py"}, "train.py' is a path outside the commit; name it relative to"),
     ):
         with pytest.raises(PlanError, match=message):
             resolved(**changes)
