@@ -1,4 +1,4 @@
-"""Commands from the driver to all ranks of an arm, and their replies. A script may come to its own end meanwhile."""
+"""Commands from the driver to all ranks of an arm, and their replies. A script may end by itself at any time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ENDING_S = 10.0
 
 
 class ArmEnded(Exception):  # noqa: N818 - what scripts do
-    """The arm came to its own end before it had carried out a command."""
+    """The arm ended by itself before it had carried out a command."""
 
     def __init__(self, steps: int | None) -> None:
         """``steps``: that it took in all; None: no rank reported them."""
@@ -37,7 +37,7 @@ class ArmEnded(Exception):  # noqa: N818 - what scripts do
 
 
 class ArmChannel:
-    """Commands and replies of one arm in one launch. ``receive`` raises where a rank fails, and where the arm ends by itself."""
+    """Commands and replies of one arm in one launch. ``receive`` raises if a rank fails or the arm ends by itself."""
 
     def __init__(self, messages: SupervisorServer, diagnosis: Diagnosis, *, number: int = 0) -> None:
         """``number``: of the next command; those of earlier starts have smaller ones."""
@@ -62,11 +62,11 @@ class ArmChannel:
         self.number += 1
 
     def receive(self, expected: type[Expected], *, timeout_s: float, of_s: float | None = None) -> list[Expected]:
-        """Every rank's reply to the last command, by rank. ``of_s``: the time that they had in all, where it began before.
+        """Every rank's reply to the last command, by rank. ``of_s``: the whole time limit, if it began earlier.
 
         Raises:
             ArmFailed: a rank raised, died or is too late.
-            ArmEnded: the arm came to its own end.
+            ArmEnded: the arm ended by itself.
         """
         replies = self._replies(timeout_s=timeout_s, of_s=of_s or timeout_s)
         raise_if(self._diagnosis.for_errors({rank: reply for rank, reply in enumerate(replies) if isinstance(reply, ErrorReply)}))
@@ -126,14 +126,13 @@ class ArmChannel:
             self._ended_s = self._ended_s or time.monotonic()
             if time.monotonic() - self._ended_s > ENDING_S:
                 self._raise_if_ended(heard)
-        elif self._diagnosis.has_ended_well():
+        elif (has_ended_well := self._diagnosis.has_ended_well()) or self._diagnosis.looks_dead():
             time.sleep(SETTLE_S)
-            self._take_all(missing, heard)
-            self._raise_if_ended(heard)
-            raise ArmEnded(None)
-        elif self._diagnosis.looks_dead():
-            time.sleep(SETTLE_S)
-            self._take_all(missing, heard)
+            while missing and self._take(missing, heard, timedelta()):
+                pass
+            if has_ended_well:
+                self._raise_if_ended(heard)
+                raise ArmEnded(None)
             if missing or not heard:
                 raise_if(self._diagnosis.for_exit(heard))
 
@@ -147,10 +146,6 @@ class ArmChannel:
             message = f"rank {bad} ended itself with code {ended[bad].exit_code} after {steps} steps"
             raise self._diagnosis.failed(message, ranks=[bad], excerpt=self._diagnosis.processes.last_words([]))
         raise ArmEnded(steps)
-
-    def _take_all(self, missing: dict[str, int], heard: dict[int, Reply]) -> None:
-        while missing and self._take(missing, heard, timedelta()):
-            pass
 
 
 def raise_if(failure: ArmFailed | None) -> None:

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 from measurement.errors import LaunchError, RecordError
@@ -212,8 +211,7 @@ class Launch:
         with self._timed("start"):
             self._start(arms)
             self._compare(compared)
-        for stage in self._stages(arms, compared):
-            stage()
+        self._measure(arms, compared)
         with self._timed("end"):
             for arm in arms:  # all at the same time: it takes seconds and is not measured
                 arm.run_unless_failed(lambda arm: arm.session.ask_to_finish())
@@ -272,15 +270,20 @@ class Launch:
             if ranks_agree is not None and ranks_agree.is_wrong:
                 arm.fail(ArmFailed(ranks_agree.sentence(arm.record.arm) or "", status="wrong"))
 
-    def _stages(self, arms: Sequence[ArmRun], compared: Sequence[ArmRun]) -> list[Callable[[], None]]:
-        """The next stages of arms that are ready, in order; none for scripts that have no other arm to compare with."""
+    def _measure(self, arms: Sequence[ArmRun], compared: Sequence[ArmRun]) -> None:
+        """Run rounds and gates of arms that are ready, or ``act``. Scripts without another arm to compare with have no rounds."""
         if self.act is not None:
-            return [partial(arm.run_unless_failed, self.act) for arm in arms]
-        if not any("gate" in arm.can for arm in arms):
-            failed = [arm.record.arm for arm in self.arms if arm.record.status != "ok"]
-            return [partial(self._run_rounds, arms)] if is_comparable(self.plan, failed) else []
-        stages: list[Callable[[], None]] = [partial(self._run_rounds, arms), partial(self._run_gates, arms, compared)]
-        return stages[::-1] if self._gate_comes_first else stages
+            for arm in arms:
+                arm.run_unless_failed(self.act)
+        elif not any("gate" in arm.can for arm in arms):
+            if is_comparable(self.plan, self.failed):
+                self._run_rounds(arms)
+        elif self._gate_comes_first:
+            self._run_gates(arms, compared)
+            self._run_rounds(arms)
+        else:
+            self._run_rounds(arms)
+            self._run_gates(arms, compared)
 
     def _starting(self, arms: Sequence[ArmRun]) -> str:
         if len(arms) == 1 or not self._is_interleaved:

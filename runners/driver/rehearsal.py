@@ -97,8 +97,10 @@ def rehearse(
     ``epochs``: of the training for which the workload is tried.
     """
     small = short_of(plan, on_gpus=on_gpus)
-    fields: dict[str, Any] = {"placement": placement, "folder": folder, "progress": progress, "workload": workload}
-    return _run_uncounted("rehearsal", small, list(resolve_arms(small).values()), **fields, tries=epochs)
+    arms = list(resolve_arms(small).values())
+    return _run_uncounted(
+        "rehearsal", small, arms, placement=placement, folder=folder, progress=progress, workload=workload, tries=epochs
+    )
 
 
 def short_of(plan: Plan, *, on_gpus: bool) -> Plan:
@@ -129,7 +131,6 @@ def try_commands(
     Returns the launch; ``folder`` has the logs if one failed. ``state``: see ``Launch``.
     """
     alone = plan.model_copy(update={"measurement": plan.measurement.model_copy(update={"mode": "sequential", "control": False})})
-    fields: dict[str, Any] = {"placement": placement, "folder": folder, "progress": progress, "state": state}
 
     def report(arm: ArmRun) -> None:
         ranks, seconds = arm.record.world_size, arm.record.start_s or 0.0
@@ -137,7 +138,7 @@ def try_commands(
             f"{arm.record.arm} has {ranks} rank{'s' if ranks > 1 else ''}, and took its first steps within {seconds:.0f} s"
         )
 
-    return _run_uncounted("trial", alone, commands, **fields, act=report)
+    return _run_uncounted("trial", alone, commands, placement=placement, folder=folder, progress=progress, state=state, act=report)
 
 
 def _run_uncounted(
@@ -147,8 +148,9 @@ def _run_uncounted(
     progress.start(uncounted=name)
     shutil.rmtree(folder, ignore_errors=True)
     with open_endpoint(placement, has_store=not plan.are_scripts) as endpoint:
-        fields |= {"folder": ResultsFolder(folder), "open_session": partial(ArmSession, endpoint=endpoint, is_trial=True)}
-        launch = Launch(plan=plan, setups=arms, number=0, progress=progress, **fields)
+        open_session = partial(ArmSession, endpoint=endpoint, is_trial=True)
+        results = ResultsFolder(folder)
+        launch = Launch(plan=plan, setups=arms, number=0, folder=results, open_session=open_session, progress=progress, **fields)
         launch.run()
     if not launch.failed:
         shutil.rmtree(folder, ignore_errors=True)
@@ -186,9 +188,16 @@ def trace_arms(
 
     with open_endpoint(placement, has_store=True) as endpoint:
         arms = list(resolve_arms(small).values())
-        fields: dict[str, Any] = {"folder": ResultsFolder(folder), "open_session": partial(ArmSession, endpoint=endpoint)}
         launch = Launch(
-            plan=small, setups=arms, workload=workload, number=0, **fields, progress=progress, refused=refused, act=trace
+            plan=small,
+            setups=arms,
+            workload=workload,
+            number=0,
+            folder=ResultsFolder(folder),
+            open_session=partial(ArmSession, endpoint=endpoint),
+            progress=progress,
+            refused=refused,
+            act=trace,
         )
         launch.run()
     failed = {arm.record.arm: arm.record for arm in launch.arms if arm.record.arm not in traces}
@@ -227,8 +236,8 @@ def rehearse_here(plan: Plan) -> tuple[list[str], bool]:
     plan, outcomes = _plan_for_here(plan)
     folder = Path(tempfile.mkdtemp(prefix="ringside-rehearsal-")) / "rehearsal"  # mkdtemp's folder is readable for the user only
     with Bar(seconds_per_launch=1.0) as progress:
-        where: dict[str, Any] = {"placement": inspect(plan).placement, "folder": folder, "progress": progress}
-        launch = rehearse(plan, workload, epochs=epochs, **where)
+        placement = inspect(plan).placement
+        launch = rehearse(plan, workload, placement=placement, folder=folder, progress=progress, epochs=epochs)
     failed = {name: [_reason(record), *(record.error.excerpt if record.error else [])] for name, record in launch.failed.items()}
     causes = {"\n".join([WHO.sub("", lines[0]), *lines[1:]]) for lines in failed.values()}
     if len(failed) == len(plan.arms) and len(causes) == 1:
@@ -306,13 +315,13 @@ def find_batch(
     Raises:
         LaunchError: the plan's batch does not fit, all sizes of the search fit, or a try failed for another reason.
     """
-    where: dict[str, Any] = {"placement": placement, "folder": folder, "progress": progress}
     short = {**SHORT, "rounds": FIT_BLOCKS, "block_steps": FIT_STEPS, "local_every": 0}
     tried = plan.model_copy(update={"measurement": plan.measurement.model_copy(update=short)})
 
     def fits(size: int) -> bool:
         setup = resolve_arm(name, plan.arms[name].model_copy(update={"local_batch_size": size}), plan)
-        launch = _run_uncounted(f"local_batch_size {size}", tried, [setup], **where, workload=workload)
+        title = f"local_batch_size {size}"
+        launch = _run_uncounted(title, tried, [setup], placement=placement, folder=folder, progress=progress, workload=workload)
         failed = launch.failed.get(name)
         if failed and not is_out_of_memory(failed):
             raise LaunchError(

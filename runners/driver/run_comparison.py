@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -210,9 +209,11 @@ class ComparisonRun:
         if self._is_fitted or self.compared.workload is None:
             return
         fitted, self._is_fitted = self.history.manifest.fitted, True
-        where: dict[str, Any] = {"placement": self.compared.inspection.placement, "folder": self.folder.root / "fit"}
+        placement, folder = self.compared.inspection.placement, self.folder.root / "fit"
         for name in (name for name, arm in self.plan.arms.items() if arm.fit and name not in fitted):
-            fitted[name] = find_batch(self.plan, name, self.compared.workload, progress=self.progress, **where)
+            fitted[name] = find_batch(
+                self.plan, name, self.compared.workload, placement=placement, folder=folder, progress=self.progress
+            )
             self.history.write()
         if fitted:
             self.history.begin_clock()
@@ -239,10 +240,12 @@ class ComparisonRun:
 
     def _try(self, workload: WorkloadSetup | None) -> Passed:
         """Run the rehearsal of a workload, or the trial of commands, and then show the differences between these."""
-        folder = self.folder.root / ("rehearsal" if workload else "trial")
-        where: dict[str, Any] = {"placement": self.compared.inspection.placement, "folder": folder, "progress": self.progress}
+        placement, progress = self.compared.inspection.placement, self.progress
         if workload is not None:
-            rehearsal = rehearse(self.compared.plan, workload, on_gpus=self.compared.are_on_gpus, **where)
+            folder, on_gpus = self.folder.root / "rehearsal", self.compared.are_on_gpus
+            rehearsal = rehearse(
+                self.compared.plan, workload, placement=placement, folder=folder, progress=progress, on_gpus=on_gpus
+            )
             self._refused = rehearsal.failed
             require_something_to_measure(self.plan, self._refused, folder=folder)
             return Passed(notes=rehearsal.notes, learned={})
@@ -250,7 +253,8 @@ class ComparisonRun:
         commands = [arm for arm in self.compared.without_control if arm.name not in tried]
         notes: list[str] = []
         if commands:
-            trial = try_commands(self.plan, commands, state=self._first_state(), **where)
+            folder, state = self.folder.root / "trial", self._initial_state()
+            trial = try_commands(self.plan, commands, placement=placement, folder=folder, state=state, progress=progress)
             self._refused, notes = trial.failed, trial.notes
             self.tried += [arm.record for arm in trial.arms]
         self._show_differences(self.tried)
@@ -264,7 +268,7 @@ class ComparisonRun:
         self._try(None)
         return [] if self._refused else self.tried
 
-    def _first_state(self, placement: Placement | None = None) -> SharedInitialState | None:
+    def _initial_state(self, placement: Placement | None = None) -> SharedInitialState | None:
         """The file with which all scripts start, if the plan asks for it."""
         placement = placement or self.compared.inspection.placement
         return SharedInitialState(self.folder.root / FIRST_STATE, placement) if self.plan.scripts.same_start else None
@@ -276,9 +280,15 @@ class ComparisonRun:
 
     def _trace_once(self) -> None:
         """Trace the arms after their launches, if the plan asks for it and the folder has no trace yet."""
-        where: dict[str, Any] = {"placement": self.compared.inspection.placement, "folder": self.folder.traces_folder}
         if self.plan.trace and self.compared.workload is not None and self.folder.traces() is None:
-            trace_arms(self.compared.plan, self.compared.workload, **where, progress=self.progress, refused=self._refused)
+            trace_arms(
+                self.compared.plan,
+                self.compared.workload,
+                placement=self.compared.inspection.placement,
+                folder=self.folder.traces_folder,
+                progress=self.progress,
+                refused=self._refused,
+            )
 
     def _numbers(self, done: set[int]) -> Iterator[int]:
         """Yield the numbers of launches to run: the plan's, then more with ``until_decided`` while there is time."""
@@ -389,7 +399,7 @@ class ComparisonRun:
             setups=setups,
             workload=compared.workload,
             cases=compared.cases,
-            state=self._first_state(endpoint.placement),
+            state=self._initial_state(endpoint.placement),
             show_scripts=self._show_differences,
             number=number,
             folder=self.folder,

@@ -1,7 +1,7 @@
 r"""Passes a rank's output on as UTF-8, whatever bytes libraries write into it: others are written as ``\xff``.
 
 ``horovodrun`` 0.28.1 stops reading a rank at the first byte that is no UTF-8 (``prefix_connection`` in
-``horovod/runner/common/util/safe_shell_exec.py``), under Gloo and MPI, and the rank then blocks in a write. A separate process
+``horovod/runner/common/util/safe_shell_exec.py``), under Gloo and MPI. The rank then blocks in a write. A separate process
 passes the output on, and ends after the rank when all is written. Standard library only; run by its path.
 """
 

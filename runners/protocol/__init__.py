@@ -1,1 +1,1 @@
-"""What the driver and the ranks tell each other, and the records that come of it: the only thing that both know."""
+"""The messages between driver and ranks, and the records made from them. Driver and ranks share nothing else."""

@@ -3,8 +3,8 @@
 It checks against a reference that the backend under test did not compute:
 
 - after ``prepare`` every rank has rank 0's parameters and buffers (each rank starts from other ones, on purpose);
-- after one step, unscaled and not yet clipped, every rank's gradient is ``gradient_scale`` × the float64 mean of all ranks'
-  local gradients, which each rank computes on a bare model in the same precision;
+- after one step, unscaled and not yet clipped, every rank's gradient is ``gradient_scale`` × a mean. It is the float64 mean of all
+  ranks' local gradients, which each rank computes on a bare model in the same precision;
 - after k optimizer steps all ranks' parameters agree;
 - no two ranks of an arm consumed the same samples, and all arms consumed the same ones in all;
 - arms of as many ranks have the same parameters, buffers and optimizer state after these steps. Batch statistics differ by rank:

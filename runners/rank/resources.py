@@ -38,8 +38,8 @@ def take_resources(
 ) -> None:
     """Apply a plan's settings of the same names to this rank. Call it before torch computes, so that its threads inherit them.
 
-    ``spread`` pins the rank to its equal share of the host's cores, which are those that its launcher may use: mpirun binds ranks
-    to a core or a socket each, and torchrun and horovodrun do not.
+    ``spread`` pins the rank to its equal share of the host's cores. Only cores that its launcher may use count: mpirun binds ranks
+    to a core or a socket each. torchrun and horovodrun do not.
     """
     cores, ranks = launcher_cores() or usable_cores(), world.local_world_size
     if affinity == "spread":

@@ -42,7 +42,7 @@ GOLDEN = "golden"
 
 
 class AbOptions(SessionOptions):
-    """What ``ringside ab`` is asked besides a plan."""
+    """Options of ``ringside ab`` that are not in a plan."""
 
     command_a: str | None = None
     """The command that is the reference, in quotes, such as 'horovodrun -np 2 python train_hvd.py'."""

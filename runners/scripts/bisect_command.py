@@ -30,7 +30,7 @@ AB: Mapping[str, Flag] = {flag.name: flag for flag in ab_command.FLAGS}
 
 
 class BisectOptions(SessionOptions):
-    """What ``ringside bisect`` is asked besides a plan."""
+    """Options of ``ringside bisect`` that are not in a plan."""
 
     command: str | None = None
     """The command, in quotes, such as 'torchrun --nproc-per-node 2 train.py'."""

@@ -40,7 +40,7 @@ POWER = 1 + 1.2816 / 1.96
 
 
 class GateOptions(AbOptions):
-    """What ``ringside gate`` is asked besides what ``ringside ab`` is."""
+    """Options of ``ringside gate`` in addition to those of ``ringside ab``."""
 
     base: str = "origin/main"
     """The revision that the pull request is compared with."""
@@ -126,8 +126,10 @@ def minutes_to_spend(file: Path, *, slower: str, asked: float | None) -> float:
     runs = f"by the last {len(earlier)} runs of this command on this runner"
     if needed is None or (asked is not None and asked < needed):
         takes = "more than a day" if needed is None else f"{math.ceil(needed)} minutes"
-        raise PlanError(f"to tell {slower} takes {takes}, {runs}; give as many --minutes, a larger --slower, or a quieter machine")
-    print(f"ringside: to tell {slower} takes {math.ceil(needed)} minutes, {runs}", file=sys.stderr)
+        raise PlanError(
+            f"to detect a loss of {slower} takes {takes}, {runs}; give as many --minutes, a larger --slower, or a quieter machine"
+        )
+    print(f"ringside: to detect a loss of {slower} takes {math.ceil(needed)} minutes, {runs}", file=sys.stderr)
     return asked or float(math.ceil(needed))
 
 

@@ -24,7 +24,7 @@ USUAL_MINUTES = 2.0
 
 
 class RunOptions(SessionOptions):
-    """What ``ringside run`` is asked besides a plan."""
+    """Options of ``ringside run`` that are not in a plan."""
 
     command: str | None = None
     """The command, in quotes, such as 'torchrun --nproc-per-node 2 train.py'."""
@@ -54,7 +54,7 @@ FLAGS: Sequence[Flag] = (
 
 def run_script(run: Run, hold_trial: Try) -> Callable[..., None]:
     """Return the command for typer."""
-    text = "Say where a step of one command goes, unmodified: by phase and rank, what need not be, and what to try."
+    text = "Say where the step time of one unmodified command goes: by phase and rank, what is avoidable, and what to try."
     return command(partial(run_given, run, hold_trial), FLAGS, text=text)
 
 
