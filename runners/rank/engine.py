@@ -95,14 +95,14 @@ class Engine:
 
     def run_block(self, command: BlockCommand) -> RankSteps:
         """Run and time one block; returns this rank's steps. Collective."""
-        asked = {"steps": command.steps, "warmup_steps": command.warmup_steps}
+        counts = {"steps": command.steps, "warmup_steps": command.warmup_steps}
         cores = usable_cores()
         before = core_use.read(cores)
         if isinstance(self.runner, MicroBenchmarkRunner):
             assert command.case is not None
-            steps = self.runner.run_block(case=command.case, repetitions=command.repetitions, **asked)
+            steps = self.runner.run_block(case=command.case, repetitions=command.repetitions, **counts)
         else:
-            steps = self.runner.run_block(local=command.kind == "local", **asked)
+            steps = self.runner.run_block(local=command.kind == "local", **counts)
         use = core_use.between(before, core_use.read(cores))
         steps.core_use = CoreUse(**use) if use else None
         return steps
@@ -220,12 +220,12 @@ def _apply_speed(job: Job) -> None:
 
 def _check_benchmark(job: Job, chosen: WorkloadSetup) -> None:
     """Refuse training settings for a micro-benchmark, which has neither epochs nor gradients."""
-    asked = [name for name in ("training", "max_gradient_norm") if getattr(job, name) is not None]
-    asked += ["precision"] if job.precision != "fp32" else []
-    asked += ["speed"] if job.speed != SpeedSettings() else []
-    if asked and not issubclass(chosen.workload, Workload):
+    settings = [name for name in ("training", "max_gradient_norm") if getattr(job, name) is not None]
+    settings += ["precision"] if job.precision != "fp32" else []
+    settings += ["speed"] if job.speed != SpeedSettings() else []
+    if settings and not issubclass(chosen.workload, Workload):
         raise PlanError(
-            f"workload '{job.workload}' is a micro-benchmark, for which {asked[0]} means nothing; leave it out, or train a model"
+            f"workload '{job.workload}' is a micro-benchmark, for which {settings[0]} means nothing; leave it out, or train a model"
         )
 
 

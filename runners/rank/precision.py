@@ -86,18 +86,18 @@ class StepPrecision:
         """
         if self.max_gradient_norm is None and not self.scaler.is_enabled():
             return
-        asked = "max_gradient_norm" if self.max_gradient_norm is not None else "precision 'amp-fp16'"
+        setting = "max_gradient_norm" if self.max_gradient_norm is not None else "precision 'amp-fp16'"
         cls = type(prepared)
         last = next(vars(base) for base in cls.__mro__ if {"step", "exchanged"} & vars(base).keys())
         if not cls.owns_step and "exchanged" not in last:
             raise PlanError(
-                f"{asked}: {cls.__name__} overrides step(), which is not called if gradients are clipped or unscaled before the "
+                f"{setting}: {cls.__name__} overrides step(), which is not called if gradients are clipped or unscaled before the "
                 "step, and not exchanged(); exchange gradients in exchanged(), which step() enters, too"
             )
         if prepared.owns_step:
             raise PlanError(
-                f"{asked}: this backend takes the optimizer step by itself, so that gradients can be neither clipped nor unscaled "
-                "before; leave it out, or use the backend's option for it"
+                f"{setting}: this backend takes the optimizer step by itself, so that gradients can be neither clipped nor unscaled"
+                " before; leave it out, or use the backend's option for it"
             )
 
     def backward(self, prepared: Prepared, loss: Tensor) -> None:

@@ -138,32 +138,33 @@ def run_given(run: Run, hold_trial: Try, flags: Given) -> None:
     from measurement.records.results import ResultsFolder, default_folder
     from reports.scripts.golden import held_against, read_golden, write_golden
 
-    asked = AbOptions(**values_of(flags, AbOptions))
-    golden = read_golden(asked.golden) if asked.golden else None
-    most = percent_of(asked.assert_not_slower, flag="--assert-not-slower") if asked.assert_not_slower is not None else None
+    options = AbOptions(**values_of(flags, AbOptions))
+    golden = read_golden(options.golden) if options.golden else None
+    limit = options.assert_not_slower
+    most_slower = None if limit is None else percent_of(limit, flag="--assert-not-slower")
     plan = plan_of(flags)
-    if plan.scripts.cpu and (most is not None or asked.explain):
+    if plan.scripts.cpu and (most_slower is not None or options.explain):
         raise PlanError("--cpu says nothing of speed; leave --assert-not-slower and --explain out")
-    folder = ResultsFolder(asked.output or default_folder(plan.name))
+    folder = ResultsFolder(options.output or default_folder(plan.name))
     tried: list[LaunchRecord] = []
-    if asked.explain and folder.plan_path.is_file():
+    if options.explain and folder.plan_path.is_file():
         begun = folder.read_plan()
         plan = plan.model_copy(update={"arms": begun.arms, "question": begun.question})
-    elif asked.explain:
+    elif options.explain:
         tried = hold_trial(plan, folder)
         plan = with_explaining_arms(plan, tried) if tried else plan
     again = words_of("ab", flags, folder.root)
-    how = {"again": again, "resume_elsewhere": asked.resume_elsewhere, "is_shown": len(plan.arms) > 1}
+    how = {"again": again, "resume_elsewhere": options.resume_elsewhere, "is_shown": len(plan.arms) > 1}
     comparison = run(plan, folder, **how, tried=tried)
     if not comparison.is_ok:
         raise typer.Exit(EXIT_FAILED)
-    unmet = not_shown(comparison, equal=asked.assert_equal or (asked.small and len(plan.arms) > 1), most_slower=most)
-    if asked.write_golden:
-        write_golden(asked.write_golden, plan, folder.records())
+    unmet = not_shown(comparison, equal=options.assert_equal or (options.small and len(plan.arms) > 1), most_slower=most_slower)
+    if options.write_golden:
+        write_golden(options.write_golden, plan, folder.records())
     if golden:
         equality, others = held_against(golden, folder.records(), plan.question or list(plan.arms)[-1])
         print(equality.sentence, *others, sep="\n")
-        unmet += [f"not shown to train as '{asked.golden}': {equality.sentence}"] if equality.unequal else []
+        unmet += [f"not shown to train as '{options.golden}': {equality.sentence}"] if equality.unequal else []
     for line in unmet:
         print(f"ringside: {line}", file=sys.stderr)
     if unmet:
@@ -179,37 +180,37 @@ def plan_of(flags: Given) -> Plan:
     from measurement.plans.plan_file import check_plan, overridden
     from runners.hosts.placement import with_hosts
 
-    asked = AbOptions(**values_of(flags, AbOptions))
-    has_golden, own_arms = bool(asked.golden or asked.write_golden), {arm for flag, arm in BY_ARM.items() if flag in flags}
-    command_b = asked.command_b or (asked.command_a if own_arms and not (has_golden and own_arms == {"a"}) else None)
+    options = AbOptions(**values_of(flags, AbOptions))
+    has_golden, own_arms = bool(options.golden or options.write_golden), {arm for flag, arm in BY_ARM.items() if flag in flags}
+    command_b = options.command_b or (options.command_a if own_arms and not (has_golden and own_arms == {"a"}) else None)
     is_one = command_b is None and has_golden
-    if asked.command_a is None or (command_b is None and not is_one):
+    if options.command_a is None or (command_b is None and not is_one):
         raise PlanError(
             "give two commands, each in quotes: ringside ab 'horovodrun -np 2 python train_hvd.py' "
             "'torchrun --nproc-per-node 2 train_ddp.py'; or one, and what differs: --with-b torch==2.9.1, --image-b, --python-b"
         )
     both = {flag.field: flags[flag] for flag in OF_BOTH if flag in flags}
     arms: dict[str, dict[str, Any]] = {
-        "a": {"command": asked.command_a, **both},
+        "a": {"command": options.command_a, **both},
         **({} if is_one else {"b": {"command": command_b, **both}}),
     }
     for flag, arm in BY_ARM.items():
         if flag in flags:
             arms[arm][flag.field] = flags[flag]
-    first, second = names_of(asked, arms)
+    first, second = names_of(options, arms)
     ends = both.get("iteration_ends")
     if isinstance(ends, str) and ends.isdecimal():
         arms = {name: {**arm, "iteration_ends": int(ends)} for name, arm in arms.items()}
-    again = {"control": True} if is_one and asked.write_golden else {}
+    again = {"control": True} if is_one and options.write_golden else {}
     content: dict[str, Any] = {
         "name": f"{first}-against-{second}"[:100],
         "baseline": first,
         "arms": dict(zip((first, second), arms.values(), strict=False)),
-        "measurement": values_of(flags, Measurement) | (FIRST_STEPS if asked.small or is_one else {}) | again,
+        "measurement": values_of(flags, Measurement) | (FIRST_STEPS if options.small or is_one else {}) | again,
         "scripts": values_of(flags, ScriptSettings),
         **values_of(flags, Plan),
     }
-    return check_plan(with_hosts(overridden(content, asked.settings)), source="ringside ab")
+    return check_plan(with_hosts(overridden(content, options.settings)), source="ringside ab")
 
 
 def with_explaining_arms(plan: Plan, tried: Sequence[LaunchRecord]) -> Plan:
@@ -247,7 +248,7 @@ def settings_to_try(differences: Sequence[Difference], *, baseline: str, candida
     return settings
 
 
-def names_of(asked: AbOptions, arms: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
+def names_of(options: AbOptions, arms: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
     """Return the arms' names: those of the flags, or by ``names_for`` of their commands, packages and commits."""
     from runners.launchers.command_lines import read_command
     from runners.scripts.arm_names import name_of, names_for
@@ -256,9 +257,9 @@ def names_of(asked: AbOptions, arms: Mapping[str, Mapping[str, Any]]) -> tuple[s
     usual = ("packages", "commit", "image")
     labels = [tuple(arm[name].replace("==", "=") for name in usual if name in arm) for arm in arms.values()]
     if len(lines) < 2:
-        return asked.name_a or name_of(lines[0]) or "script", GOLDEN
+        return options.name_a or name_of(lines[0]) or "script", GOLDEN
     names = names_for(*(replace(line, words=(*line.words, *more)) for line, more in zip(lines, labels, strict=True)))
-    names = (asked.name_a or names[0], asked.name_b or names[1])
+    names = (options.name_a or names[0], options.name_b or names[1])
     if names[0] == names[1]:
         raise PlanError(f"both arms are named {quoted(names[0])}; give other names with --name-a and --name-b")
     return names

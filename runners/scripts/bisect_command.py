@@ -82,37 +82,37 @@ def run_given(run: Run, flags: Given) -> None:
     """Search, print the result, and end with code 3 if no first bad state is shown."""
     from measurement.records.results import default_folder
 
-    asked = BisectOptions(**values_of(flags, BisectOptions))
-    if None in (asked.command, asked.good, asked.bad):
+    options = BisectOptions(**values_of(flags, BisectOptions))
+    if None in (options.command, options.good, options.bad):
         raise PlanError("give a command in quotes, --good and --bad: ringside bisect 'python train.py' --good v1.2 --bad HEAD")
-    if asked.minutes <= 0:
-        raise PlanError(f"--minutes {asked.minutes:g} is no time to spend; give minutes above 0")
-    bisection = Bisection(run, flags, asked, folder=asked.output or default_folder("bisect"))
-    if not bisection.tell(*search(bisection.last, bisection.look, bisection.seen, minutes=asked.minutes)):
+    if options.minutes <= 0:
+        raise PlanError(f"--minutes {options.minutes:g} is no time to spend; give minutes above 0")
+    bisection = Bisection(run, flags, options, folder=options.output or default_folder("bisect"))
+    if not bisection.tell(*search(bisection.last, bisection.look, bisection.seen, minutes=options.minutes)):
         raise typer.Exit(EXIT_NOT_SHOWN)
 
 
 class Bisection:
     """A search among states, the good one first."""
 
-    def __init__(self, run: Run, flags: Given, asked: BisectOptions, *, folder: Path) -> None:
+    def __init__(self, run: Run, flags: Given, options: BisectOptions, *, folder: Path) -> None:
         """Raises a ``PlanError`` if good does not come before bad, or the folder has another search."""
         from runners.planning.worktrees import commit_of, commits_between, repository_of
         from runners.scripts.environments import versions_between
 
-        self.run, self.flags, self.asked, self.folder = run, flags, asked, folder
-        self.threshold = 1 - percent_of(asked.slower, flag="--slower") / 200
-        ends = str(asked.good), str(asked.bad)
-        self.repository = None if asked.package else repository_of(Path.cwd())
+        self.run, self.flags, self.options, self.folder = run, flags, options, folder
+        self.threshold = 1 - percent_of(options.slower, flag="--slower") / 200
+        ends = str(options.good), str(options.bad)
+        self.repository = None if options.package else repository_of(Path.cwd())
         if self.repository:
             first, last = (commit_of(self.repository, end) for end in ends)
             self.states = [first, *commits_between(self.repository, first, last)]
         else:
-            self.states = versions_between(str(asked.package), *ends)
+            self.states = versions_between(str(options.package), *ends)
         self.last = len(self.states) - 1
         if self.last < 1:
-            raise PlanError(f"{quoted(asked.good)} does not come before {quoted(asked.bad)}; give the earlier one as --good")
-        self.state = State(asked=[str(asked.command), *ends, str(asked.package), asked.asks, asked.slower])
+            raise PlanError(f"{quoted(options.good)} does not come before {quoted(options.bad)}; give the earlier one as --good")
+        self.state = State(asked=[str(options.command), *ends, str(options.package), options.asks, options.slower])
         if (folder / STATE).is_file():
             begun = State.model_validate_json((folder / STATE).read_text(encoding="utf-8"))
             if begun.asked != self.state.asked:
@@ -122,7 +122,7 @@ class Bisection:
 
     def name(self, at: int) -> str:
         """A short name of a state."""
-        return self.states[at][:10] if self.repository else f"{self.asked.package}-{self.states[at]}"
+        return self.states[at][:10] if self.repository else f"{self.options.package}-{self.states[at]}"
 
     def look(self, at: int, minutes: float) -> Seen:
         """Compare a state with the good one, and keep the result."""
@@ -142,14 +142,26 @@ class Bisection:
     def _compared(self, at: int, minutes: float) -> Seen:
         from measurement.records.results import ResultsFolder
 
-        is_speed = self.asked.asks == "speed"
+        is_speed = self.options.asks == "speed"
         sure = {"minutes": minutes, "max_minutes": minutes, "confidence": confidence(self.last)}
         measured = sure if is_speed else {**FIRST_STEPS, "control": True}
-        settings = [*self.asked.settings, *(f"measurement.{name}={value}" for name, value in measured.items())]
-        plan = ab_command.plan_of({**self._shared(at), AB["--set"]: settings})
+        settings = [*self.options.settings, *(f"measurement.{name}={value}" for name, value in measured.items())]
+        kind, ends = "commit", self.states
+        if not self.repository:
+            kind, ends = "with", [f"{self.options.package}=={version}" for version in self.states]
+        ab = {
+            **{flag: value for flag, value in self.flags.items() if flag in AB.values()},
+            AB["--command-a"]: self.options.command,
+            AB["--name-a"]: self.name(0),
+            AB["--name-b"]: self.name(at),
+            AB[f"--{kind}-a"]: ends[0],
+            AB[f"--{kind}-b"]: ends[at],
+            AB["--set"]: settings,
+        }
+        plan = ab_command.plan_of(ab)
         folder = ResultsFolder(self.folder / self.name(at))
         again = words_of("bisect", self.flags, self.folder)
-        comparison = self.run(plan, folder, again=again, resume_elsewhere=self.asked.resume_elsewhere, is_shown=False)
+        comparison = self.run(plan, folder, again=again, resume_elsewhere=self.options.resume_elsewhere, is_shown=False)
         if not comparison.is_ok:
             return Seen(said=f"an arm failed; see {folder.root / 'report.html'}")
         if not is_speed:
@@ -159,20 +171,6 @@ class Bisection:
         return Seen(
             is_bad=None if result.withheld_by else judged(low, high, self.threshold), low=low, high=high, said=result.note or ""
         )
-
-    def _shared(self, at: int) -> dict[Flag, Any]:
-        """Flags for ``ringside ab``."""
-        kind, ends = "commit", self.states
-        if not self.repository:
-            kind, ends = "with", [f"{self.asked.package}=={version}" for version in self.states]
-        return {
-            **{flag: value for flag, value in self.flags.items() if flag in AB.values()},
-            AB["--command-a"]: self.asked.command,
-            AB["--name-a"]: self.name(0),
-            AB["--name-b"]: self.name(at),
-            AB[f"--{kind}-a"]: ends[0],
-            AB[f"--{kind}-b"]: ends[at],
-        }
 
     def _word(self, seen: Seen) -> str:
         verdict = "not decided" if seen.is_bad is None else "bad" if seen.is_bad else "good"
@@ -200,7 +198,7 @@ class Bisection:
 
     def _more(self, seen: Sequence[Seen]) -> str:
         minutes = [more for state in seen if state.is_bad is None and (more := state.more_minutes(self.threshold)) is not None]
-        if not minutes and sum(state.minutes for state in self.seen.values()) < self.asked.minutes:
+        if not minutes and sum(state.minutes for state in self.seen.values()) < self.options.minutes:
             return ""
         needed = f"about {max(1, round(sum(minutes)))} minutes more" if minutes else "the minutes are spent"
         return f"; {needed}: -o {self.folder} with more --minutes"

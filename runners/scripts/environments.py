@@ -46,10 +46,10 @@ def with_packages(python: str, packages: str) -> str:
         PlanError: uv cannot make it, or another process is making it.
         UnavailableError: there is no uv.
     """
-    asked = shlex.split(packages)
+    requirements = shlex.split(packages)
     index = index_settings(python)
     packages_before = installed(python)
-    content = json.dumps([os.path.realpath(python), packages_before, frozen(python), asked, sorted(index.items())])
+    content = json.dumps([os.path.realpath(python), packages_before, frozen(python), requirements, sorted(index.items())])
     root = cache_root().with_name("environments") / hashlib.sha256(content.encode()).hexdigest()[:16]
     made = root / "env" / "bin" / "python"
     if not (root / MADE).is_file():
@@ -57,7 +57,7 @@ def with_packages(python: str, packages: str) -> str:
         print(f"ringside: uv makes an environment with {packages or 'the same packages'}, in {root}", file=sys.stderr, flush=True)
         try:
             with lock_folder(root):
-                _make(made, of=python, asked=asked, index=index)
+                _make(made, of=python, requirements=requirements, index=index)
                 write_whole(root / MADE, json.dumps(installed(str(made))))
         except LockedError as error:
             raise PlanError(f"another process is making '{root}' ({error}); start again when it is done") from error
@@ -65,15 +65,15 @@ def with_packages(python: str, packages: str) -> str:
     return str(made)
 
 
-def _make(made: Path, *, of: str, asked: Sequence[str], index: Mapping[str, str]) -> None:
+def _make(made: Path, *, of: str, requirements: Sequence[str], index: Mapping[str, str]) -> None:
     """Install the user's packages, then the requirements; other packages change only if these conflict with them."""
     shutil.rmtree(folder := made.parent.parent, ignore_errors=True)
     _uv("venv", "--python", of, str(folder), index=index)
     install = ("pip", "install", "--python", str(made))
     write_whole(listed := folder / "as-it-was.txt", "\n".join(frozen(of)))
     _uv(*install, "--no-deps", "-r", str(listed), index=index)
-    if asked:
-        _uv(*install, *asked, *installed(of), index=index)
+    if requirements:
+        _uv(*install, *requirements, *installed(of), index=index)
 
 
 @cache
@@ -98,8 +98,8 @@ def installed(python: str) -> dict[str, str]:
 @cache
 def index_settings(python: str) -> dict[str, str]:
     """Return variables with which uv uses the indexes of the user's pip. Variables of uv that are set are kept."""
-    asked = ([interpreter, "-m", "pip", "config", "list"] for interpreter in (python, sys.executable))
-    outputs = (subprocess.run(argv, capture_output=True, encoding="utf-8", check=False).stdout for argv in asked)
+    commands = ([interpreter, "-m", "pip", "config", "list"] for interpreter in (python, sys.executable))
+    outputs = (subprocess.run(argv, capture_output=True, encoding="utf-8", check=False).stdout for argv in commands)
     settings: dict[str, str] = {}
     for line in next(filter(None, outputs), "").splitlines():
         place, _, value = line.partition("=")

@@ -76,21 +76,21 @@ def gate_command(run: Run, hold_trial: Try) -> Callable[..., None]:
 
 def run_given(run: Run, hold_trial: Try, flags: Given) -> None:
     """Print how many minutes it takes, refuse fewer, and compare two commits."""
-    asked = GateOptions(**values_of(flags, GateOptions))
-    if asked.command_a is None:
+    options = GateOptions(**values_of(flags, GateOptions))
+    if options.command_a is None:
         raise PlanError(f"give a command in quotes: {EXAMPLES}")
-    percent_of(asked.slower, flag="--slower")
-    file = noise_file(asked.command_a)
-    minutes = minutes_to_spend(file, slower=asked.slower, asked=values_of(flags, ab_command.Measurement).get("minutes"))
+    percent_of(options.slower, flag="--slower")
+    file = noise_file(options.command_a)
+    minutes = minutes_to_spend(file, slower=options.slower, asked=values_of(flags, ab_command.Measurement).get("minutes"))
     ab = {
         **{flag: value for flag, value in flags.items() if flag in AB.values()},
-        AB["--command-a"]: asked.command_a,
+        AB["--command-a"]: options.command_a,
         AB["--name-a"]: "base",
         AB["--name-b"]: "here",
-        AB["--commit-a"]: asked.base,
+        AB["--commit-a"]: options.base,
         AB["--commit-b"]: "HEAD",
         AB["--minutes"]: minutes,
-        AB["--assert-not-slower"]: asked.slower,
+        AB["--assert-not-slower"]: options.slower,
         AB["--set"]: [REPORTS, *flags.get(AB["--set"], [])],
     }
 

@@ -62,19 +62,19 @@ def run_given(run: Run, hold_trial: Try, flags: Given) -> None:
     """Make the plan, with ``--explain`` the arms to try, and run it."""
     from measurement.records.results import ResultsFolder, default_folder
 
-    asked = RunOptions(**values_of(flags, RunOptions))
+    options = RunOptions(**values_of(flags, RunOptions))
     plan = plan_of(flags)
-    if asked.explain and plan.scripts.cpu:
+    if options.explain and plan.scripts.cpu:
         raise PlanError("--cpu says nothing of speed; leave --explain out")
-    folder = ResultsFolder(asked.output or default_folder(plan.name))
+    folder = ResultsFolder(options.output or default_folder(plan.name))
     tried: list[LaunchRecord] = []
     if folder.plan_path.is_file():
         plan = with_arms(plan, folder.read_plan().arms)
-    elif asked.explain:
+    elif options.explain:
         tried = hold_trial(plan, folder)
         plan = with_arms_to_try(plan, tried)
     again = words_of("run", flags, folder.root)
-    if not run(plan, folder, again=again, resume_elsewhere=asked.resume_elsewhere, tried=tried).is_ok:
+    if not run(plan, folder, again=again, resume_elsewhere=options.resume_elsewhere, tried=tried).is_ok:
         raise typer.Exit(EXIT_FAILED)
 
 
@@ -89,21 +89,21 @@ def plan_of(flags: Given) -> Plan:
     from runners.launchers.command_lines import read_command
     from runners.scripts.arm_names import name_of
 
-    asked = RunOptions(**values_of(flags, RunOptions))
-    if asked.command is None:
+    options = RunOptions(**values_of(flags, RunOptions))
+    if options.command is None:
         raise PlanError("give a command in quotes: ringside run 'torchrun --nproc-per-node 2 train.py'")
-    line = read_command(asked.command)
-    name = asked.name or name_of(line) or "script"
+    line = read_command(options.command)
+    name = options.name or name_of(line) or "script"
     measured = values_of(flags, Measurement) or {"minutes": USUAL_MINUTES}
     content = {
         "name": name,
         "baseline": name,
-        "arms": {name: {"command": asked.command, **values_of(flags, Arm)}},
+        "arms": {name: {"command": options.command, **values_of(flags, Arm)}},
         "measurement": {"control": False, **measured},
         "scripts": values_of(flags, ScriptSettings),
         **values_of(flags, Plan),
     }
-    return check_plan(with_hosts(overridden(content, asked.settings)), source="ringside run")
+    return check_plan(with_hosts(overridden(content, options.settings)), source="ringside run")
 
 
 def with_arms_to_try(plan: Plan, tried: Sequence[LaunchRecord]) -> Plan:

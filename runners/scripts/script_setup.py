@@ -89,7 +89,7 @@ def _resolved(name: str, arm: Arm, plan: Plan) -> ArmSpec:
         threads = {} if plan.threads is None else {"OMP_NUM_THREADS": str(plan.threads)}
         sources, own_port = _sources(name, place, line), launcher.inherited.get(MASTER_PORT, "")
         texts = [*(path.read_text(encoding="utf-8", errors="replace") for path in sources.values()), f"{MASTER_PORT}={own_port}"]
-        asked = arm.model_dump(include={"samples_per_step", "iteration_ends", "untimed", "impose"})
+        agent = arm.model_dump(include={"samples_per_step", "iteration_ends", "untimed", "impose"})
         return ArmSpec(
             name=name,
             arm=arm,
@@ -100,7 +100,7 @@ def _resolved(name: str, arm: Arm, plan: Plan) -> ArmSpec:
             backend=OfScript(transport=None),
             launcher=launcher,
             variables=WHILE_STOPPED | freed | threads,
-            agent=asked | {"python": sys.executable, "cpu": plan.scripts.cpu, **lists_for_agent()},
+            agent=agent | {"python": sys.executable, "cpu": plan.scripts.cpu, **lists_for_agent()},
             sources=sources,
             named_ports={*DEFAULTS, *named_ports([" ".join(line.words), str(plan.environment), str(arm.environment), *texts])},
             may_end=True,
