@@ -31,8 +31,8 @@ from runners.driver.arm_channel import ArmChannel
 from runners.driver.arm_processes import ArmProcesses
 from runners.driver.arm_session import ArmSession
 from runners.driver.launch import Launch
-from runners.driver.progress import LaunchProgress
 from runners.driver.rounds import Rounds
+from runners.progress import LaunchProgress
 
 LAUNCHER = f"{Path(__file__).parent / 'plugins' / 'idle_ranks.py'}:IdleRanks"
 PARTS: dict[str, tuple[Any, str]] = {

@@ -144,9 +144,9 @@ def measure(
     tried: Sequence[LaunchRecord] = (),
 ) -> Comparison:
     """Measure, show the result and send it to trackers; measure only if not ``is_shown``. On Ctrl-C, print how to resume."""
-    from runners.driver.progress import LaunchProgress
     from runners.driver.run_comparison import ComparisonRun
     from runners.driver.run_study import StudyRun
+    from runners.progress import LaunchProgress
 
     run: ComparisonRun | StudyRun | None = None
     try:
@@ -175,8 +175,8 @@ def measure(
 
 def hold_trial(plan: Plan, folder: ResultsFolder) -> list[LaunchRecord]:
     """Run the trial of each command of a plan alone, and show how they differ; returns its records, none if one failed."""
-    from runners.driver.progress import LaunchProgress
     from runners.driver.run_comparison import ComparisonRun
+    from runners.progress import LaunchProgress
 
     with LaunchProgress(seconds_per_launch=plan.measurement.expected_launch_s) as progress:
         return ComparisonRun(plan, folder, progress=progress).try_alone()

@@ -21,12 +21,12 @@ from measurement.records.results import ResultsFolder
 from runners.driver.arm_session import ArmRun, Session, merge_reports
 from runners.driver.diagnosis import ArmFailed
 from runners.driver.gates import compare_conditions, require_together, run_gates
-from runners.driver.progress import LaunchProgress
 from runners.driver.rounds import RoundLimit, Rounds, TrainingRounds, shuffled
 from runners.event_log import TensorboardLog
 from runners.planning.arm_specs import PlannedArm
 from runners.planning.arms import job_of
 from runners.planning.workload import WorkloadSetup
+from runners.progress import LaunchProgress
 from runners.protocol.messages import StartedReply
 from runners.scripts.initial_state import SharedInitialState
 

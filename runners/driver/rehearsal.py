@@ -1,13 +1,10 @@
-"""Launches without timing: the rehearsal, trials of commands and the search for a batch before the others, the trace after them.
+"""Launches without timing: the rehearsal and trials of commands before the others, the trace after them.
 
 The rehearsal starts every arm on its real hosts, runs a few samples, takes the gate and ends. What a library refuses then costs
 seconds, not a launch. A passed rehearsal is stored under a digest of the plan, the versions, the machines and the user's sources,
 so that it is not repeated.
 
 The trial starts each command once, alone, up to the steps that are compared. Its results are stored, too.
-
-The search for a batch (``fit: memory``) starts an arm alone for each size and has it take some steps. A rank that runs out of
-memory ends its arm only, and the next try starts new processes.
 
 The trace has every arm take a few steps under torch's profiler and Horovod's timeline, one arm after another.
 """
@@ -19,7 +16,7 @@ import json
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -35,7 +32,6 @@ from measurement.records.trace import ArmTrace, Traces
 from runners.driver.arm_session import ArmRun, ArmSession
 from runners.driver.endpoint import open_endpoint
 from runners.driver.launch import Launch
-from runners.driver.progress import LaunchProgress
 from runners.hosts.placement import Placement
 from runners.hosts.preflight import inspect
 from runners.launchers.trial_facts import TrialFacts
@@ -45,6 +41,7 @@ from runners.planning.arms import GATE_SAMPLES, resolve_arm, resolve_arms
 from runners.planning.check_process import require_own_work
 from runners.planning.workload import WorkloadSetup, require_model, resolve_workload
 from runners.planning.workload_check import require_data
+from runners.progress import LaunchProgress
 from runners.protocol.messages import TraceCommand, TraceReply
 from runners.scripts.initial_state import SharedInitialState
 from runners.traces.nccl_log import VARIABLES, merge_ranks
@@ -61,19 +58,6 @@ TRACED_STEPS = 6
 GPU_IS_FULL = "CUDA out of memory"
 """How torch begins its OutOfMemoryError."""
 FOUND_LATER = "the largest batch that fits in memory, found before timing"
-FIT_BLOCKS, FIT_STEPS = 4, 3
-"""Those of a try. An optimizer has all its state after its first step, and allocators keep the memory of earlier blocks."""
-RESOLUTION = 16
-"""The search ends when the interval is at most 1 / RESOLUTION of the largest size that fits."""
-MARGIN = 0.05
-"""Share of the largest size that is left free: libraries allocate memory at other times, too."""
-MAX_DOUBLINGS = 7
-OUT_OF_MEMORY = re.compile(
-    r"out of memory|not enough memory|(can't|cannot|could not) allocate memory|alloc_failed|bad_alloc|memoryerror"
-    r"|could not create a (primitive|memory object)|sigkill|signal 9|code:? (-9|137)\b|oom.kill|: ?killed$",
-    re.IGNORECASE | re.MULTILINE,
-)
-"""torch on GPUs, on CPUs and in cuBLAS; C, C++ and Python; oneDNN; and launchers' messages about ranks that the kernel killed."""
 RANK = re.compile(r"^ranks? [0-9, ]+: ")
 """Begins a message. Which rank reported it first may be chance."""
 WHO = re.compile(RANK.pattern + "(PlanError: )?")
@@ -98,7 +82,7 @@ def rehearse(
     """
     small = short_of(plan, on_gpus=on_gpus)
     arms = list(resolve_arms(small).values())
-    return _run_uncounted(
+    return run_uncounted(
         "rehearsal", small, arms, placement=placement, folder=folder, progress=progress, workload=workload, tries=epochs
     )
 
@@ -138,10 +122,10 @@ def try_commands(
             f"{arm.record.arm} has {ranks} rank{'s' if ranks > 1 else ''}, and took its first steps within {seconds:.0f} s"
         )
 
-    return _run_uncounted("trial", alone, commands, placement=placement, folder=folder, progress=progress, state=state, act=report)
+    return run_uncounted("trial", alone, commands, placement=placement, folder=folder, progress=progress, state=state, act=report)
 
 
-def _run_uncounted(
+def run_uncounted(
     name: str, plan: Plan, arms: Sequence[ArmSpec], *, placement: Placement, folder: Path, progress: LaunchProgress, **fields: Any
 ) -> Launch:
     """Run a launch that does not count; ``fields``: its other fields. The folder is removed unless an arm failed."""
@@ -202,7 +186,7 @@ def trace_arms(
         launch.run()
     failed = {arm.record.arm: arm.record for arm in launch.arms if arm.record.arm not in traces}
     ordered = [traces[arm.name] for arm in arms if arm.name in traces]
-    ordered += [ArmTrace(arm=name, error=_reason(record)) for name, record in failed.items()]
+    ordered += [ArmTrace(arm=name, error=reason_of(record)) for name, record in failed.items()]
     write_result(folder / TRACES_FILE, Traces(arms=ordered).model_dump_json())
     if not failed:
         shutil.rmtree(folder / "launch-000", ignore_errors=True)
@@ -238,7 +222,7 @@ def rehearse_here(plan: Plan) -> tuple[list[str], bool]:
     with Bar(seconds_per_launch=1.0) as progress:
         placement = inspect(plan).placement
         launch = rehearse(plan, workload, placement=placement, folder=folder, progress=progress, epochs=epochs)
-    failed = {name: [_reason(record), *(record.error.excerpt if record.error else [])] for name, record in launch.failed.items()}
+    failed = {name: [reason_of(record), *(record.error.excerpt if record.error else [])] for name, record in launch.failed.items()}
     causes = {"\n".join([WHO.sub("", lines[0]), *lines[1:]]) for lines in failed.values()}
     if len(failed) == len(plan.arms) and len(causes) == 1:
         raise PlanError(f"{causes.pop()}\nlogs: {folder}")
@@ -281,7 +265,8 @@ def _model_of(launch: Launch) -> list[str]:
     return [f"model      {parameters:,} parameters; gradients of {tensors} tensors", f"optimizer  {report.optimizer['class']}"]
 
 
-def _reason(record: LaunchRecord) -> str:
+def reason_of(record: LaunchRecord) -> str:
+    """The message of a record's error, or its status."""
     return record.error.message if record.error else record.status
 
 
@@ -290,7 +275,7 @@ def require_something_to_measure(plan: Plan, failed: Mapping[str, LaunchRecord],
 
     Raises a ``LaunchError``.
     """
-    full = [name for name, record in failed.items() if GPU_IS_FULL in _reason(record)]
+    full = [name for name, record in failed.items() if GPU_IS_FULL in reason_of(record)]
     if full and plan.measurement.mode != "sequential":
         raise LaunchError(
             "nothing was measured: GPU memory does not hold all arms at once, including those that wait (the rehearsal failed for "
@@ -300,75 +285,11 @@ def require_something_to_measure(plan: Plan, failed: Mapping[str, LaunchRecord],
     candidates = plan.arms.keys() - {plan.baseline}
     if plan.baseline not in failed and (not candidates or candidates - failed.keys()):
         return
-    messages = {name: _reason(record) for name, record in failed.items()}
+    messages = {name: reason_of(record) for name, record in failed.items()}
     causes = {RANK.sub("", message) for message in messages.values()}
     every = len(messages) == len(plan.arms) and len(causes) == 1
     lines = [f"every arm: {next(iter(messages.values()))}"] if every else [f"arm '{n}': {m}" for n, m in messages.items()]
     raise LaunchError("\n".join([f"nothing was measured, since the rehearsal failed (its logs: {folder})", *lines]))
-
-
-def find_batch(
-    plan: Plan, name: str, workload: WorkloadSetup, *, placement: Placement, folder: Path, progress: LaunchProgress
-) -> int:
-    """The largest local batch of an arm, less ``MARGIN``; nothing is left running.
-
-    Raises:
-        LaunchError: the plan's batch does not fit, all sizes of the search fit, or a try failed for another reason.
-    """
-    short = {**SHORT, "rounds": FIT_BLOCKS, "block_steps": FIT_STEPS, "local_every": 0}
-    tried = plan.model_copy(update={"measurement": plan.measurement.model_copy(update=short)})
-
-    def fits(size: int) -> bool:
-        setup = resolve_arm(name, plan.arms[name].model_copy(update={"local_batch_size": size}), plan)
-        title = f"local_batch_size {size}"
-        launch = _run_uncounted(title, tried, [setup], placement=placement, folder=folder, progress=progress, workload=workload)
-        failed = launch.failed.get(name)
-        if failed and not is_out_of_memory(failed):
-            raise LaunchError(
-                f"no largest local_batch_size was found for arm '{name}': {size} failed, and not for lack of memory: "
-                f"{_reason(failed)} (logs: {folder}); fix it, or give the arm a local_batch_size instead of fit"
-            )
-        progress.say("does not fit" if failed else "fits")
-        return failed is None
-
-    fitting = largest(fits, start=plan.local_batch_size)
-    if fitting is None:
-        raise LaunchError(
-            f"arm '{name}' has no room for the plan's local_batch_size {plan.local_batch_size}, with which the search for the "
-            "largest begins; set a smaller one in the plan"
-        )
-    shutil.rmtree(folder, ignore_errors=True)
-    chosen = max(1, fitting - max(1, int(fitting * MARGIN)))
-    progress.say(f"{name} is timed with local_batch_size {chosen}: {fitting} fits")
-    return chosen
-
-
-def largest(fits: Callable[[int], bool], *, start: int) -> int | None:
-    """The largest size that fits, by doubling and then halving the interval; None if ``start`` does not fit.
-
-    Raises a ``LaunchError`` if it is far larger.
-    """
-    if not fits(start):
-        return None
-    low = start
-    for _ in range(MAX_DOUBLINGS):
-        if not fits(2 * low):
-            break
-        low *= 2
-    else:
-        raise LaunchError(f"no largest local_batch_size was found: {low} still fits; begin with a larger one in the plan")
-    high = 2 * low
-    while high - low > max(1, low // RESOLUTION):
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
-
-
-def is_out_of_memory(record: LaunchRecord) -> bool:
-    """Whether an arm failed for lack of memory, by the messages and logs of its ranks and its launcher."""
-    error = record.error
-    texts = [error.message, *error.excerpt, *error.log_tail.values()] if error else []
-    return record.status == "failed" and any(OUT_OF_MEMORY.search(text) for text in texts)
 
 
 class Passed(Written):

@@ -23,7 +23,7 @@ from reports.wording.formatting import count
 from runners.driver.arm_session import ArmRun, Exchange
 from runners.driver.diagnosis import ArmFailed
 from runners.driver.gates import require_together
-from runners.driver.progress import LaunchProgress
+from runners.progress import LaunchProgress
 from runners.protocol.gate_verdict import drift_between
 from runners.protocol.messages import BlockCommand, BlockReply, EpochCommand, EpochReport, combine
 

@@ -35,6 +35,7 @@ from reports.scripts.lines import TIMED
 from reports.scripts.script_arms import notes_on_files
 from reports.statistics.budget import next_analysis
 from runners.driver.arm_session import ArmSession
+from runners.driver.batch_search import find_batch
 from runners.driver.compared_arms import ComparedArms
 from runners.driver.comparison_folder import (
     ComparisonHistory,
@@ -46,11 +47,9 @@ from runners.driver.comparison_folder import (
 from runners.driver.endpoint import DriverEndpoint, open_endpoint
 from runners.driver.gates import gate_fails_for_all
 from runners.driver.launch import Launch, is_comparable
-from runners.driver.progress import LaunchProgress
 from runners.driver.rehearsal import (
     Passed,
     PassedRehearsals,
-    find_batch,
     rehearse,
     require_something_to_measure,
     trace_arms,
@@ -65,6 +64,7 @@ from runners.launchers.trial_facts import TrialFacts
 from runners.planning.arm_specs import seed_of
 from runners.planning.available import left_out_line
 from runners.planning.workload import WorkloadSetup
+from runners.progress import LaunchProgress
 from runners.scripts.initial_state import FIRST_STATE, SharedInitialState
 
 

@@ -14,9 +14,9 @@ from measurement.records.results import ResultsFolder
 from reports import write_reports
 from reports.schema import Comparison
 from runners.driver.comparison_folder import new_manifest, open_folder, refuse_another_environment, require_same_plan
-from runners.driver.progress import LaunchProgress
 from runners.driver.run_comparison import ComparisonRun
 from runners.planning.workload import resolve_workload
+from runners.progress import LaunchProgress
 from workloads import MicroBenchmark
 
 

@@ -20,9 +20,9 @@ from measurement.records.results import ResultsFolder
 from runners.driver.arm_session import Exchange, Expected
 from runners.driver.diagnosis import ArmFailed
 from runners.driver.launch import Launch
-from runners.driver.progress import LaunchProgress
 from runners.planning.arm_specs import PlannedArm
 from runners.processes.process_exit import interrupted_code
+from runners.progress import LaunchProgress
 from runners.protocol.messages import Command, FinishCommand, FinishedReply, Job, StartCommand, StartedReply
 from runners.rank.engine import Engine
 from runners.rank.remote_error import describe_error

@@ -10,7 +10,7 @@ import pytest
 
 from measurement.conditions.disturbing_variables import KEEP_FREED_MEMORY
 from measurement.plans.plan import FLOOR
-from runners.driver.progress import LaunchProgress
+from runners.progress import LaunchProgress
 from tests.conftest import REPOSITORY, needs_horovod, no_process_stays, ringside_here
 from tests.kit.comparisons import compare, compare_plan
 

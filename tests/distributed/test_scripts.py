@@ -100,7 +100,7 @@ def test_horovod_and_ddp_are_compared_as_they_are_typed(compared):
 
 
 @needs_horovod
-def test_a_script_that_ends_is_started_anew_and_told_once(compared):
+def test_a_script_that_ends_is_restarted_and_that_is_shown_once(compared):
     ran = compared[1]
     record = ran.records["ddp"]
     assert record.script_starts > 1

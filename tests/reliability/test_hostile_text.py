@@ -17,8 +17,8 @@ from measurement.errors import PlanError, printable
 from measurement.records.record import Case
 from reports import write_reports
 from reports.formats.terminal import comparison_lines
-from runners.driver.progress import LaunchProgress
 from runners.processes.process_exit import exit_code_of
+from runners.progress import LaunchProgress
 from tests.kit.results_factory import Truth, make_manifest, make_plan, write_results
 
 EVIL = "</script><script>alert('1')</script><img src=x onerror=\"alert(1)\">[red]{{7*7}}`*_|[a](https://evil.example)&lt;"

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from runners.driver import progress
-from runners.driver.progress import LINE_EVERY_S, LaunchProgress
+from runners.progress import LINE_EVERY_S, LaunchProgress
 
 
 @pytest.fixture
