@@ -70,8 +70,8 @@ def test_no_look_begins_when_the_minutes_are_spent():
 def test_minutes_are_said_to_be_spent_only_where_they_are(spent, said):
     """States may stay unseen with minutes left: no more may be skipped than the error is shared among."""
     bisection = Bisection.__new__(Bisection)
-    bisection.asked, bisection.folder, bisection.threshold = BisectOptions(minutes=60.0), Path("out"), 0.985
-    bisection.known = {24: Seen(minutes=spent, is_bad=True)}
+    bisection.options, bisection.folder, bisection.threshold = BisectOptions(minutes=60.0), Path("out"), 0.985
+    bisection.seen = {24: Seen(minutes=spent, is_bad=True)}
     assert bisection._more([Seen()]) == said
 
 
