@@ -468,7 +468,7 @@ def python(**changes):
         ([python()], "by python -E, -I or -S, which do not read PYTHONPATH, leave that flag out"),
         ([python(has_agent=False)], "the environment does not reach its ranks"),
         ([python(has_torch=False)], "do not import torch"),
-        ([python()], "no step of a torch.optim optimizer came"),
+        ([python()], "no torch.optim optimizer has taken a step"),
         ([], "no Python of it was seen"),
         ([python(path="src")], "it replaces PYTHONPATH, by which Ringside's agent arrives; write PYTHONPATH=src:$PYTHONPATH"),
         ([python(path="")], "it unsets PYTHONPATH"),
