@@ -242,7 +242,7 @@ def test_scripts_that_never_step_are_told_so(tmp_path):
     typed = (f"{ALONE} --never-step", f"{ALONE} --never-step --seed 2", "--launches", "1", "--steps", "4")
     for record in ab(*typed, out=tmp_path / "out", start_timeout_s=30, code=1).records.values():
         assert record.status == "timeout"
-        assert "no step of a torch.optim optimizer came" in record.error.message
+        assert "no torch.optim optimizer has taken a step" in record.error.message
 
 
 @pytest.mark.costly("a third arm has one setting of the second")

@@ -8,7 +8,7 @@ import re
 import pytest
 from rich.console import Console
 
-from runners.driver import progress
+from runners import progress
 from runners.progress import LINE_EVERY_S, LaunchProgress
 
 
