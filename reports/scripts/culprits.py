@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -253,14 +254,17 @@ def _scaled_rate(pair: Pair) -> Iterator[Culprit]:
         (name for name in pair.theirs.fields if name.startswith("optimizer.0.") and name.endswith(".lr")), "optimizer.0.0.lr"
     )
     ours, theirs = (arm.learning_rates[0] if arm.learning_rates else arm.number(field) for arm in (pair.ours, pair.theirs))
-    if not ours or not theirs or not pair.is_ranks(ours / theirs):
+    if not ours or not theirs:
         return
-    arm = pair.ours if ours > theirs else pair.theirs
+    arm, other = (pair.ours, pair.theirs) if ours > theirs else (pair.theirs, pair.ours)
     factor = max(ours, theirs) / min(ours, theirs)
-    sentence = (
-        f"the learning rate of {arm.name} is {factor:.3g} times as high ({theirs:.4g} and {ours:.4g}), the number of ranks: "
-        "one of the scripts scales it"
-    )
+    if pair.is_ranks(factor):
+        why = f"the number of ranks: {arm.name} scales it once more than {other.name}"
+    elif pair.is_ranks(math.sqrt(factor)):
+        why = f"the square of the number of ranks: {arm.name} scales it twice"
+    else:
+        return
+    sentence = f"the learning rate of {arm.name} is {factor:.3g} times as high ({theirs:.4g} and {ours:.4g}), {why}"
     covers = [name for name in pair.theirs.fields if name.startswith("optimizer.") and name.endswith("lr")]
     values = {pair.theirs.name: theirs, pair.ours.name: ours}
     yield Culprit(field=field, sentence=sentence, values=values, covers=[*covers, "schedule.lr"])

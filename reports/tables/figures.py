@@ -1,6 +1,7 @@
 """The registry of figures: where each lies, and what it is called in CSV files, in tables and in gauges.
 
-A new figure of an arm, a ratio, a case or a change is one entry here. Tables, CSV, gauges, trackers and JUnit walk these lists.
+A new figure of an arm, a ratio, a case or a change is shown by one entry here. Tables, CSV, gauges, trackers and JUnit walk these
+lists. Where a figure that is not stored yet is measured: see docs/architecture.md.
 """
 
 from __future__ import annotations

@@ -19,7 +19,9 @@ from measurement.judging.ranks import RANK_TOLERANCE, distances_to_first, rank_g
 from measurement.records.record import GATE_STEPS, ParityResult
 from runners.protocol.messages import CheckReport, DriftReport, ParityReport
 
-REMEDY = "every rank must take the same steps, so no schedule may follow a rank's own loss or batches"
+REMEDY = (
+    "every rank must take the same steps: no schedule may follow a rank's own loss, and parameters may not differ between averages"
+)
 LEARNING_RATE = "lr"
 """The name that PyTorch's optimizers have for it."""
 

@@ -78,7 +78,7 @@ def test_readmes_plug_ins_are_compared(readme):
     assert records["flat"].parity.gradient_error < 1e-5
     assert records["flat"].launcher == "site_run.py:SiteRun"
     assert records["flat"].commands[0]["argv"][1:3] == ["-m", "torch.distributed.run"]
-    assert {block.kind for block in records["flat"].blocks} == {"sync"}, "it has no local steps"
+    assert {block.kind for block in records["flat"].blocks} == {"sync", "local"}, "it leaves the exchange out where it is asked to"
     assert {block.kind for block in records["ddp"].blocks} == {"sync", "local"}
 
 

@@ -28,7 +28,12 @@ MISTAKES = {
     "learning rate not scaled": (
         Script(learning_rate=0.2),
         SOUND,
-        ("optimizer.0.0.lr", "learning rate of old is 2 times as high", "number of ranks"),
+        ("optimizer.0.0.lr", "learning rate of old is 2 times as high", "the number of ranks: old scales it once more than new"),
+    ),
+    "learning rate scaled twice": (
+        SOUND,
+        Script(learning_rate=0.4),
+        ("optimizer.0.0.lr", "learning rate of new is 4 times as high", "the square of the number of ranks: new scales it twice"),
     ),
     "no sampler": (SOUND, Script(configuration=NO_SAMPLER), ("sampler.class", "no sampler shares out the data of new")),
     "no sampler, and the same order": (
