@@ -50,10 +50,9 @@ def job_system(environment: Mapping[str, str]) -> str | None:
     """Return the word for the batch system whose job this process runs in; None outside of a job. Nothing is read or called."""
     if slurm_job(environment) is not None:
         return SLURM
-    words = [word for word in NODE_FILES if word != KUBERNETES or environment.get(IN_A_POD)]
-    file = next((word for word in words if environment.get(NODE_FILES[word])), None)
-    others = {LSF: LSF_PAIRS, SKYPILOT: SKYPILOT_NODES, FLUX: FLUX_INSTANCE}
-    return file or next((word for word, variable in others.items() if environment.get(variable)), None)
+    sources = [*NODE_FILES.items(), (LSF, LSF_PAIRS), (SKYPILOT, SKYPILOT_NODES), (FLUX, FLUX_INSTANCE)]
+    set_words = (word for word, variable in sources if environment.get(variable))
+    return next((word for word in set_words if word != KUBERNETES or environment.get(IN_A_POD)), None)
 
 
 def job_id(word: str | None, environment: Mapping[str, str]) -> str | None:

@@ -79,11 +79,14 @@ def resolve_names(hosts: Sequence[str]) -> dict[str, Any]:
         "name": name,
         "own_address": own_address,
         "finds": {host: next(iter(addresses), None) for host, addresses in zip(hosts, other_addresses, strict=True)},
-        "interfaces": {
-            interface: [entry.address for entry in entries if entry.family == socket.AF_INET]
-            for interface, entries in psutil.net_if_addrs().items()
-        },
+        "interfaces": ipv4_addresses(),
     }
+
+
+def ipv4_addresses() -> dict[str, list[str]]:
+    """Return this host's IPv4 addresses by network interface."""
+    interfaces = psutil.net_if_addrs().items()
+    return {name: [entry.address for entry in entries if entry.family == socket.AF_INET] for name, entries in interfaces}
 
 
 def unfindable_hosts(views: Mapping[str, HostView]) -> dict[str, str]:

@@ -90,8 +90,7 @@ class Placement:
         """Return the placement of an arm with all ranks or fewer. They fill the hosts in order."""
         if world_size == self.world_size:
             return self
-        placed = place_ranks(self.hosts, world_size)
-        return replace(self, hosts=tuple(HostSlots(host=host, slots=len(ranks)) for host, ranks in placed.items() if ranks))
+        return replace(self, hosts=filled_hosts(self.hosts, world_size))
 
     @property
     def threads_per_rank(self) -> int:
@@ -133,6 +132,15 @@ def named_hosts(listed: str) -> tuple[HostSlots, ...]:
     return job_hosts(listed, os.environ) if listed in JOB_IDS else parse_hosts(listed, source="hosts")
 
 
+def filled_hosts(hosts: Sequence[HostSlots], world_size: int) -> tuple[HostSlots, ...]:
+    """Return the hosts that take ranks when hosts are filled in order, with as many slots as ranks.
+
+    Raises:
+        HostfileError: there are fewer slots than ranks.
+    """
+    return tuple(HostSlots(host=host, slots=len(ranks)) for host, ranks in place_ranks(hosts, world_size).items() if ranks)
+
+
 def planned_hosts(plan: Plan) -> tuple[HostSlots, ...]:
     """Return the hosts that take ranks, with as many slots as ranks; for commands all hosts, with their slots.
 
@@ -144,8 +152,7 @@ def planned_hosts(plan: Plan) -> tuple[HostSlots, ...]:
         return (HostSlots(host=HERE, slots=plan.world_size),)
     hosts = named_hosts(plan.hosts)
     if not plan.are_scripts:  # launchers of scripts choose among all
-        placed = place_ranks(hosts, plan.world_size)
-        hosts = tuple(HostSlots(host=host, slots=len(ranks)) for host, ranks in placed.items() if ranks)
+        hosts = filled_hosts(hosts, plan.world_size)
     local = [entry.host for entry in hosts if entry.host.lower() == HERE or entry.host.startswith("127.")]
     if local and len(hosts) > 1:
         raise PlanError(f"hosts names '{local[0]}' beside others, which do not find this machine by that; give its name or address")

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-import psutil
-
 from measurement.addresses import family_of, listen, with_port
 from measurement.conditions.conditions import CONDITIONS
 from measurement.conditions.differences import differing, in_words
@@ -21,7 +19,15 @@ from measurement.errors import LaunchError, PlanError
 from measurement.plans.plan import Plan
 from measurement.probes.fingerprint import cards, core_count
 from runners.hosts.batch_jobs import unused_nodes
-from runners.hosts.host_facts import CARDS, NAMES, duplicate_machines, shared_addresses, unfindable_hosts, unknown_names
+from runners.hosts.host_facts import (
+    CARDS,
+    NAMES,
+    duplicate_machines,
+    ipv4_addresses,
+    shared_addresses,
+    unfindable_hosts,
+    unknown_names,
+)
 from runners.hosts.placement import Placement, planned_hosts, spare_hosts
 from runners.hosts.ssh_probe import HostStatus, is_here, probe_hosts, require_reachable
 from runners.launchers.base import HERE
@@ -88,9 +94,7 @@ def driver_address(plan: Plan, statuses: Sequence[HostStatus], *, here: frozense
     Raises:
         PlanError: this machine has no such address or interface.
     """
-    own_addresses = {
-        name: [e.address for e in entries if e.family == socket.AF_INET] for name, entries in psutil.net_if_addrs().items()
-    }
+    own_addresses = ipv4_addresses()
     if plan.driver_address is not None:
         with contextlib.suppress(OSError):
             listen(plan.driver_address).close()
