@@ -202,7 +202,7 @@ except Exception as exception:
 cards = (collect_env.get_gpu_info(collect_env.run) or "").split("\\n")
 print(json.dumps({"cards": cards, "driver": collect_env.get_nvidia_driver_version(collect_env.run), "error": error}))
 """
-PER_TASK = ("SLURM_GPUS_PER_TASK", "SLURM_GPU_BIND", "SLURM_TRES_PER_TASK")
+GPUS_BY_TASK = ("SLURM_GPUS_PER_TASK", "SLURM_GPU_BIND", "SLURM_TRES_PER_TASK")
 """With these, Slurm shows a task only some of its node's GPUs."""
 
 
@@ -273,7 +273,7 @@ def slurm_findings(
     is_own = shared is not None and shared[1] in ("NO", "EXCLUSIVE")
     cores, has_cores = environment.get("SLURM_CPUS_PER_TASK"), environment.get("SRUN_CPUS_PER_TASK")
     loses_cores = bool(cores and not has_cores)
-    per_task = next((f"{name}={environment[name]}" for name in PER_TASK if environment.get(name)), None)
+    per_task = next((f"{name}={environment[name]}" for name in GPUS_BY_TASK if environment.get(name)), None)
     has_pmix = "pmix" in (ask(["sh", "-c", "srun --mpi=list 2>&1"]) or "")  # on either output, by version
     return [
         finding("slurm", "job", f"{job.job_id}: {job.host_list}"),

@@ -26,14 +26,14 @@ ANSWER_TIMEOUT_S = 20.0
 """From the start of ssh to the answer of the remote Python, which imports nothing large."""
 PACKAGES = ("torch", "runners")
 NO_FOLDER, NO_PYTHON, NO_PACKAGE = 71, 72, 73
-LOOK = (
+PROBE_SCRIPT = (
     "import importlib.util as u, sys; mark, *names = sys.argv[1:]; missing = [n for n in names if u.find_spec(n) is None]; "
     "reply = ', '.join(missing) or '%d.%d.%d' % sys.version_info[:3]; "
     f"print('{framed(b'%s', '%s').decode().strip()}' % (mark, reply, mark)); sys.exit({NO_PACKAGE} if missing else 0)"
 )
 """It answers in the form of ``runners.processes.answers``, which the host may lack."""
-EXIT_MEANS: Mapping[int, str] = {0: "ok", NO_FOLDER: "no folder", NO_PYTHON: "no python", NO_PACKAGE: "no package"}
-SSH_SAYS: Sequence[tuple[str, str]] = (
+STATUS_BY_EXIT_CODE: Mapping[int, str] = {0: "ok", NO_FOLDER: "no folder", NO_PYTHON: "no python", NO_PACKAGE: "no package"}
+SSH_ERRORS: Sequence[tuple[str, str]] = (
     ("Could not resolve hostname", "unresolved"),
     ("REMOTE HOST IDENTIFICATION HAS CHANGED", "changed key"),
     ("Host key verification failed", "unknown key"),
@@ -41,7 +41,7 @@ SSH_SAYS: Sequence[tuple[str, str]] = (
     ("Connection refused", "refused"),
     ("timed out|No route to host|Network is unreachable", "unreachable"),
 )
-WORDS: Mapping[str, tuple[str, str]] = {
+MESSAGES: Mapping[str, tuple[str, str]] = {
     "ok": ("Python {reply}", ""),
     "unresolved": (
         "its name cannot be resolved",
@@ -73,7 +73,7 @@ class HostStatus:
 
     host: str
     status: str
-    """A key of ``WORDS``."""
+    """A key of ``MESSAGES``."""
     detail: str
     """What answered, or what is wrong."""
     address: str = ""
@@ -96,7 +96,7 @@ class Probe:
     def command(self, mark: str = "") -> str:
         """Return the host's command, one word for any shell. Each failure has its own exit code."""
         folder, python = shlex.quote(str(self.folder)), shlex.quote(self.python)
-        look = shlex.join(["-c", LOOK, mark, *PACKAGES])
+        look = shlex.join(["-c", PROBE_SCRIPT, mark, *PACKAGES])
         script = f"cd -- {folder} || exit {NO_FOLDER}; test -x {python} || exit {NO_PYTHON}; exec {python} {look}"
         return shlex.join(["sh", "-c", script])
 
@@ -124,7 +124,7 @@ class Probe:
 
     def _read(self, host: str, done: subprocess.CompletedProcess[bytes], *, mark: str, address: str) -> HostStatus:
         errors, answer = done.stderr.decode(errors="replace"), taken(done.stdout, mark)
-        status = EXIT_MEANS.get(done.returncode) or status_of_error(errors)
+        status = STATUS_BY_EXIT_CODE.get(done.returncode) or status_of_error(errors)
         if status == "ok" and answer is None:
             return self.status_of(host, "no answer", reply=printed(done.stdout), address=address)
         reply = last_line(errors) if status == "failed" else (answer or b"").decode(errors="replace")
@@ -133,7 +133,7 @@ class Probe:
     def status_of(self, host: str, status: str, *, reply: str = "", address: str = "") -> HostStatus:
         """Make a status with its words."""
         words = {"host": host, "reply": reply, "folder": str(self.folder), "python": self.python}
-        detail, remedy = (text.format(**words) for text in WORDS[status])
+        detail, remedy = (text.format(**words) for text in MESSAGES[status])
         return HostStatus(host=host, status=status, detail=detail, address=address, remedy=remedy)
 
 
@@ -160,4 +160,4 @@ def is_here(address: str) -> bool:
 
 def status_of_error(errors: str) -> str:
     """Return the status for ssh's error message."""
-    return next((status for pattern, status in SSH_SAYS if re.search(pattern, errors)), "failed")
+    return next((status for pattern, status in SSH_ERRORS if re.search(pattern, errors)), "failed")

@@ -27,7 +27,7 @@ MODULES = {
 }
 """Launchers that ``python -m`` starts."""
 PYTHON_NAME = re.compile(r"python(\d+(\.\d+)*t?)?")
-JOINED = re.compile(r"(-[bBdEhiIOPqRsStuvVx]*)m(.*)")
+JOINED_FLAGS = re.compile(r"(-[bBdEhiIOPqRsStuvVx]*)m(.*)")
 """Flags of Python such as ``-mMODULE`` and ``-um``."""
 CONTAINERS = ("apptainer", "singularity")
 ENVIRONMENTS = (*CONTAINERS, "conda", "mamba", "micromamba", "uv", "poetry", "pdm", "hatch", "pipenv", "pixi", "rye")
@@ -39,7 +39,7 @@ PREFIXES = frozenset(
     )
 )
 """Programs that start another one, which is among their arguments."""
-WITHOUT_AGENT = "ISE"
+AGENT_BLOCKING_FLAGS = "ISE"
 """Flags of Python with which it imports no ``sitecustomize`` from PYTHONPATH."""
 
 
@@ -190,7 +190,7 @@ def _after_flags(words: list[str], python: int) -> int:
     """Return the index of what a Python runs: a file, or the name of a module, which is split off into its own word."""
     index = python + 1
     while index < len(words) and words[index].startswith("-") and words[index] not in ("-m", "-") and words[index][:2] != "-c":
-        if joined := JOINED.fullmatch(words[index]):
+        if joined := JOINED_FLAGS.fullmatch(words[index]):
             words[index : index + 1] = filter(None, (joined[1].rstrip("-"), "-m", joined[2]))
         else:
             index += 2 if words[index] in ("-X", "-W") else 1
@@ -203,7 +203,7 @@ def blocking_flag(line: CommandLine) -> str | None:
         return None
     end = _after_flags(list(line.words), line.python)
     short = (word for word in line.words[line.python + 1 : end] if re.fullmatch(r"-[A-Za-z]+", word))
-    return next((word for word in short if set(word) & set(WITHOUT_AGENT)), None)
+    return next((word for word in short if set(word) & set(AGENT_BLOCKING_FLAGS)), None)
 
 
 def _parse_launcher(kind: str, words: list[str], flags_at: int, *, program_at: int) -> ParsedLauncher:

@@ -22,11 +22,11 @@ PIECE = re.compile(
     | (?P<pattern>[*?[])""",
     re.VERBOSE | re.DOTALL,
 )
-INSIDE = re.compile(
+IN_DOUBLE_QUOTES = re.compile(
     r"(?P<escaped>\\.) | \$(?P<name>[A-Za-z_]\w*|\{[A-Za-z_]\w*\}) | (?P<needs_shell>\$[({0-9?$!@*\#-] | `)", re.VERBOSE | re.DOTALL
 )
 """What a shell reads between double quotes."""
-MARKS = {"*": "\ue000", "?": "\ue001", "[": "\ue002"}
+PATTERN_MARKS = {"*": "\ue000", "?": "\ue001", "[": "\ue002"}
 """Placeholders for pattern characters while words are split."""
 
 
@@ -44,7 +44,7 @@ def shell_words(text: str, environment: Mapping[str, str]) -> list[str]:
     words = []
     for word in marked:
         plain, pattern = word, glob.escape(word)
-        for sign, mark in MARKS.items():
+        for sign, mark in PATTERN_MARKS.items():
             plain, pattern = plain.replace(mark, sign), pattern.replace(mark, sign)
         if plain != word and glob.glob(pattern):  # noqa: PTH207 - as a shell reads it
             raise _needs_shell(text, plain)
@@ -57,14 +57,14 @@ def _read(text: str, environment: Mapping[str, str], piece: re.Match[str]) -> st
     if piece["needs_shell"]:
         raise _needs_shell(text, piece[0])
     if piece["double"] is not None:
-        return shlex.quote(INSIDE.sub(partial(_read_inside, text, environment), piece["double"]))
+        return shlex.quote(IN_DOUBLE_QUOTES.sub(partial(_read_inside, text, environment), piece["double"]))
     if piece["home"]:
         name, equals, path = piece[0].rpartition("=")
         return name + equals + shlex.quote(os.path.expanduser(path))  # noqa: PTH111 - an unknown user's ~ stays
     if piece["name"]:
         return " ".join(map(shlex.quote, _value(text, piece["name"], environment).split()))
     if piece["pattern"]:
-        return MARKS[piece[0]]
+        return PATTERN_MARKS[piece[0]]
     return "" if piece[0] == "\\\n" else piece[0]
 
 

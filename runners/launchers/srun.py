@@ -64,7 +64,7 @@ class Srun(Launcher):
         """One ``srun``; it passes its environment on to every rank."""
         over_mpi = job.transport == "mpi"
         argv = (
-            *("srun", *STEP, "--kill-on-bad-exit=1", "--input=none", f"--mpi={'pmix' if over_mpi else 'none'}"),
+            *("srun", *STEP_FLAGS, "--kill-on-bad-exit=1", "--input=none", f"--mpi={'pmix' if over_mpi else 'none'}"),
             *("--nodes", str(len(job.hosts)), "--ntasks", str(job.world_size)),
             *(() if job.is_local else _placed(job.hosts)),
             *job.python_command,
@@ -85,7 +85,7 @@ class Srun(Launcher):
         return f"'{unknown}' is no node of job {job.job_id} ({job.host_list}); leave hosts out" if unknown else None
 
 
-STEP = ("--overlap", "--export=ALL", "--cpu-bind=none", "--quiet")
+STEP_FLAGS = ("--overlap", "--export=ALL", "--cpu-bind=none", "--quiet")
 """Flags of every step: it shares the job's cores with other steps, keeps the environment of its ``srun`` and binds nothing."""
 
 
@@ -105,4 +105,4 @@ def pmix_environment() -> dict[str, str]:
 
 def step_command(host: str, line: str) -> list[str]:
     """The argv that runs a line of shell on a node of the job, with this process's environment."""
-    return ["srun", *STEP, "--mpi=none", "--nodes=1", "--ntasks=1", f"--nodelist={host}", "sh", "-c", line]
+    return ["srun", *STEP_FLAGS, "--mpi=none", "--nodes=1", "--ntasks=1", f"--nodelist={host}", "sh", "-c", line]

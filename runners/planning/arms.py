@@ -23,7 +23,7 @@ GATE_SAMPLES = 4
 ON_GPUS_ONLY = ("nccl",)
 """Transports that move tensors between GPUs only, whatever the backend."""
 
-WITHOUT = {
+WHY_NEEDED = {
     RENDEZVOUS: "it gives its ranks no address to meet at (MASTER_ADDR and MASTER_PORT)",
     MPI: "it starts no MPI: each rank would be a world of 1",
     HOROVOD: "no HOROVOD_* variables: each rank would be a world of 1",
@@ -199,7 +199,7 @@ def require_given(gives: AbstractSet[str], backend: Backend, *, launcher: str, r
     default_remedy = f"use {listed}" if names else "use a launcher that does"
     remedies = make_launcher(launcher).remedies if REGISTRY.find(launcher) else {}
     remedy = next((remedies[need] for need in sorted(missing) if need in remedies), default_remedy)
-    why = "; ".join(WITHOUT.get(need, f"it does not give '{need}'") for need in sorted(missing))
+    why = "; ".join(WHY_NEEDED.get(need, f"it does not give '{need}'") for need in sorted(missing))
     raise PlanError(f"launcher '{launcher}' cannot start backend '{reference}'{over} ({why}); {remedy}")
 
 

@@ -11,7 +11,7 @@ from measurement.records.results import ResultsFolder
 from runners.planning.arm_checks import require_executables
 from runners.planning.arms import resolve_arm
 
-NATIVE = {
+FALLBACK_ARMS = {
     "ddp-mpi": Arm(backend="ddp", transport="mpi", launcher="mpirun"),
     "fsdp2-gloo": Arm(backend="fsdp2", transport="gloo", launcher="torchrun"),
 }
@@ -21,7 +21,7 @@ NATIVE = {
 def arms_to_compare(plan: Plan, folder: ResultsFolder, *, only_available: bool, has_next: bool) -> Plan:
     """Return the plan with the arms to compare: those that its folder began with; in a new folder, if asked, those that can run.
 
-    ``has_next``: where one arm is left, compare it with one of ``NATIVE``.
+    ``has_next``: where one arm is left, compare it with one of ``FALLBACK_ARMS``.
 
     Raises:
         PlanError: too few arms are left.
@@ -41,8 +41,8 @@ def arms_to_compare(plan: Plan, folder: ResultsFolder, *, only_available: bool, 
         return plan
     arms = {name: arm for name, arm in plan.arms.items() if name not in left_out}
     if len(arms) == 1 and has_next:
-        runnable = [name for name, arm in NATIVE.items() if not _why_not_here(name, arm, plan)]
-        arms |= {name: NATIVE[name] for name in runnable[:1]}
+        runnable = [name for name, arm in FALLBACK_ARMS.items() if not _why_not_here(name, arm, plan)]
+        arms |= {name: FALLBACK_ARMS[name] for name in runnable[:1]}
     if len(arms) < 2:
         remaining = f"only '{next(iter(arms))}' can run here, with nothing to compare it to" if arms else "no arm can run here"
         raise PlanError(f"{remaining}; {left_out_line(left_out)}")

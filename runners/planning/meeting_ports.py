@@ -10,9 +10,9 @@ from runners.hosts.placement import Placement
 
 DEFAULTS = (29400, 29500)
 """Where torchrun's ranks meet by default."""
-SPARE = 16
+NUM_SPARE_PORTS = 16
 """Ports for stores that no text names."""
-NAMED = re.compile(
+PORT_PATTERN = re.compile(
     r"(?:(?:master|main[_-]process)[_-]port|rdzv[_-]endpoint|tcp://)\W{0,6}(?:[^\s'\"]*:)?(\d{2,5})\b", re.IGNORECASE
 )
 """``MASTER_PORT=1234``, ``os.environ["MASTER_PORT"] = "1234"``, ``--rdzv-endpoint host:1234``, ``tcp://host:1234``."""
@@ -20,12 +20,12 @@ NAMED = re.compile(
 
 def named_ports(texts: Iterable[str]) -> set[int]:
     """The ports that a command, its scripts and its variables name for ranks to meet at. Pure."""
-    return {int(port) for text in texts for port in NAMED.findall(text)}
+    return {int(port) for text in texts for port in PORT_PATTERN.findall(text)}
 
 
 def num_ports_needed(requested: Collection[int]) -> int:
     """How many free ports ``meeting_settings`` takes."""
-    return 2 * len(requested) + SPARE if requested else 0
+    return 2 * len(requested) + NUM_SPARE_PORTS if requested else 0
 
 
 def meeting_settings(requested: Collection[int], free: Iterable[int], placement: Placement) -> dict[str, Any]:
@@ -33,5 +33,5 @@ def meeting_settings(requested: Collection[int], free: Iterable[int], placement:
     usable = [port for port in free if port not in requested]
     ports = dict(zip(sorted(requested), usable, strict=False))
     if placement.is_local:
-        return {"ports": ports, "spare_ports": usable[len(ports) :][:SPARE]}
+        return {"ports": ports, "spare_ports": usable[len(ports) :][:NUM_SPARE_PORTS]}
     return {"ports": ports, "hosts": [entry.host for entry in placement.hosts]}

@@ -24,7 +24,7 @@ from measurement.records.trace import COMPRESSION, Row, Span
 from runners.protocol.messages import TraceReply
 from runners.traces.trace_file import TRAINING
 
-STEP = "ProfilerStep#"
+STEP_PREFIX = "ProfilerStep#"
 """Prefix by which torch's own tools recognize a step."""
 DATA_WAIT, FORWARD, BACKWARD, OPTIMIZER, _ = range(len(PHASES))
 EXCHANGES = ("gloo:", "nccl", "mpi:")
@@ -35,7 +35,7 @@ GRADIENT = "torch::autograd::AccumulateGrad"
 CONVERSION = "aten::copy_"
 """A copy between tensors of different types."""
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
-SHOWN = ("cpu_op", "user_annotation", "cuda_runtime", *ON_GPU)
+SHOWN_CATEGORIES = ("cpu_op", "user_annotation", "cuda_runtime", *ON_GPU)
 """Kinds of events that a viewer shows."""
 FLOWS = ("fwdbwd", "ac2g")
 MAX_EVENTS = 400_000
@@ -59,7 +59,7 @@ class PhaseRanges(StepTimer):
     def begin(self, number: int) -> None:
         """Begin a step and its first phase."""
         self._passes = 0
-        self._enter(f"{STEP}{number}")
+        self._enter(f"{STEP_PREFIX}{number}")
         self._enter(PHASES[DATA_WAIT])
 
     def mark(self, phase: int) -> None:
@@ -138,7 +138,7 @@ def _exported(profiler: Any) -> Mapping[str, Any]:
 def _slices(document: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], int, int]]:
     """Every event that takes time, with its begin and length in nanoseconds since the epoch."""
     for event in document["traceEvents"]:
-        if event.get("ph") == "X" and event.get("cat") in SHOWN and isinstance(event.get("pid"), int):
+        if event.get("ph") == "X" and event.get("cat") in SHOWN_CATEGORIES and isinstance(event.get("pid"), int):
             yield event, _begin_ns(document, event), int(1000 * event["dur"])
 
 
@@ -157,7 +157,7 @@ def spans_of(document: Mapping[str, Any], library_spans: Sequence[Span] = ()) ->
             name, row = COMPRESSION, "library"
         if row is not None and (on_cpu or row != "gradient"):
             size = _bytes(event.get("args", {})) if row in ("exchange", "gradient") else None
-            yield Span(row=row, name=name.removeprefix(STEP), begin_ns=begin_ns, length_ns=length_ns, num_bytes=size)
+            yield Span(row=row, name=name.removeprefix(STEP_PREFIX), begin_ns=begin_ns, length_ns=length_ns, num_bytes=size)
 
 
 def _converts(event: Mapping[str, Any], sent: Set[int]) -> bool:
@@ -170,7 +170,7 @@ def _converts(event: Mapping[str, Any], sent: Set[int]) -> bool:
 
 def _row_of(event: Mapping[str, Any]) -> Row | None:
     name = event["name"]
-    if name.startswith(STEP):
+    if name.startswith(STEP_PREFIX):
         return "step"
     if name in PHASES:
         return "phase"

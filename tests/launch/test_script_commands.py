@@ -24,7 +24,7 @@ from runners.launchers.command_lines import VALUES, blocking_flag, ranks_of, rea
 from runners.launchers.trial_facts import TrialFacts
 from runners.launchers.users_command import AGENT_FOLDER, for_each_host, with_agent_path, with_seed
 from runners.planning.arm_specs import ArmStart
-from runners.planning.meeting_ports import SPARE, named_ports
+from runners.planning.meeting_ports import NUM_SPARE_PORTS, named_ports
 from runners.planning.plan_reading import read_plan
 from runners.processes.supervised_arm import SupervisedRank
 from runners.scripts.arm_names import names_for
@@ -425,7 +425,7 @@ def test_each_start_of_an_arm_has_ports_of_its_own(tmp_path, monkeypatch):
     asked = {2222, 8000, 8888, 9000, 29400, 29500}
     assert [set(map(int, one.ports)) for one in told] == [asked] * 2
     given = [port for one in told for port in (*one.ports.values(), *one.spare_ports)]
-    assert len({*asked, *given}) == len(asked) + len(given) == 6 + 2 * (6 + SPARE)
+    assert len({*asked, *given}) == len(asked) + len(given) == 6 + 2 * (6 + NUM_SPARE_PORTS)
 
 
 def test_all_that_a_start_adds_reaches_ranks_on_other_hosts(tmp_path, monkeypatch):

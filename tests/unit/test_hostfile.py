@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from measurement.errors import HostfileError, LaunchError
 from runners.hosts.hostfile import MAX_SLOTS, parse_hostfile, parse_hosts, place_ranks, read_hostfile
-from runners.hosts.ssh_probe import WORDS, Probe, is_here, require_reachable, status_of_error
+from runners.hosts.ssh_probe import MESSAGES, Probe, is_here, require_reachable, status_of_error
 from runners.launchers.base import HostSlots
 from runners.processes.remote import host_command
 from tests.conftest import REPOSITORY
@@ -169,12 +169,12 @@ def test_what_ssh_says_is_understood(said, status):
 
 
 def test_every_failure_has_its_remedy_and_one_line():
-    found = [Probe().status_of("host7", status, reply="something") for status in WORDS]
+    found = [Probe().status_of("host7", status, reply="something") for status in MESSAGES]
     assert [reach.host for reach in found if not reach.remedy] == ["host7"]
     with pytest.raises(LaunchError) as caught:
         require_reachable(found)
     lines = str(caught.value).splitlines()
-    assert len(lines) == len(WORDS) - 1
+    assert len(lines) == len(MESSAGES) - 1
     assert all(line.startswith("host 'host7': ") and "; " in line for line in lines)
     require_reachable(found[:1])
 
