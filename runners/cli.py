@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 
 from measurement.errors import PlanError, unknown_name
 from measurement.registry import search_beside
-from runners.compare_command import EXIT_FAILED, compare, hold_trial, measure, print_commands
+from runners.compare_command import EXIT_FAILED, compare, measure, print_commands, run_trial
 from runners.job_command import job
 from runners.processes.process_exit import begin_in_utf8, run_command
 from runners.project_command import project
@@ -34,10 +34,10 @@ app = typer.Typer(cls=Commands, no_args_is_help=True, add_completion=False, pret
 COMMANDS: Mapping[str, Callable[..., None]] = {
     "compare": compare,
     "report": report,
-    "ab": ab_command.ab_command(measure, hold_trial),
-    "run": run_script.run_script(measure, hold_trial),
+    "ab": ab_command.ab_command(measure, run_trial),
+    "run": run_script.run_script(measure, run_trial),
     "bisect": bisect_command.bisect_command(measure),
-    "gate": gate_command.gate_command(measure, hold_trial),
+    "gate": gate_command.gate_command(measure, run_trial),
     "tune": tune_command(measure),
     "job": job,
     "project": project,

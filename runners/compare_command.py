@@ -13,7 +13,7 @@ import typer
 
 from measurement.errors import PlanError, RingsideError, printable
 from measurement.plans.plan import Measurement, Plan
-from runners.flags import MINUTES, Flag, Given, SessionOptions, command, session_flags, values_of, words_of
+from runners.flags import MINUTES, Flag, FlagValues, SessionOptions, command, command_to_repeat, session_flags, values_of
 from runners.processes.process_exit import interrupted_code
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ FLAGS: Sequence[Flag] = (
 )
 
 
-def run_compare(flags: Given) -> None:
+def run_compare(flags: FlagValues) -> None:
     """Run a plan; the exit code says what the result is."""
     from measurement.records.results import ResultsFolder, default_folder
     from reports.against import StoredComparison
@@ -80,7 +80,7 @@ def run_compare(flags: Given) -> None:
     if options.dry_run:
         print_commands(plan)
         return
-    again = words_of("compare", flags, folder.root)
+    again = command_to_repeat("compare", flags, folder.root)
     if plan.points and earlier is not None:
         raise PlanError(
             "--against follows the run of a plan that has points: run it without, then 'ringside report NEW --against OLD'"
@@ -173,7 +173,7 @@ def measure(
     return comparison
 
 
-def hold_trial(plan: Plan, folder: ResultsFolder) -> list[LaunchRecord]:
+def run_trial(plan: Plan, folder: ResultsFolder) -> list[LaunchRecord]:
     """Run the trial of each command of a plan alone, and show how they differ; returns its records, none if one failed."""
     from runners.driver.run_comparison import ComparisonRun
     from runners.progress import LaunchProgress

@@ -19,7 +19,7 @@ from typer.core import TyperCommand
 from measurement.errors import PlanError
 from measurement.plans.settings import Section
 
-Given = Mapping["Flag", Any]
+FlagValues = Mapping["Flag", Any]
 """The flags that were given or have a default, with their values."""
 MINUTES = "Minutes to spend; launches and their length are chosen so that intervals are narrow."
 """Help of ``--minutes``."""
@@ -100,7 +100,7 @@ def _bounds(field: FieldInfo, kind: Any) -> dict[str, Any]:
     return {"min": bounds.get("ge"), "max": bounds.get("le")}
 
 
-def command(run: Callable[[Given], None], flags: Sequence[Flag], *, text: str) -> Callable[..., None]:
+def command(run: Callable[[FlagValues], None], flags: Sequence[Flag], *, text: str) -> Callable[..., None]:
     """Return a function for typer that calls ``run`` with the flags given. ``text``: the help above the flags."""
     by_name = {_identifier(flag.name): flag for flag in flags}
 
@@ -116,7 +116,7 @@ def command(run: Callable[[Given], None], flags: Sequence[Flag], *, text: str) -
     return called
 
 
-def values_of(flags: Given, model: type[BaseModel]) -> dict[str, Any]:
+def values_of(flags: FlagValues, model: type[BaseModel]) -> dict[str, Any]:
     """Return what was given for the fields of one model."""
     return {flag.field: value for flag, value in flags.items() if flag.model is model}
 
@@ -138,7 +138,7 @@ def session_flags(model: type[SessionOptions], panel: str) -> tuple[Flag, ...]:
     return option("output", ("-o", "--output")), option("settings", ("--set",), metavar="KEY=VALUE"), option("resume_elsewhere")
 
 
-def words_of(name: str, flags: Given, folder: Path) -> list[str]:
+def command_to_repeat(name: str, flags: FlagValues, folder: Path) -> list[str]:
     """Return the command line that repeats ``ringside NAME`` into this results folder, without defaults."""
     arguments = [str(value) for flag, value in flags.items() if flag.is_argument]
     words = ["ringside", name, *arguments, "-o", str(folder)]

@@ -12,7 +12,7 @@ import typer
 from measurement.errors import PlanError
 from measurement.plans.settings import Section
 from runners.compare_command import EARLIER, EXIT_FAILED, CompareOptions, exit_by_result, read_earlier, show
-from runners.flags import Flag, Given, command, values_of
+from runners.flags import Flag, FlagValues, command, values_of
 
 if TYPE_CHECKING:
     from measurement.records.results import ResultsFolder
@@ -51,7 +51,7 @@ FLAGS: Sequence[Flag] = (
 )
 
 
-def run_report(flags: Given) -> None:
+def run_report(flags: FlagValues) -> None:
     """Rebuild reports, or make one; the exit code says what the result is."""
     from measurement.records.results import ResultsFolder
     from reports import write_reports

@@ -19,7 +19,7 @@ from measurement.errors import PlanError, quoted
 from measurement.plans.plan import Arm, Measurement, Plan
 from measurement.plans.plan_file import overridden, parse_yaml
 from measurement.plans.settings import Section, TrainingSettings
-from runners.flags import Flag, Given, values_of
+from runners.flags import Flag, FlagValues, values_of
 
 
 class RunOptions(Section):
@@ -81,7 +81,7 @@ def settings(texts: Sequence[str] | None, flag: str) -> dict[str, Any]:
     return {key: parse_yaml(value, source=f"{flag} {key}") for key, _, value in pairs}
 
 
-def plan_content(flags: Given) -> dict[str, Any]:
+def plan_content(flags: FlagValues) -> dict[str, Any]:
     """Return the plan content that the flags ask for.
 
     Raises:

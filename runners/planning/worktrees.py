@@ -59,7 +59,7 @@ def commits_between(repository: Path, good: str, bad: str) -> list[str]:
     return _git(repository, "rev-list", "--first-parent", "--reverse", f"{good}..{bad}").stdout.split()
 
 
-def described(repository: Path, commit: str) -> str:
+def commit_summary(repository: Path, commit: str) -> str:
     """Return author, message and changed files of a commit, as git prints them."""
     return _git(repository, "log", "-1", "--stat", commit).stdout
 

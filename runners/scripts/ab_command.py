@@ -16,7 +16,7 @@ from measurement.agent.ringside_agent import imposing
 from measurement.conditions.differences import is_by_rank
 from measurement.errors import PlanError, quoted
 from measurement.plans.plan import Arm, Measurement, Plan, ScriptSettings
-from runners.flags import MINUTES, Flag, Given, SessionOptions, command, session_flags, values_of, words_of
+from runners.flags import MINUTES, Flag, FlagValues, SessionOptions, command, command_to_repeat, session_flags, values_of
 
 if TYPE_CHECKING:
     from measurement.conditions.differences import Difference
@@ -127,13 +127,13 @@ FLAGS: Sequence[Flag] = (
 )
 
 
-def ab_command(run: Run, hold_trial: Try) -> Callable[..., None]:
+def ab_command(run: Run, run_trial: Try) -> Callable[..., None]:
     """Return the command for typer."""
     text = "Compare two commands of yours, unmodified: which is faster, and do they train alike?"
-    return command(partial(run_given, run, hold_trial), FLAGS, text=text)
+    return command(partial(run_given, run, run_trial), FLAGS, text=text)
 
 
-def run_given(run: Run, hold_trial: Try, flags: Given) -> None:
+def run_given(run: Run, run_trial: Try, flags: FlagValues) -> None:
     """Make the plan, run it, and end with code 3 if something asked for is not shown."""
     from measurement.records.results import ResultsFolder, default_folder
     from reports.scripts.golden import held_against, read_golden, write_golden
@@ -151,9 +151,9 @@ def run_given(run: Run, hold_trial: Try, flags: Given) -> None:
         begun = folder.read_plan()
         plan = plan.model_copy(update={"arms": begun.arms, "question": begun.question})
     elif options.explain:
-        tried = hold_trial(plan, folder)
+        tried = run_trial(plan, folder)
         plan = with_explaining_arms(plan, tried) if tried else plan
-    again = words_of("ab", flags, folder.root)
+    again = command_to_repeat("ab", flags, folder.root)
     how = {"again": again, "resume_elsewhere": options.resume_elsewhere, "is_shown": len(plan.arms) > 1}
     comparison = run(plan, folder, **how, tried=tried)
     if not comparison.is_ok:
@@ -171,7 +171,7 @@ def run_given(run: Run, hold_trial: Try, flags: Given) -> None:
         raise typer.Exit(EXIT_NOT_SHOWN)
 
 
-def plan_of(flags: Given) -> Plan:
+def plan_of(flags: FlagValues) -> Plan:
     """Return the plan of two commands.
 
     Raises:

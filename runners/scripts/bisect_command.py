@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from measurement.errors import PlanError, RingsideError, printable, quoted
 from measurement.files import write_whole
-from runners.flags import Flag, Given, SessionOptions, command, session_flags, values_of, words_of
+from runners.flags import Flag, FlagValues, SessionOptions, command, command_to_repeat, session_flags, values_of
 from runners.scripts import ab_command
 from runners.scripts.ab_command import EXIT_NOT_SHOWN, FIRST_STEPS, Run, percent_of
 from runners.scripts.bisection import Seen, confidence, judged, search
@@ -78,7 +78,7 @@ def bisect_command(run: Run) -> Callable[..., None]:
     return command(partial(run_given, run), FLAGS, text=text)
 
 
-def run_given(run: Run, flags: Given) -> None:
+def run_given(run: Run, flags: FlagValues) -> None:
     """Search, print the result, and end with code 3 if no first bad state is shown."""
     from measurement.records.results import default_folder
 
@@ -95,7 +95,7 @@ def run_given(run: Run, flags: Given) -> None:
 class Bisection:
     """A search among states, the good one first."""
 
-    def __init__(self, run: Run, flags: Given, options: BisectOptions, *, folder: Path) -> None:
+    def __init__(self, run: Run, flags: FlagValues, options: BisectOptions, *, folder: Path) -> None:
         """Raises a ``PlanError`` if good does not come before bad, or the folder has another search."""
         from runners.planning.worktrees import commit_of, commits_between, repository_of
         from runners.scripts.environments import versions_between
@@ -160,7 +160,7 @@ class Bisection:
         }
         plan = ab_command.plan_of(ab)
         folder = ResultsFolder(self.folder / self.name(at))
-        again = words_of("bisect", self.flags, self.folder)
+        again = command_to_repeat("bisect", self.flags, self.folder)
         comparison = self.run(plan, folder, again=again, resume_elsewhere=self.options.resume_elsewhere, is_shown=False)
         if not comparison.is_ok:
             return Seen(said=f"an arm failed; see {folder.root / 'report.html'}")
@@ -179,7 +179,7 @@ class Bisection:
 
     def tell(self, good: int, bad: int | None) -> bool:
         """Print the result; returns whether a first bad state was found."""
-        from runners.planning.worktrees import described
+        from runners.planning.worktrees import commit_summary
 
         if bad is None:
             seen = self.seen.get(self.last, Seen())
@@ -193,7 +193,7 @@ class Bisection:
             before = self._word(self.seen[good]) if good else "given as good"
             print(f"First bad: {self.name(bad)}, {self._word(self.seen[bad])}\nbefore it: {self.name(good)}, {before}")
             if self.repository:
-                print(printable(described(self.repository, self.states[bad])))
+                print(printable(commit_summary(self.repository, self.states[bad])))
         return bad is not None and bad - good == 1
 
     def _more(self, seen: Sequence[Seen]) -> str:

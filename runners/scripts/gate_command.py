@@ -21,7 +21,7 @@ from install.cache import cache_root
 from measurement.agent.ringside_agent.machine.host import fingerprint
 from measurement.errors import PlanError
 from measurement.files import write_whole
-from runners.flags import Flag, Given, command, values_of
+from runners.flags import Flag, FlagValues, command, values_of
 from runners.scripts import ab_command
 from runners.scripts.ab_command import AbOptions, Run, Try, percent_of
 from runners.scripts.bisect_command import AB
@@ -68,13 +68,13 @@ FLAGS: Sequence[Flag] = (
 )
 
 
-def gate_command(run: Run, hold_trial: Try) -> Callable[..., None]:
+def gate_command(run: Run, run_trial: Try) -> Callable[..., None]:
     """Return the command for typer."""
     text = "Compare a pull request with its base: code 3 unless it is shown to be no slower, in the minutes that this takes here."
-    return command(partial(run_given, run, hold_trial), FLAGS, text=text)
+    return command(partial(run_given, run, run_trial), FLAGS, text=text)
 
 
-def run_given(run: Run, hold_trial: Try, flags: Given) -> None:
+def run_given(run: Run, run_trial: Try, flags: FlagValues) -> None:
     """Print how many minutes it takes, refuse fewer, and compare two commits."""
     options = GateOptions(**values_of(flags, GateOptions))
     if options.command_a is None:
@@ -99,7 +99,7 @@ def run_given(run: Run, hold_trial: Try, flags: Given) -> None:
         keep_noise(file, plan, folder)
         return comparison
 
-    ab_command.run_given(run_and_keep, hold_trial, ab)
+    ab_command.run_given(run_and_keep, run_trial, ab)
 
 
 def noise_file(command: str) -> Path:

@@ -11,7 +11,7 @@ import typer
 
 from measurement.errors import PlanError
 from measurement.plans.plan import Arm, Measurement, Plan, ScriptSettings
-from runners.flags import MINUTES, Flag, Given, SessionOptions, command, session_flags, values_of, words_of
+from runners.flags import MINUTES, Flag, FlagValues, SessionOptions, command, command_to_repeat, session_flags, values_of
 from runners.scripts.ab_command import EXIT_FAILED, MAX_TRIED, Run, Try
 
 if TYPE_CHECKING:
@@ -52,13 +52,13 @@ FLAGS: Sequence[Flag] = (
 )
 
 
-def run_script(run: Run, hold_trial: Try) -> Callable[..., None]:
+def run_script(run: Run, run_trial: Try) -> Callable[..., None]:
     """Return the command for typer."""
     text = "Say where the step time of one unmodified command goes: by phase and rank, what is avoidable, and what to try."
-    return command(partial(run_given, run, hold_trial), FLAGS, text=text)
+    return command(partial(run_given, run, run_trial), FLAGS, text=text)
 
 
-def run_given(run: Run, hold_trial: Try, flags: Given) -> None:
+def run_given(run: Run, run_trial: Try, flags: FlagValues) -> None:
     """Make the plan, with ``--explain`` the arms to try, and run it."""
     from measurement.records.results import ResultsFolder, default_folder
 
@@ -71,14 +71,14 @@ def run_given(run: Run, hold_trial: Try, flags: Given) -> None:
     if folder.plan_path.is_file():
         plan = with_arms(plan, folder.read_plan().arms)
     elif options.explain:
-        tried = hold_trial(plan, folder)
+        tried = run_trial(plan, folder)
         plan = with_arms_to_try(plan, tried)
-    again = words_of("run", flags, folder.root)
+    again = command_to_repeat("run", flags, folder.root)
     if not run(plan, folder, again=again, resume_elsewhere=options.resume_elsewhere, tried=tried).is_ok:
         raise typer.Exit(EXIT_FAILED)
 
 
-def plan_of(flags: Given) -> Plan:
+def plan_of(flags: FlagValues) -> Plan:
     """Return the plan of one command.
 
     Raises:

@@ -15,7 +15,7 @@ from measurement.errors import LaunchError, PlanError
 from measurement.plans.plan import Arm, Plan
 from measurement.plans.plan_file import check_plan
 from measurement.records.results import ResultsFolder, default_folder, folder_name
-from runners.flags import Given, command, values_of
+from runners.flags import FlagValues, command, values_of
 from runners.launchers import horovodrun, mpirun, read_own_world
 from runners.planning.arm_specs import libraries_of
 from runners.planning.arms import choose_transport, require_given, require_gpu_here
@@ -46,7 +46,7 @@ def command_line(backend: str) -> Callable[..., None]:
     return command(partial(measure, backend), FLAGS, text=text)
 
 
-def measure(backend: str, flags: Given) -> None:
+def measure(backend: str, flags: FlagValues) -> None:
     """Run what the flags ask for, as one of the ranks. Collective."""
     content, options = plan_content(flags), RunOptions(**values_of(flags, RunOptions))
     world = read_own_world()

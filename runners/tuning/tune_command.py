@@ -14,7 +14,7 @@ import yaml
 from pydantic import Field
 
 from measurement.errors import RecordError
-from runners.flags import Flag, Given, SessionOptions, command, session_flags, values_of, words_of
+from runners.flags import Flag, FlagValues, SessionOptions, command, command_to_repeat, session_flags, values_of
 
 if TYPE_CHECKING:
     from measurement.plans.plan import Plan
@@ -60,7 +60,7 @@ def tune_command(run: Run) -> Callable[..., None]:
     return command(partial(run_tune, run), FLAGS, text=text)
 
 
-def run_tune(run: Run, flags: Given) -> None:
+def run_tune(run: Run, flags: FlagValues) -> None:
     """Search and confirm. The exit code says whether fresh launches failed."""
     from measurement.conditions.same_environment import plan_digest
     from measurement.records.results import default_folder
@@ -77,7 +77,7 @@ def run_tune(run: Run, flags: Given) -> None:
     root = options.output or default_folder(f"{plan.name}-tune")
     search = Search(plan, root, request)
     record_request(root, request)
-    measure = partial(run, again=words_of("tune", flags, root), resume_elsewhere=options.resume_elsewhere)
+    measure = partial(run, again=command_to_repeat("tune", flags, root), resume_elsewhere=options.resume_elsewhere)
     if not search_and_confirm(search, measure, sampler=sampler):
         raise typer.Exit(EXIT_FAILED)
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from typer.testing import CliRunner
 
 from measurement.errors import PlanError
-from runners.flags import Flag, GroupedCommand, command, values_of, words_of
+from runners.flags import Flag, GroupedCommand, command, command_to_repeat, values_of
 from runners.planning.standalone_flags import FLAGS
 from runners.standalone.command import command_line
 
@@ -86,7 +86,7 @@ def test_a_command_that_asks_for_the_same_is_written_with_its_folder():
         "--later",
         "30",
     ]
-    assert words_of("try", given, Path("out")) == words
+    assert command_to_repeat("try", given, Path("out")) == words
 
 
 def test_help_is_the_fields_docstring_with_its_default():
