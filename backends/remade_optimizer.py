@@ -34,8 +34,8 @@ def share_attributes(optimizer: Optimizer, other: Optimizer) -> None:
 
     Parameter groups, state and hooks stay, and so does ``step``, which a learning-rate scheduler replaces to see its calls.
     """
-    kept = {"param_groups", "state", "step", *STEP_HOOKS, *STATE_HOOKS}
-    vars(other).update({name: value for name, value in vars(optimizer).items() if name not in kept})
+    excluded = {"param_groups", "state", "step", *STEP_HOOKS, *STATE_HOOKS}
+    vars(other).update({name: value for name, value in vars(optimizer).items() if name not in excluded})
 
 
 def without_constructor(optimizer: Optimizer) -> Any:
@@ -49,9 +49,9 @@ def without_constructor(optimizer: Optimizer) -> Any:
         Optimizer.__init__(self, params, dict(optimizer.defaults))
 
     cls: Any = type(type(optimizer).__name__, (type(optimizer),), {"__init__": construct})
-    made = object.__new__(cls)
-    vars(made)["param_groups"] = optimizer.param_groups
-    return made
+    copy = object.__new__(cls)
+    vars(copy)["param_groups"] = optimizer.param_groups
+    return copy
 
 
 def require_remade(optimizer: Optimizer, library: str, make: Callable[[list[dict[str, Any]]], object]) -> None:

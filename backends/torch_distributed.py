@@ -69,22 +69,22 @@ class TorchDistributed(Backend):
         transport = self.transport or ("nccl" if device.type == "cuda" else "gloo")
         _require_transport(transport)
         name = self._mpi() if transport == "mpi" else transport
-        where: dict[str, Any] = {"init_method": "mpi4py://" if name == "mpi4py" else "env://"}
+        rendezvous: dict[str, Any] = {"init_method": "mpi4py://" if name == "mpi4py" else "env://"}
         if store is not None and name != "mpi":
-            where = {"store": store, "rank": world.rank, "world_size": world.world_size}
+            rendezvous = {"store": store, "rank": world.rank, "world_size": world.world_size}
         if name == "mpi":
-            where = {}  # PyTorch's own gets rank and size from MPI
+            rendezvous = {}  # PyTorch's own gets rank and size from MPI
         if name == "nccl":
-            where["device_id"] = device
-        dist.init_process_group(name, timeout=self.timeout, **where)
+            rendezvous["device_id"] = device
+        dist.init_process_group(name, timeout=self.timeout, **rendezvous)
         return replace(world, rank=dist.get_rank(), world_size=dist.get_world_size())
 
     def _mpi(self) -> str:
         """The name of the process group over MPI: ``mpi`` is PyTorch's own."""
-        wanted = self.options.mpi_library
-        if wanted == "torch" and not dist.is_mpi_available():
+        library = self.options.mpi_library
+        if library == "torch" and not dist.is_mpi_available():
             raise PlanError("mpi_library 'torch': this PyTorch was built without MPI, as stock wheels are; use 'mpi4py' or 'auto'")
-        if wanted == "torch" or (wanted == "auto" and dist.is_mpi_available()):
+        if library == "torch" or (library == "auto" and dist.is_mpi_available()):
             return "mpi"
         import backends.mpi.process_group  # noqa: F401 - the import registers it, and only this transport needs mpi4py
 

@@ -68,16 +68,16 @@ def parse_capabilities(text: str) -> tuple[str, ...]:
     Raises:
         argparse.ArgumentTypeError: It is not such a list.
     """
-    asked = [part.strip().replace(".", "") for part in text.split(",") if part.strip()]
-    if not all(re.fullmatch(r"\d{2,3}", part) for part in asked):
+    capabilities = [part.strip().replace(".", "") for part in text.split(",") if part.strip()]
+    if not all(re.fullmatch(r"\d{2,3}", part) for part in capabilities):
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of compute capabilities, such as 80,90")
-    return tuple(sorted(set(asked), key=int))
+    return tuple(sorted(set(capabilities), key=int))
 
 
-def choose_operations(asked: str) -> str:
+def choose_operations(requested: str) -> str:
     """Choose a CPU or an NCCL build from what this machine has."""
     return toolchain.choose_operations(
-        asked,
+        requested,
         has_toolkit=toolchain.find_cuda_toolkit() is not None or bool(toolchain.torch_cuda_release()),
         has_gpu=bool(toolchain.gpu_compute_capabilities()),
         has_nccl=toolchain.nccl_home() is not None,

@@ -49,7 +49,7 @@ class CudaToolkit:
 def output_of(argv: Sequence[str], *, stdin: str | None = None) -> str | None:
     """Run a short command and return its output and errors together; None if it is missing, fails or takes too long."""
     try:
-        done = subprocess.run(
+        completed = subprocess.run(
             argv,
             input=stdin or "",
             stdout=subprocess.PIPE,
@@ -61,7 +61,7 @@ def output_of(argv: Sequence[str], *, stdin: str | None = None) -> str | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip()
+    return completed.stdout.strip()
 
 
 def find_compiler() -> str | None:
@@ -119,9 +119,9 @@ def gpu_compute_capabilities() -> tuple[str, ...]:
     return tuple(sorted({major + minor for major, minor in re.findall(r"^(\d+)\.(\d+)$", output, re.MULTILINE)}))
 
 
-def kernel_targets(asked: Sequence[str] = ()) -> tuple[str, ...]:
+def kernel_targets(requested: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the compute capabilities to compile CUDA kernels for: those asked for, else those of the GPUs here, else Hopper's."""
-    return tuple(asked) or gpu_compute_capabilities() or ("90",)
+    return tuple(requested) or gpu_compute_capabilities() or ("90",)
 
 
 def nccl_home() -> Path | None:
@@ -132,7 +132,7 @@ def nccl_home() -> Path | None:
     return next((home for home in homes if (home / "include" / "nccl.h").is_file()), None)
 
 
-def choose_operations(asked: str, *, has_toolkit: bool, has_gpu: bool, has_nccl: bool) -> str:
+def choose_operations(requested: str, *, has_toolkit: bool, has_gpu: bool, has_nccl: bool) -> str:
     """Choose between a CPU build and one whose GPU operations run over NCCL: returns "cpu" or "nccl".
 
     ``has_toolkit``: one is installed, or there are wheels of its compiler.
@@ -140,16 +140,16 @@ def choose_operations(asked: str, *, has_toolkit: bool, has_gpu: bool, has_nccl:
     Raises:
         PrerequisiteError: "nccl" was asked for and cannot be built here.
     """
-    if asked == "auto":
+    if requested == "auto":
         return "nccl" if has_toolkit and has_gpu and has_nccl else "cpu"
     gaps = {
         "a CUDA toolkit (nvcc on PATH, or CUDA_HOME), or a torch with wheels of CUDA 13": has_toolkit,
         "NCCL from torch's wheel": has_nccl,
     }
-    missing = [name for name, there in gaps.items() if not there]
-    if asked == "nccl" and missing:
+    missing = [name for name, is_available in gaps.items() if not is_available]
+    if requested == "nccl" and missing:
         raise PrerequisiteError(f"a GPU build of Horovod needs {' and '.join(missing)}; install it, or ask for 'cpu'")
-    return asked
+    return requested
 
 
 def cpu_class(cpuinfo: str) -> str:

@@ -241,10 +241,10 @@ def run_quietly(argv: Sequence[str], what: str) -> None:
     Raises:
         BuildError: It failed.
     """
-    done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", errors="replace", check=False)
-    if done.returncode != 0:
-        tail = textwrap.indent(log_tail(done.stderr), "  | ")
-        raise BuildError(f"{what} failed (exit {done.returncode})\n{tail}")
+    completed = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", errors="replace", check=False)
+    if completed.returncode != 0:
+        tail = textwrap.indent(log_tail(completed.stderr), "  | ")
+        raise BuildError(f"{what} failed (exit {completed.returncode})\n{tail}")
 
 
 CMAKE_STEP = re.compile(r"\[\s*(\d+)%\] (?:Building|Linking)")

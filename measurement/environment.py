@@ -92,9 +92,9 @@ def local_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name.startswith(STEERING + LOCAL_ONLY) and not looks_secret(name)}
 
 
-def forwarded_by_name(environment: Mapping[str, str], asked: Sequence[str]) -> dict[str, str]:
+def forwarded_by_name(environment: Mapping[str, str], patterns: Sequence[str]) -> dict[str, str]:
     """The set variables that a plan names (``forward_environment``), ``MYLAB_*`` for all that begin so; no secrets."""
-    exact = {name for name in asked if not name.endswith("*")}
-    begins = tuple(name[:-1] for name in asked if name.endswith("*"))
+    exact = {name for name in patterns if not name.endswith("*")}
+    begins = tuple(name[:-1] for name in patterns if name.endswith("*"))
     named = {name: value for name, value in environment.items() if name in exact or (begins and name.startswith(begins))}
     return {name: value for name, value in named.items() if not looks_secret(name)}

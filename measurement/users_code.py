@@ -80,7 +80,7 @@ def importing() -> Iterator[None]:
 @contextlib.contextmanager
 def _isolated_command_line() -> Iterator[None]:
     """Have ``parse_args()`` and ``os._exit()`` raise, and no arguments in ``sys.argv``. Forked children may end as usual."""
-    read, leave, here = argparse.ArgumentParser.parse_known_args, os._exit, os.getpid()
+    read, leave, own_pid = argparse.ArgumentParser.parse_known_args, os._exit, os.getpid()
     arguments, sys.argv = sys.argv, sys.argv[:1]
 
     def parse(parser: Any, args: Any = None, *more: Any, **named: Any) -> Any:
@@ -89,7 +89,7 @@ def _isolated_command_line() -> Iterator[None]:
         return read(parser, args, *more, **named)
 
     def end(status: int) -> None:
-        if os.getpid() != here:
+        if os.getpid() != own_pid:
             leave(status)
         raise RunsWhenImportedError(f"it calls os._exit({status}) when imported; {REMEDY}")
 

@@ -126,11 +126,11 @@ class Collectives(MicroBenchmark):
 
     def _operations(self, world_size: int) -> list[str]:
         """Return the operations that the plan names, else those of its set that ``world_size`` allows."""
-        asked = self.options.operations
-        if asked is None or asked == "all":
-            choice = OPERATIONS if asked == "all" else BY_DEFAULT
-            asked = tuple(name for name in choice if world_size >= OPERATIONS[name].least_ranks)
-        for name in asked:
+        names = self.options.operations
+        if names is None or names == "all":
+            choice = OPERATIONS if names == "all" else BY_DEFAULT
+            names = tuple(name for name in choice if world_size >= OPERATIONS[name].least_ranks)
+        for name in names:
             if world_size < OPERATIONS[name].least_ranks:
                 raise PlanError(
                     f"operation '{name}' needs {OPERATIONS[name].least_ranks} ranks or more, and world_size is {world_size}; "
@@ -138,13 +138,13 @@ class Collectives(MicroBenchmark):
                 )
             if OPERATIONS[name].has_root and self.options.root >= world_size:
                 raise PlanError(f"root {self.options.root} is not a rank of world_size {world_size}; give 0 to {world_size - 1}")
-        return list(dict.fromkeys(asked))
+        return list(dict.fromkeys(names))
 
     def _variants_of(self, name: str) -> list[Variant]:
         """The variants of an operation that the options ask for and that exist."""
         operation = OPERATIONS[name]
-        asked = operation.is_usually_in_place if self.options.in_place is None else self.options.in_place
-        ways = [True, False] if asked == "both" else [asked]
+        in_place = operation.is_usually_in_place if self.options.in_place is None else self.options.in_place
+        ways = [True, False] if in_place == "both" else [in_place]
         offered = [way for way in ways if operation.methods(in_place=way)] or [
             way for way in (True, False) if operation.methods(in_place=way)
         ]

@@ -37,7 +37,7 @@ class Operation:
     """An operation: how it runs on a rank that takes part, and its expected result."""
 
     run: Callable[[OperationRun], None]
-    wanted: Callable[[OperationRun], Tensor | None]
+    expected: Callable[[OperationRun], Tensor | None]
     """The expected ``result``; None where this rank has none."""
     in_place: tuple[str, ...] = ()
     """Methods of the communicator that it calls where the result overwrites the input; empty: there is no such variant."""
@@ -107,21 +107,21 @@ class OperationRun(Repetition):
             self.input.fill_(1 if self.op == "prod" else 0)
 
     def check(self) -> str | None:
-        wanted = self._operation.wanted(self)
-        if wanted is None:
+        expected = self._operation.expected(self)
+        if expected is None:
             return None
-        if self.result.shape != wanted.shape:
-            return f"{len(self.result)} elements where {len(wanted)} are right"
-        is_right = self.result == wanted
+        if self.result.shape != expected.shape:
+            return f"{len(self.result)} elements where {len(expected)} are right"
+        is_right = self.result == expected
         if self.op == "avg":  # the library may divide before it adds
-            is_right = torch.isclose(self.result, wanted, rtol=4 * torch.finfo(wanted.dtype).eps, atol=0)
+            is_right = torch.isclose(self.result, expected, rtol=4 * torch.finfo(expected.dtype).eps, atol=0)
         if bool(is_right.all()):
             return None
         wrong = (~is_right).nonzero()
         first = int(wrong[0])
         return (
-            f"{self.result[first].item():g} where {wanted[first].item():g} is right "
-            f"(element {first}; {len(wrong)} of {len(wanted)} elements are wrong)"
+            f"{self.result[first].item():g} where {expected[first].item():g} is right "
+            f"(element {first}; {len(wrong)} of {len(expected)} elements are wrong)"
         )
 
     @property
@@ -251,16 +251,16 @@ def _roots(it: OperationRun) -> Tensor:
 
 ALL_REDUCE = Operation(
     run=_all_reduce,
-    wanted=OperationRun.reduced,
+    expected=OperationRun.reduced,
     in_place=("all_reduce",),
     out_of_place=("all_reduce_to",),
     reduces=True,
     busbw=lambda ranks: 2 * (ranks - 1) / ranks,  # every element is sent once to be added and once as a part of the sum
 )
-BROADCAST = Operation(run=_broadcast, wanted=_roots, in_place=("broadcast",), out_of_place=("broadcast_to",), has_root=True)
+BROADCAST = Operation(run=_broadcast, expected=_roots, in_place=("broadcast",), out_of_place=("broadcast_to",), has_root=True)
 SEND_RECV = Operation(
     run=_send_recv,
-    wanted=lambda it: it.values(it.ranks[0]),
+    expected=lambda it: it.values(it.ranks[0]),
     out_of_place=("send", "recv"),
     ranks=lambda _: (0, 1),
     messages=2,
@@ -271,7 +271,7 @@ OPERATIONS: dict[str, Operation] = {
     "broadcast": BROADCAST,
     "all_gather": Operation(
         run=_all_gather,
-        wanted=_everyones,
+        expected=_everyones,
         in_place=("all_gather_in_place",),
         out_of_place=("all_gather",),
         in_shares=True,
@@ -280,7 +280,7 @@ OPERATIONS: dict[str, Operation] = {
     ),
     "reduce_scatter": Operation(
         run=_reduce_scatter,
-        wanted=lambda it: it.own_share(it.reduced()),
+        expected=lambda it: it.own_share(it.reduced()),
         out_of_place=("reduce_scatter",),
         reduces=True,
         in_shares=True,
@@ -289,14 +289,14 @@ OPERATIONS: dict[str, Operation] = {
     ),
     "reduce": Operation(
         run=lambda it: it.communicator.reduce(it.input, op=it.op, root=it.root),
-        wanted=lambda it: it.reduced() if it.is_root else None,
+        expected=lambda it: it.reduced() if it.is_root else None,
         in_place=("reduce",),
         reduces=True,
         has_root=True,
     ),
     "gather": Operation(
         run=lambda it: it.communicator.gather(it.input, root=it.root, out=it.out),
-        wanted=lambda it: _everyones(it) if it.is_root else None,
+        expected=lambda it: _everyones(it) if it.is_root else None,
         out_of_place=("gather",),
         has_root=True,
         in_shares=True,
@@ -305,7 +305,7 @@ OPERATIONS: dict[str, Operation] = {
     ),
     "scatter": Operation(
         run=lambda it: it.communicator.scatter(it.input, root=it.root, out=it.out),
-        wanted=lambda it: it.own_share(it.values(it.root)),
+        expected=lambda it: it.own_share(it.values(it.root)),
         out_of_place=("scatter",),
         has_root=True,
         in_shares=True,
@@ -314,7 +314,7 @@ OPERATIONS: dict[str, Operation] = {
     ),
     "all_to_all": Operation(
         run=_all_to_all,
-        wanted=lambda it: torch.cat([it.own_share(it.values(rank)) for rank in it.ranks]),
+        expected=lambda it: torch.cat([it.own_share(it.values(rank)) for rank in it.ranks]),
         out_of_place=("all_to_all",),
         in_shares=True,
         busbw=_but_own,
@@ -329,7 +329,7 @@ OPERATIONS: dict[str, Operation] = {
     "isend_irecv_last": replace(ISEND_IRECV, ranks=_first_and_last, least_ranks=3),
     "root_isend": Operation(
         run=_root_isend,
-        wanted=_roots,
+        expected=_roots,
         in_place=("isend", "recv"),
         has_root=True,
         busbw=lambda ranks: float(ranks - 1),  # the root's link carries the message once for each other rank

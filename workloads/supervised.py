@@ -82,9 +82,9 @@ class Supervised(Workload):
         return self._input(0, world_size, torch.device("cpu")).batches_per_epoch(self.training_set)
 
     def epoch_batches(self, epoch: int, *, rank: int, world_size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
-        wanted = self._input(rank, world_size, device)
-        if self._epochs is None or self._epochs.source != wanted:
-            self._epochs = wanted.epochs(self.training_set)
+        source = self._input(rank, world_size, device)
+        if self._epochs is None or self._epochs.source != source:
+            self._epochs = source.epochs(self.training_set)
         return self._epochs.batches(epoch)
 
     def evaluation_batches(self, *, rank: int, world_size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:

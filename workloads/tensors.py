@@ -99,12 +99,12 @@ def digest_of(digest: Any, batch: Any) -> None:
             digest.update(repr(leaf).encode(errors="replace"))
 
 
-def by_pixels(batch: Any) -> Any:
+def to_channels_last(batch: Any) -> Any:
     """Convert images [batch, channels, height, width] to channels_last; ``batch``: a tensor, or a tuple, list or dict of such."""
     if isinstance(batch, dict):
-        return {name: by_pixels(part) for name, part in batch.items()}
+        return {name: to_channels_last(part) for name, part in batch.items()}
     if isinstance(batch, tuple | list):
-        parts = [by_pixels(part) for part in batch]
+        parts = [to_channels_last(part) for part in batch]
         return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
     is_image = isinstance(batch, Tensor) and batch.layout == torch.strided and not batch.is_nested and batch.ndim == 4
     return batch.contiguous(memory_format=torch.channels_last) if is_image else batch

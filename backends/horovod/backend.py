@@ -186,9 +186,9 @@ class Horovod(Backend):
 
     def _synchronized(self, norm: Any) -> nn.Module:
         features, affine = norm.num_features, norm.affine
-        made: Any = self._hvd.SyncBatchNorm(features, norm.eps, norm.momentum, affine, norm.track_running_stats)
-        made._parameters, made._buffers, made.training = norm._parameters, norm._buffers, norm.training
-        return made  # type: ignore[no-any-return]
+        synchronised: Any = self._hvd.SyncBatchNorm(features, norm.eps, norm.momentum, affine, norm.track_running_stats)
+        synchronised._parameters, synchronised._buffers, synchronised.training = norm._parameters, norm._buffers, norm.training
+        return synchronised  # type: ignore[no-any-return]
 
     def all_gather_bytes(self, data: bytes) -> Sequence[bytes]:
         """Horovod gathers tensors of unequal lengths; a second gather says their lengths. Collective."""
@@ -199,8 +199,8 @@ class Horovod(Backend):
     def broadcast_bytes(self, data: bytes) -> bytes:
         """Sends their number first. Collective."""
         length = self._hvd.broadcast(torch.tensor([len(data)]), root_rank=0, name="ringside.length")
-        mine = tensor_of(data) if self._hvd.rank() == 0 else torch.empty(int(length), dtype=torch.uint8)
-        return bytes_of(self._hvd.broadcast(mine, root_rank=0, name="ringside.broadcast"))
+        buffer = tensor_of(data) if self._hvd.rank() == 0 else torch.empty(int(length), dtype=torch.uint8)
+        return bytes_of(self._hvd.broadcast(buffer, root_rank=0, name="ringside.broadcast"))
 
     def barrier(self) -> None:
         """Collective."""

@@ -98,9 +98,9 @@ def finalize() -> None:
         mpi.Finalize()
 
 
-def close_at_exit(thing: Any) -> None:
+def close_at_exit(closable: Any) -> None:
     """Call ``thing.close()`` at exit if it still exists then."""
-    _open.add(thing)
+    _open.add(closable)
 
 
 def complete(future: Any) -> None:
@@ -133,8 +133,8 @@ def _end() -> None:
     if failure is not None and not _unusable:
         _unusable.append(f"this rank failed with {failure.__name__}, and the others may wait for it")
     if not _unusable:
-        for thing in list(_open):
-            thing.close()
+        for closable in list(_open):
+            closable.close()
         while _completing - {threading.get_ident()}:
             time.sleep(0.001)
     if _unusable:

@@ -48,10 +48,10 @@ def reduce_scatter(comm: Any, output: torch.Tensor, blocks: torch.Tensor, reduct
         blocks = blocks.clone()  # the output may be one of the blocks; MPI forbids aliases
     if blocks.nbytes > LIMIT_BYTES:
         for root, block in enumerate(blocks.view(-1).chunk(comm.size)):
-            mine = output if root == comm.rank else block
-            if mine is output:
+            target = output if root == comm.rank else block
+            if target is output:
                 output.view(-1).copy_(block)
-            reduce(comm, mine, reduction, root)
+            reduce(comm, target, reduction, root)
         return
     source = [_memory(blocks), output.numel(), reduction.datatype]  # mpi4py takes the count of one block
     comm.Reduce_scatter_block(source, [_memory(output), output.numel(), reduction.datatype], reduction.operation)

@@ -385,9 +385,9 @@ class Queue:
         declare_unusable(str(error))
         return error
 
-    def keep(self, thing: Any) -> None:
+    def keep(self, request: Any) -> None:
         """Keep an abandoned object alive, because MPI may still write to it."""
-        self._abandoned.append(thing)
+        self._abandoned.append(request)
 
     def raise_if_stuck(self) -> None:
         """Raise, in a waiting thread, if the group's own thread is inside MPI past its deadline."""

@@ -24,7 +24,7 @@ from measurement.agent.ringside_agent.machine.host import fingerprint
 from measurement.agent.ringside_agent.place import RENDEZVOUS, World
 from measurement.agent.ringside_agent.settings import Settings, read
 from measurement.agent.ringside_agent.supervision import rank_supervisor
-from measurement.agent.ringside_agent.supervision.frames import AT_ONCE, SAY, Frames, messages_in, pack, together
+from measurement.agent.ringside_agent.supervision.frames import AT_ONCE, SAY, Frames, messages_in, pack, pack_all
 from measurement.records.record import CoreUse, RankReport, RankSteps, ThreadTimes
 from runners.launchers.base import HERE, HostCommand, Launcher, RankCommand
 from runners.protocol import messages
@@ -188,7 +188,7 @@ class StandInHost:
         command = COMMANDS.validate_json(unseal(self._key, place, message))
         places = {rank.place(self._number): rank.answer(command) for rank in self._ranks}
         sealed = {place: seal(self._key, place, text) for place, text in places.items()}
-        self.connection.sendall(together([(f"{SAY} {place} {len(message)}", message) for place, message in sealed.items()]))
+        self.connection.sendall(pack_all([(f"{SAY} {place} {len(message)}", message) for place, message in sealed.items()]))
         self._number += 1
 
     def _counters(self) -> str:

@@ -251,5 +251,5 @@ def condition_of(name: str, *, of_scripts: bool = False) -> Condition:
     ``of_scripts``: the name is one of the settings that the agent reads in a script.
     """
     candidates = [condition for condition in CONDITIONS if (condition.source == "script") == of_scripts]
-    fitting = [condition for condition in candidates if name.startswith(condition.name) or name == condition.between_runs]
-    return max(fitting, key=lambda condition: len(condition.name))
+    matching = [condition for condition in candidates if name.startswith(condition.name) or name == condition.between_runs]
+    return max(matching, key=lambda condition: len(condition.name))

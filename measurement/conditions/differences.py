@@ -123,8 +123,8 @@ def arm_differences(
         if follows or (not row.changes_work and _is_asked(condition, field, values, with_ranks, varied_work)):
             is_default = condition.of_library and not any(_is_set(field, record) for record in with_ranks)
             severity = condition.matters if condition.of_library else "note"
-            asked = {"allowed": True, "changes_work": False, "is_default": is_default, "severity": severity}
-            row = row.model_copy(update=asked)
+            overrides = {"allowed": True, "changes_work": False, "is_default": is_default, "severity": severity}
+            row = row.model_copy(update=overrides)
         if field == BROADCAST and not any(rank.model.get("buffer_bytes") for record in with_ranks for rank in record.ranks):
             row = row.model_copy(update={"severity": "speed"})
         rows.append(row)

@@ -98,11 +98,11 @@ def _changes(then: Environment, now: Environment) -> dict[str, Values]:
 
 
 def _fields(facts: Mapping[str, Any], host: str, *, of_a_rank: bool = False) -> Environment:
-    behind = f" on {host}" if host else ""
+    suffix = f" on {host}" if host else ""
     compared = [
         condition.field for condition in CONDITIONS if condition.sessions == "ranks" or (condition.sessions and not of_a_rank)
     ]
-    return {f"{name}{behind}": facts[name] for name in compared if name in facts}
+    return {f"{name}{suffix}": facts[name] for name in compared if name in facts}
 
 
 def _of_ranks(record: LaunchRecord, now: Manifest) -> Environment:

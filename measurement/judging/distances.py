@@ -73,11 +73,11 @@ class Sketches:
     @classmethod
     def of(cls, tensors: Tensors, names: Iterable[str] | None = None) -> Self:
         """The sketches of these names, or all."""
-        kept = list(tensors if names is None else names)
-        table = np.zeros((len(kept), max((len(tensors[name]) for name in kept), default=0)))
-        for row, name in zip(table, kept, strict=True):
+        chosen = list(tensors if names is None else names)
+        table = np.zeros((len(chosen), max((len(tensors[name]) for name in chosen), default=0)))
+        for row, name in zip(table, chosen, strict=True):
             row[: len(tensors[name])] = tensors[name]
-        return cls(names=kept, table=table)
+        return cls(names=chosen, table=table)
 
     def __sub__(self, other: Sketches) -> Sketches:
         """The difference, tensor by tensor; 0 where both are equal, also where both are NaN or infinite."""
@@ -110,7 +110,7 @@ class Sketches:
     def negligible(self, sizes: Mapping[str, int], arithmetic: Arithmetic) -> list[str]:
         """Gradients so small, compared to the others, that they may be rounding alone."""
         smallest = arithmetic.negligible * self.usual(sizes)
-        return [name for name, length, least in zip(self.names, self.norms, smallest, strict=True) if length < least]
+        return [name for name, length, limit in zip(self.names, self.norms, smallest, strict=True) if length < limit]
 
 
 def rounding_of(
@@ -121,7 +121,7 @@ def rounding_of(
     ``tried``: measured effects, L2 norms by name.
     """
     untried = arithmetic.negligible * gradients.usual(sizes)
-    roundings = [(tried or {}).get(name, least) for name, least in zip(gradients.names, untried, strict=True)]
+    roundings = [(tried or {}).get(name, negligible) for name, negligible in zip(gradients.names, untried, strict=True)]
     return NOISE_SAFETY * np.array(roundings)
 
 
@@ -252,10 +252,10 @@ def step_distances(
         stored: of the dtype of the tensors.
         tried: names of tensors for which the effect of rounding was measured.
     """
-    mine, its = ours.change, theirs.change
-    larger = mine if mine.norm > its.norm else its
+    our_change, their_change = ours.change, theirs.change
+    larger = our_change if our_change.norm > their_change.norm else their_change
     small = np.array([SMALL_CHANGE_TRIED if name in tried else SMALL_CHANGE for name in larger.names])
-    lengths = np.fmax(np.fmax(mine.norms, its.norms), small * larger.usual(sizes))
+    lengths = np.fmax(np.fmax(our_change.norms, their_change.norms), small * larger.usual(sizes))
     between, last_places = ours.end - theirs.end, stored.epsilon * math.sqrt(steps)
     limit = math.sqrt(stored.recomputed)
     return Distances(

@@ -27,31 +27,31 @@ MAX_NAMES = 3
 
 
 def rank_distances(
-    by_rank: Sequence[Tensors], wanted: Sketches, lengths: Array, tolerances: Array | float, roundings: Array | float = 0.0
+    by_rank: Sequence[Tensors], expected: Sketches, lengths: Array, tolerances: Array | float, roundings: Array | float = 0.0
 ) -> Distances:
     """Distances of every rank's tensors from these, relative to ``lengths``."""
-    missing = [np.nan] * wanted.table.shape[1]
-    table = np.zeros((len(by_rank), len(wanted.names)))
+    missing = [np.nan] * expected.table.shape[1]
+    table = np.zeros((len(by_rank), len(expected.names)))
     for row, tensors in zip(table, by_rank, strict=True):
-        sketches = Sketches.of({name: tensors.get(name, missing) for name in wanted.names})
-        row[:] = shares((sketches - wanted).norms, lengths)
-    return Distances(names=wanted.names, table=table, tolerances=tolerances, roundings=roundings)
+        sketches = Sketches.of({name: tensors.get(name, missing) for name in expected.names})
+        row[:] = shares((sketches - expected).norms, lengths)
+    return Distances(names=expected.names, table=table, tolerances=tolerances, roundings=roundings)
 
 
 def rank_gradient_distances(
-    by_rank: Sequence[Tensors], wanted: Sketches, *, rounding: Array, tolerances: Array | float, usual: Array | float = 0.0
+    by_rank: Sequence[Tensors], expected: Sketches, *, rounding: Array, tolerances: Array | float, usual: Array | float = 0.0
 ) -> Distances:
     """Distances of every rank's exchanged gradients from their expected values.
 
     Args:
         by_rank: the tensors of each rank.
-        wanted: such as the mean of the ranks' own gradients.
+        expected: such as the mean of the ranks' own gradients.
         rounding: the effect that rounding alone may have on each, see ``rounding_of``.
         tolerances: relative to a gradient, or to ``usual``.
         usual: norms of the summands, where these are larger than that of the sum.
     """
-    lengths = np.fmax(np.fmax(wanted.norms, usual), rounding)
-    return rank_distances(by_rank, wanted, lengths, tolerances, shares(rounding, lengths))
+    lengths = np.fmax(np.fmax(expected.norms, usual), rounding)
+    return rank_distances(by_rank, expected, lengths, tolerances, shares(rounding, lengths))
 
 
 def distances_to_first(
@@ -65,14 +65,14 @@ def distances_to_first(
         tolerance: relative to the tensor.
         started: the first one's before the steps; then ``RANK_TOLERANCE`` of what these changed is allowed, too.
     """
-    wanted = Sketches.of(first)
-    lengths, tolerances = wanted.norms, np.full(len(first), tolerance)
+    expected = Sketches.of(first)
+    lengths, tolerances = expected.norms, np.full(len(first), tolerance)
     if started is not None:
-        changes = (wanted - Sketches.of({**first, **started}, wanted.names)).norms
+        changes = (expected - Sketches.of({**first, **started}, expected.names)).norms
         allowed = np.fmax(tolerance * lengths, RANK_TOLERANCE * changes)
         lengths = np.where(lengths > 0, lengths, changes)
         tolerances = shares(allowed, lengths)
-    return rank_distances(by_rank, wanted, lengths, tolerances)
+    return rank_distances(by_rank, expected, lengths, tolerances)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +179,7 @@ def _differing_gradients(first: ScriptReport, others: Sequence[ScriptReport]) ->
     if not all(report.steps for report in (first, *others)):
         return []
     gradients = [other.steps[0].gradients for other in others]
-    wanted = Sketches.of(_in_all(gradients, first.steps[0].gradients))
+    expected = Sketches.of(_in_all(gradients, first.steps[0].gradients))
     return rank_gradient_distances(
-        gradients, wanted, rounding=rounding_of(wanted, first.sizes, FLOAT32), tolerances=RANK_TOLERANCE
+        gradients, expected, rounding=rounding_of(expected, first.sizes, FLOAT32), tolerances=RANK_TOLERANCE
     ).names_beyond()

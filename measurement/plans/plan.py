@@ -57,8 +57,8 @@ ALTERNATIVES = {"container": "name it before python in each command", "nodes": "
 def _require_meaning(section: Any, where: str) -> None:
     """Refuse keys that mean nothing there, in a plan or an arm."""
     fields = type(section).model_fields
-    asked = [name for name in MEANINGLESS[where].split() if name in fields]
-    meaningless = [name for name in asked if getattr(section, name) != fields[name].get_default(call_default_factory=True)]
+    keys = [name for name in MEANINGLESS[where].split() if name in fields]
+    meaningless = [name for name in keys if getattr(section, name) != fields[name].get_default(call_default_factory=True)]
     if "measurement" in fields:
         meaningless += [
             f"measurement.{name}" for name, only in NEUTRAL[where].items() if getattr(section.measurement, name) != only

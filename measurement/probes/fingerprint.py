@@ -70,10 +70,10 @@ def _of_cards(question: str) -> list[Any]:
 def output_of(argv: list[str]) -> str | None:
     """A program's output; None where it is missing, fails, or takes too long."""
     try:
-        done = subprocess.run(argv, capture_output=True, encoding="utf-8", errors="replace", timeout=10, check=False)
+        completed = subprocess.run(argv, capture_output=True, encoding="utf-8", errors="replace", timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return completed.stdout.strip() if completed.returncode == 0 else None
 
 
 WATCHED_S = 0.5

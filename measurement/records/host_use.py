@@ -104,9 +104,9 @@ class HostCounters(_Counted):
 
 
 def _gpu_use(before: Gpu, now: Gpu) -> Gpu:
-    state, taken, until = dict(now), now["energy_mj"], before["energy_mj"]
+    state, energy_mj, until = dict(now), now["energy_mj"], before["energy_mj"]
     del state["energy_mj"]
-    return state | {"energy_j": None if taken is None or until is None else (taken - until) / 1e3}
+    return state | {"energy_j": None if energy_mj is None or until is None else (energy_mj - until) / 1e3}
 
 
 HOST_COLUMNS = {"turn": "Int32", "host": "string", "measure": "string", "of": "string", "value": "float64"}

@@ -30,7 +30,7 @@ from runners.protocol.messages import Job
 from workloads import Workload
 from workloads.base import EvaluationSums
 from workloads.optimizers import as_one, members_of, seed_generators
-from workloads.tensors import by_pixels
+from workloads.tensors import to_channels_last
 
 if TYPE_CHECKING:  # ranks try their workload out here, and need no plan
     from measurement.plans.plan import Plan
@@ -130,7 +130,7 @@ class _Trial:
         batch = self._batch()
         self.model = self._built_model()
         if self._job.speed.channels_last:
-            batch = by_pixels(batch)
+            batch = to_channels_last(batch)
         self.optimizer = self._built_optimizer()
         self._step(batch)
         if self._job.tries:

@@ -33,7 +33,7 @@ from runners.rank.batches import Batches
 from runners.rank.precision import StepPrecision
 from workloads import Workload
 from workloads.optimizers import as_one, members_of, seed_generators
-from workloads.tensors import by_pixels
+from workloads.tensors import to_channels_last
 
 DATA_WAIT, FORWARD, BACKWARD, OPTIMIZER, _ = range(len(PHASES))
 DRIFT_ELEMENTS = 32
@@ -100,7 +100,7 @@ class Trainer:
 
     def to_channels_last(self, batch: Any) -> Any:
         """Convert a batch's images to channels-last, if asked."""
-        return by_pixels(batch) if self.speed.channels_last else batch
+        return to_channels_last(batch) if self.speed.channels_last else batch
 
     def another_workload(self, *, local_batch_size: int | None = None) -> Workload:
         """Return a new workload with the same arguments, for another model: a workload may keep state of its model.

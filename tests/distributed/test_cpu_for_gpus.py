@@ -17,7 +17,7 @@ AS_WRITTEN = """
 import copy, sys, threading, torch
 sys.path.insert(0, {agent!r})
 from ringside_agent.machine import cpus_for_gpus
-cpus_for_gpus.stand_in(torch, {families!r})
+cpus_for_gpus.emulate_cuda(torch, {families!r})
 
 assert torch.cuda.is_available() and torch.cuda.device_count() == {devices}
 torch.cuda.set_device("cuda:1")
@@ -120,9 +120,9 @@ import sys, torch
 sys.path.insert(0, {agent!r})
 from ringside_agent.machine import cpus_for_gpus
 from ringside_agent.reading import libraries
-cpus_for_gpus.stand_in(torch, {families!r})
+cpus_for_gpus.emulate_cuda(torch, {families!r})
 import horovod.torch
-cpus_for_gpus.stand_in_for_horovods(horovod.torch)
+cpus_for_gpus.emulate_horovod_build(horovod.torch)
 print(libraries.transport_of("horovod", torch.ones(1, device="cuda").device))
 """
     code = code.format(agent=str(REPOSITORY / "measurement" / "agent"), families=lists_for_agent()["families"])

@@ -227,7 +227,7 @@ def test_batches_that_a_step_used_are_digested_whenever_they_were_drawn(drawn, p
         for name in step:
             yielded.keep(training if name.isdigit() else other, torch.tensor([ord(name)]))
         yielded.steps.append([])
-    wanted = [batches.together([batches.digest_of(torch.tensor([ord(name)])) for name in step]) for step in used.split()]
+    wanted = [batches.combined([batches.digest_of(torch.tensor([ord(name)])) for name in step]) for step in used.split()]
     assert yielded.used(passes, reads_ahead=False) == wanted
     assert yielded.loader == training._ringside.settings
 

@@ -24,7 +24,7 @@ from runners.rank.parity import run_gate
 from runners.rank.precision import INITIAL_SCALE
 from tests.conftest import REPOSITORY
 from tests.kit.engines import make_engine, make_job
-from workloads.tensors import by_pixels
+from workloads.tensors import to_channels_last
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_images_and_models_can_lie_in_memory_by_pixels(engine):
     for one in (trainer, usual):
         take_steps(one, 1)
     assert_alike(trainer.joined.bare.parameters(), usual.joined.bare.parameters())
-    nested = by_pixels({"pair": (torch.zeros(2, 3, 4, 5), [torch.zeros(2)]), "text": "as it is"})
+    nested = to_channels_last({"pair": (torch.zeros(2, 3, 4, 5), [torch.zeros(2)]), "text": "as it is"})
     assert nested["pair"][0].stride() == (60, 1, 15, 3)
     assert nested["text"] == "as it is"
 

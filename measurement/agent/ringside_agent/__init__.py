@@ -33,8 +33,8 @@ def begin() -> None:
 
         after_import(
             {
-                "torch": lambda: cpus_for_gpus.stand_in(sys.modules["torch"], agent_settings.families),
-                "horovod.torch": lambda: cpus_for_gpus.stand_in_for_horovods(sys.modules["horovod.torch"]),
+                "torch": lambda: cpus_for_gpus.emulate_cuda(sys.modules["torch"], agent_settings.families),
+                "horovod.torch": lambda: cpus_for_gpus.emulate_horovod_build(sys.modules["horovod.torch"]),
             }
         )
     places = meeting.Meeting(agent_settings)
@@ -69,10 +69,10 @@ def keep_to_sandbox(agent_settings: settings.Settings) -> None:
         after_import({name: partial(own_files.wrap, name, save) for name, save in sandbox.SAVE.items()})
 
 
-def after_import(wanted: dict[str, Callable[[], None]]) -> None:
+def after_import(functions: dict[str, Callable[[], None]]) -> None:
     """Call each function once its module has been imported, at once where it has been."""
     waiting = {}
-    for name, then in wanted.items():
+    for name, then in functions.items():
         if name in sys.modules:
             call_safely(then)
         else:

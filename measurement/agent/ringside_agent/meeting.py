@@ -28,7 +28,7 @@ class Meeting:
 
     def __init__(self, settings: Settings) -> None:
         folder, start = os.path.dirname(settings.key_file), f"{settings.launch}-{settings.arm}-{settings.start}"
-        self._mapped_ports = {int(asked): port for asked, port in settings.ports.items()}
+        self._mapped_ports = {int(script_port): port for script_port, port in settings.ports.items()}
         self._spare, self._hosts = settings.spare_ports, settings.hosts
         self._is_local = settings.cpu and not settings.hosts
         """Whether stores meet on this machine, also where the script names its cluster's address."""
@@ -68,39 +68,39 @@ class Meeting:
         kind = module.socket
         bind = kind.bind
 
-        def asked_of(sock: Any, address: Any) -> Any:
+        def port_of(sock: Any, address: Any) -> Any:
             is_tcp = sock.type == module.SOCK_STREAM and sock.family in (module.AF_INET, module.AF_INET6)
             return address[1] if is_tcp and isinstance(address, tuple) and len(address) > 1 else None
 
         @functools.wraps(bind)
         def bound(sock: Any, address: Any) -> None:
-            asked = asked_of(sock, address)
-            if asked and not is_horovods_runner(sys._getframe(1)):
-                self.note(PORT if asked in self._mapped_ports else UNMAPPED, asked)
-                address = (address[0], self._mapped_ports.get(asked, asked), *address[2:])
-            self._serving(asked, bind, sock, address)
-            if asked == 0:
+            script_port = port_of(sock, address)
+            if script_port and not is_horovods_runner(sys._getframe(1)):
+                self.note(PORT if script_port in self._mapped_ports else UNMAPPED, script_port)
+                address = (address[0], self._mapped_ports.get(script_port, script_port), *address[2:])
+            self._serving(script_port, bind, sock, address)
+            if script_port == 0:
                 self.note(SYSTEMS, sock.getsockname()[1])
 
         def connecting(connect: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(connect)
             def connected(sock: Any, address: Any) -> Any:
-                asked = asked_of(sock, address)
-                if asked in self._mapped_ports and self._is_served(module, sock.family, address[0], asked):
-                    address = (address[0], self._mapped_ports[asked], *address[2:])
+                script_port = port_of(sock, address)
+                if script_port in self._mapped_ports and self._is_served(module, sock.family, address[0], script_port):
+                    address = (address[0], self._mapped_ports[script_port], *address[2:])
                 return connect(sock, address)
 
             return connected
 
         kind.bind, kind.connect, kind.connect_ex = bound, connecting(kind.connect), connecting(kind.connect_ex)
 
-    def _serving(self, asked: Any, begin: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    def _serving(self, script_port: Any, begin: Callable[..., None], *args: Any, **kwargs: Any) -> None:
         """Call what listens at a port, and note a port in use."""
         try:
             begin(*args, **kwargs)
         except (OSError, RuntimeError) as error:
             if IN_USE in str(error):
-                self.note(TAKEN, asked)
+                self.note(TAKEN, script_port)
             raise
 
     def _is_served(self, socket: Any, family: int, host: str, port: int) -> bool:
@@ -119,27 +119,27 @@ class Meeting:
             stores.TCPStore.__init__ = self._at_port(stores.TCPStore.__init__)
             stores.FileStore.__init__ = self._at_file(stores.FileStore.__init__)
 
-    def _store_port(self, asked: int) -> int:
+    def _store_port(self, script_port: int) -> int:
         """The port of a store; a spare one where the driver did not know it. Ports that the system or the driver chose stay."""
-        if asked in self._mapped_ports or not self._spare:
-            return self._mapped_ports.get(asked, asked)
-        is_own = asked in (*self._spare, *self._mapped_ports.values()) or str(asked) in self._noted()[SYSTEMS]
-        return asked if is_own else self._spare[asked % len(self._spare)]
+        if script_port in self._mapped_ports or not self._spare:
+            return self._mapped_ports.get(script_port, script_port)
+        is_own = script_port in (*self._spare, *self._mapped_ports.values()) or str(script_port) in self._noted()[SYSTEMS]
+        return script_port if is_own else self._spare[script_port % len(self._spare)]
 
     def _at_port(self, begin: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(begin)
         def at_port(store: Any, *args: Any, **kwargs: Any) -> None:
-            asked = kwargs.get("port", args[1] if len(args) > 1 else 0)
+            script_port = kwargs.get("port", args[1] if len(args) > 1 else 0)
             if self._is_local:
                 args, kwargs = replaced(args, kwargs, 0, "host_name", "127.0.0.1")
             serves = kwargs.get("is_master", args[3] if len(args) > 3 else False)
-            if asked:
-                port = self._store_port(asked)
+            if script_port:
+                port = self._store_port(script_port)
                 args, kwargs = replaced(args, kwargs, 1, "port", port)
                 if serves:
-                    self.note(UNMAPPED if port == asked else PORT, asked)
-            self._serving(asked, begin, store, *args, **kwargs)
-            if serves and not asked:
+                    self.note(UNMAPPED if port == script_port else PORT, script_port)
+            self._serving(script_port, begin, store, *args, **kwargs)
+            if serves and not script_port:
                 self.note(SYSTEMS, store.port)
 
         return at_port

@@ -95,11 +95,11 @@ def _number(environment: Mapping[str, str], name: str) -> int:
 
 def _count_on_node(environment: Mapping[str, str], family: Family, node: int) -> int:
     """Ranks on a node. Slurm lists those of all nodes: ``4(x2),1``."""
-    listed, left = environment[family.local_world_size].strip(), node
+    listed, nodes_left = environment[family.local_world_size].strip(), node
     for part in listed.split(","):
         read = re.fullmatch(r"([0-9]{1,9})(?:\(x([0-9]{1,9})\))?", part)
-        left -= int(read[2] or 1) if read else 0
-        if read and (left < 0 or listed == read[1]):
+        nodes_left -= int(read[2] or 1) if read else 0
+        if read and (nodes_left < 0 or listed == read[1]):
             return int(read[1])
     raise ValueError(f"environment variable {family.local_world_size} is {listed!r}; ranks on node {node} are expected")
 

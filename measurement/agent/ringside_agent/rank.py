@@ -86,8 +86,8 @@ class Rank:
             endings.end_script(self.agent.leave)
 
     def _start(self, _: Mapping[str, Any]) -> str:
-        asked = Meeting(self.settings).asked()
-        script = {**self.first.report(self.place.rank), "ports": asked["ports"], "store_files": asked["store_files"]}
+        places = Meeting(self.settings).asked()
+        script = {**self.first.report(self.place.rank), "ports": places["ports"], "store_files": places["store_files"]}
         report = reports.rank_report(self.first.script, self.place)
         return json.dumps({"kind": "started", "can": ["block"], "report": report, "script": script})
 

@@ -24,7 +24,7 @@ WITHOUT_BACKWARD = 3
 """So many first steps without a backward pass are not training: Horovod's broadcast_optimizer_state takes one."""
 
 
-def used_of(drawn: int, passes: int, reads_ahead: bool) -> slice:
+def used_batches(drawn: int, passes: int, reads_ahead: bool) -> slice:
     """Which of the batches that were drawn and not used yet a step uses: one for each backward pass, whenever it was drawn.
 
     Where more are left than a loop reads ahead, the others were drawn for an evaluation or a look at the data: the latest count.
@@ -64,7 +64,7 @@ class Recorder:
             self.post_hook,
             self.note_backward,
             self.used,
-            used_of,
+            used_batches,
             self.end_iteration,
             self.ends_iteration,
         ]
@@ -172,7 +172,7 @@ class Recorder:
 
     def used(self) -> slice:
         """Which of ``drawn`` the ending iteration has used."""
-        return used_of(len(self.drawn), self.backwards - self.used_backwards, self.reads_ahead)
+        return used_batches(len(self.drawn), self.backwards - self.used_backwards, self.reads_ahead)
 
     def samples(self) -> int:
         """Samples of the ending iteration; where its loader yielded nothing for it, those of the last batch."""

@@ -67,7 +67,7 @@ class Sandbox:
                     self._guard(arguments[index], what, is_written=event not in READ_ONLY_EVENTS)
             elif event in ("tempfile.mkstemp", "tempfile.mkdtemp"):
                 self._unshared.append(os.path.realpath(arguments[0]))
-        except (TypeError, ValueError, AttributeError):  # it is no path, or the interpreter ends
+        except (TypeError, ValueError, AttributeError):  # it is not a path, or the interpreter ends
             pass
 
     def wrap(self, module: str, name: str) -> None:

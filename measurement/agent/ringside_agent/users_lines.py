@@ -30,8 +30,8 @@ class Place(NamedTuple):
 
     def __str__(self) -> str:
         inside = f", in {self.function}" if self.function and not self.function.startswith("<") else ""
-        file, here = os.path.realpath(self.file), os.path.realpath(os.curdir) + os.sep
-        return f"{file[len(here) :] if file.startswith(here) else file}:{self.line}{inside}"
+        file, folder = os.path.realpath(self.file), os.path.realpath(os.curdir) + os.sep
+        return f"{file[len(folder) :] if file.startswith(folder) else file}:{self.line}{inside}"
 
     def excerpt(self) -> list[str]:
         """The line and those around it, numbered, the line itself marked; empty if the file cannot be read."""

@@ -74,10 +74,10 @@ class Stream(contextlib.nullcontext):
     wait_stream = wait_event = synchronize
 
 
-def stand_in(torch: Any, families: Sequence[Sequence[str | None]]) -> None:
+def emulate_cuda(torch: Any, families: Sequence[Sequence[str | None]]) -> None:
     """Replace CUDA by the CPU, in a process that has just imported torch. ``families``: see ``settings.Settings``."""
-    here = functools.partial(on_cpu, torch)
-    enter_mode(torch, here)
+    to_cpu = functools.partial(on_cpu, torch)
+    enter_mode(torch, to_cpu)
     values = values_of(torch) | {"device_count": functools.partial(device_count, families)}
     for module in (torch.cuda, torch.cuda.memory, torch.cuda.nvtx, torch.cuda.profiler, getattr(torch, "accelerator", None)):
         for name in dir(module):
@@ -95,13 +95,13 @@ def stand_in(torch: Any, families: Sequence[Sequence[str | None]]) -> None:
     torch.Generator = generator_of(torch.Generator)
     torch.UntypedStorage.cuda = lambda storage, *_, **__: storage
     context = importlib.import_module("torch.utils._device").DeviceContext
-    context.__init__ = mapped(context.__init__, here)
+    context.__init__ = mapped(context.__init__, to_cpu)
     torch.load = with_arguments(torch.load, {"map_location": "cpu"})
     autocast = torch.amp.autocast_mode.autocast
-    autocast.__init__ = half_by_default(mapped(autocast.__init__, here), torch.float16)
+    autocast.__init__ = half_by_default(mapped(autocast.__init__, to_cpu), torch.float16)
     autocast.__enter__ = in_bfloat16(autocast.__enter__, torch)
     if hasattr(torch.amp, "GradScaler"):  # since torch 2.3
-        torch.amp.GradScaler.__init__ = mapped(torch.amp.GradScaler.__init__, here)
+        torch.amp.GradScaler.__init__ = mapped(torch.amp.GradScaler.__init__, to_cpu)
     ddp = torch.nn.parallel.DistributedDataParallel
     ddp.__init__ = with_arguments(ddp.__init__, {"device_ids": None, "output_device": None})
     ddp._passing_sync_batchnorm_handle = torch.nn.Module.compile = returns(None)
@@ -109,7 +109,7 @@ def stand_in(torch: Any, families: Sequence[Sequence[str | None]]) -> None:
     torch.nn.DataParallel.__init__ = without_devices
     torch.nn.SyncBatchNorm.forward = synchronised_forward
     if hasattr(torch.distributed, "init_process_group"):
-        over_gloo(torch.distributed, here)
+        over_gloo(torch.distributed, to_cpu)
 
 
 def on_cpu(torch: Any, value: Any) -> Any:
@@ -121,7 +121,7 @@ def on_cpu(torch: Any, value: Any) -> Any:
     return value
 
 
-def enter_mode(torch: Any, here: Callable[[Any], Any]) -> None:
+def enter_mode(torch: Any, to_cpu: Callable[[Any], Any]) -> None:
     """Map the arguments of all of torch's functions and methods, in this thread and in those that it will start."""
     tensor = torch.Tensor
 
@@ -131,9 +131,9 @@ def enter_mode(torch: Any, here: Callable[[Any], Any]) -> None:
                 return args[0]
             if function is tensor.record_stream:
                 return None
-            if function is torch.device:  # scripts ask for its type, and take their way for GPUs
+            if function is torch.device:  # scripts read its type to choose their path for GPUs
                 return function(*args, **(kwargs or {}))
-            args, kwargs = [here(argument) for argument in args], {name: here(value) for name, value in (kwargs or {}).items()}
+            args, kwargs = [to_cpu(argument) for argument in args], {name: to_cpu(value) for name, value in (kwargs or {}).items()}
             if function is tensor.to and len(args) > 1 and isinstance(args[1], int):
                 args[1] = "cpu"
             if isinstance(kwargs.get("device"), int):
@@ -223,12 +223,12 @@ def returns(value: Any) -> Callable[..., Any]:
     return lambda *_, **__: value
 
 
-def mapped(original: Callable[..., Any], here: Callable[[Any], Any]) -> Callable[..., Any]:
+def mapped(original: Callable[..., Any], map_value: Callable[[Any], Any]) -> Callable[..., Any]:
     """A function whose arguments are mapped."""
 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
-        return original(*map(here, args), **{name: here(value) for name, value in kwargs.items()})
+        return original(*map(map_value, args), **{name: map_value(value) for name, value in kwargs.items()})
 
     return call
 
@@ -248,12 +248,12 @@ def in_bfloat16(original: Callable[..., Any], torch: Any) -> Callable[..., Any]:
 
     @functools.wraps(original)
     def __enter__(self: Any) -> Any:
-        asked = self.fast_dtype
-        self.fast_dtype = torch.bfloat16 if asked is torch.float16 else asked
+        fast_dtype = self.fast_dtype
+        self.fast_dtype = torch.bfloat16 if fast_dtype is torch.float16 else fast_dtype
         try:
             return original(self)
         finally:
-            self.fast_dtype = asked
+            self.fast_dtype = fast_dtype
 
     return __enter__
 
@@ -264,11 +264,11 @@ def without_devices(self: Any, module: Any, *_: Any, **__: Any) -> None:
     self.module, self.device_ids = module, []
 
 
-def over_gloo(distributed: Any, here: Callable[[Any], Any]) -> None:
+def over_gloo(distributed: Any, to_cpu: Callable[[Any], Any]) -> None:
     """Have process groups meet over Gloo, which takes no devices."""
 
     def gloo(value: Any) -> Any:
-        return "gloo" if isinstance(value, str) and "nccl" in value else here(value)
+        return "gloo" if isinstance(value, str) and "nccl" in value else to_cpu(value)
 
     begin = mapped(with_arguments(distributed.init_process_group, {"device_id": None}), gloo)
     names = {
@@ -281,7 +281,7 @@ def over_gloo(distributed: Any, here: Callable[[Any], Any]) -> None:
         for module in (distributed, distributed.distributed_c10d):
             setattr(module, name, function)
     if hasattr(distributed, "init_device_mesh"):
-        distributed.init_device_mesh = mapped(distributed.init_device_mesh, here)
+        distributed.init_device_mesh = mapped(distributed.init_device_mesh, to_cpu)
 
 
 def synchronised_forward(self: Any, batch: Any) -> Any:
@@ -307,7 +307,7 @@ def synchronised_forward(self: Any, batch: Any) -> Any:
     return (normal * self.weight.view(shape) + self.bias.view(shape) if self.affine else normal).to(kind)
 
 
-def stand_in_for_horovods(horovod: Any) -> None:
+def emulate_horovod_build(horovod: Any) -> None:
     """Answer a script that Horovod was built for GPUs."""
     for name in ("nccl_built", "cuda_built"):
         setattr(horovod, name, returns(True))

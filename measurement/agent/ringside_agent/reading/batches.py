@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Iterator, Sequence
 
-from ..recorder import used_of
+from ..recorder import used_batches
 
 MAX_DEPTH = 6
 """How deep tuples, lists and dicts are searched for tensors."""
@@ -99,20 +99,20 @@ class BatchLog:
 
     def used(self, passes: Sequence[int], *, reads_ahead: bool) -> list[str | None]:
         """The digest of the batches that each step used in so many backward passes; None where it drew none."""
-        left: list[tuple[Source, str | None]] = []
+        unused: list[tuple[Source, str | None]] = []
         digests = []
         for drawn, count in zip(self.steps, passes):
-            left += drawn
-            if len(left) > count:
-                left = [entry for entry in left if entry[0].is_over or entry[0] is left[-1][0]]
-            used = used_of(len(left), count, reads_ahead)
-            self.loader = next((source.settings for source, _ in left[used] if source.settings), self.loader)
-            digests.append(together([digest for _, digest in left[used]]))
-            del left[: used.stop]
+            unused += drawn
+            if len(unused) > count:
+                unused = [entry for entry in unused if entry[0].is_over or entry[0] is unused[-1][0]]
+            used = used_batches(len(unused), count, reads_ahead)
+            self.loader = next((source.settings for source, _ in unused[used] if source.settings), self.loader)
+            digests.append(combined([digest for _, digest in unused[used]]))
+            del unused[: used.stop]
         return digests
 
 
-def together(digests: Sequence[str | None]) -> str | None:
+def combined(digests: Sequence[str | None]) -> str | None:
     """One digest of several; None where there is none, or one is not known."""
     known = [digest for digest in digests if digest]
     if not known or len(known) < len(digests):

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 import weakref
-from typing import Any, Sequence
+from typing import Any
 
 from .. import sandbox
 from ..place import find_world
@@ -87,13 +87,13 @@ class FirstSteps:
         wrappers = libraries.wrappers(self.script.roots)
         self._exchanging += any(getattr(wrapper, "require_forward_param_sync", True) for wrapper in wrappers)
         if self._steps and self._recorder.backwards == self._seen and len(self.script.optimizers) == 1:
-            left = [
+            gradients = [
                 parameter.grad
                 for _, parameter in self.script.named_parameters()
                 if parameter.grad is not None and not parameter.grad.is_sparse
             ]
-            self.script.keeps_gradients = bool(self.script.keeps_gradients) or any(bool(grad.any()) for grad in left)
-            self._sets_to_none = self._sets_to_none and not left
+            self.script.keeps_gradients = bool(self.script.keeps_gradients) or any(bool(grad.any()) for grad in gradients)
+            self._sets_to_none = self._sets_to_none and not gradients
 
     def after_step(self, optimizer: Any, ends: bool) -> None:
         """An optimizer has stepped, or GradScaler has left its step out."""
@@ -138,10 +138,10 @@ class FirstSteps:
         """Read the start again, now that the optimizer is known. Buffers keep their values from before the first forward pass."""
         now = self._sketched(models.state_of(self.script.roots))
         before, self._started = self._started, now
-        kept = {name: value for name, value in before.items() if name.startswith(models.BUFFER) and name in now}
+        buffers = {name: value for name, value in before.items() if name.startswith(models.BUFFER) and name in now}
         parameters = {name: value for name, value in now.items() if not name.startswith(models.BUFFER)}
-        if kept and all(before.get(name) == value for name, value in parameters.items()):
-            self._started.update(kept)
+        if buffers and all(before.get(name) == value for name, value in parameters.items()):
+            self._started.update(buffers)
         elif any(name.startswith(models.BUFFER) for name in now):
             self.script.notes.append("buffers at the start were read after the first forward pass")
         if not is_unchanged:
@@ -206,7 +206,7 @@ class FirstSteps:
         if surplus > 0 and self._settings.samples_per_step is None:
             self.script.is_countable = False
             self._steps = [{**step, "samples": None} for step in self._steps]
-            used = [batches.together([digest for _, digest in step]) for step in yielded.steps]
+            used = [batches.combined([digest for _, digest in step]) for step in yielded.steps]
             self.script.notes.append(
                 f"{first + sum(drawn)} batches are drawn for {sum(passes)} backward passes, so it is not known how many a step uses"
             )
@@ -259,13 +259,9 @@ class FirstSteps:
         state = models.state_of(self.script.roots)
         buffers = {name: tensor for name, tensor in state.items() if name.startswith(models.BUFFER)}
         parameters = {name: tensor for name, tensor in state.items() if name not in buffers}
-        without = [] if self.script.is_sharded else lost(parameters, trained)
+        compared = {} if self.script.is_sharded else parameters
+        without = [name for name, tensor in compared.items() if tensor.grad is not None and id(tensor) not in trained]
         return {"buffers": self._sketched(buffers), "without_optimizer": without}
-
-
-def lost(parameters: dict[str, Any], trained: set[int]) -> Sequence[str]:
-    """Parameters that have a gradient and no optimizer."""
-    return [name for name, parameter in parameters.items() if parameter.grad is not None and id(parameter) not in trained]
 
 
 def has_state(state: dict[str, Any]) -> bool:
@@ -307,11 +303,11 @@ def load_state(path: str, script: Script) -> None:
         time.sleep(0.1)
     saved: dict[str, Any] = torch.load(path, map_location="cpu")
     state = models.state_of(script.roots)
-    fitting = [name for name, tensor in state.items() if name in saved and saved[name].shape == tensor.shape]
+    matching = [name for name, tensor in state.items() if name in saved and saved[name].shape == tensor.shape]
     with torch.no_grad():
-        for name in fitting:
+        for name in matching:
             state[name].copy_(saved[name])
-    missing = sorted({*state, *saved} - set(fitting))
+    missing = sorted({*state, *saved} - set(matching))
     if missing:
         shown = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
         script.notes.append(f"not loaded from the baseline, since the other has none of this name and shape: {shown}")

@@ -152,9 +152,11 @@ def defaults(script: Script) -> dict[str, Any]:
 
 def arguments_of(function: Any) -> dict[str, Any]:
     """The settings that a function takes, with the defaults of this version of the library."""
-    taken = inspect.signature(function).parameters.items()
+    parameters = inspect.signature(function).parameters.items()
     defaults = {
-        name: parameter.default for name, parameter in taken if parameter.default is not parameter.empty and name not in NO_SETTINGS
+        name: parameter.default
+        for name, parameter in parameters
+        if parameter.default is not parameter.empty and name not in NO_SETTINGS
     }
     return {name: as_recorded(name, IF_NONE.get(name) if value is None else value) for name, value in defaults.items()}
 
@@ -171,11 +173,11 @@ def _logged(wrapper: Any) -> dict[str, Any]:
 def horovod_settings(optimizers: list[Any]) -> dict[str, Any]:
     """The settings of ``DistributedOptimizer``, by the names of its arguments."""
     optimizer = next(optimizer for optimizer in optimizers if is_horovods(optimizer))
-    kept = {"compression": getattr(optimizer, "_compression", None), "groups": getattr(optimizer, "_groups", None)}
+    renamed = {"compression": getattr(optimizer, "_compression", None), "groups": getattr(optimizer, "_groups", None)}
     if "dasum" in str(type(optimizer).__mro__):
-        kept["op"] = sys.modules["horovod.torch"].Adasum
-    taken = arguments_of(sys.modules["horovod.torch"].DistributedOptimizer)
-    return {name: as_recorded(name, kept.get(name, getattr(optimizer, name, value))) for name, value in taken.items()}
+        renamed["op"] = sys.modules["horovod.torch"].Adasum
+    defaults = arguments_of(sys.modules["horovod.torch"].DistributedOptimizer)
+    return {name: as_recorded(name, renamed.get(name, getattr(optimizer, name, value))) for name, value in defaults.items()}
 
 
 def as_recorded(name: str, value: Any) -> Any:

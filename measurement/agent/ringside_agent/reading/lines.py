@@ -93,7 +93,7 @@ class Lines:
         )
         frame: Any = sys._getframe(1)
         while frame is not None:
-            if is_of_a_loop(frame.f_code.co_filename, self._others):
+            if is_traced(frame.f_code.co_filename, self._others):
                 self._frames.append(frame)
                 frame.f_trace = self._in_loop
             frame = frame.f_back
@@ -130,7 +130,7 @@ class Lines:
     def report(self) -> list[dict[str, Any]]:
         """The fields of each ``LineUse``, in the order of the lines."""
         usual_ns, waited_ns = (usual([step[which] for step in self._steps]) for which in (0, 1))
-        kept = sorted(usual_ns, key=lambda line: (line not in self._calls, -usual_ns[line]))[:MAX_LINES]
+        reported = sorted(usual_ns, key=lambda line: (line not in self._calls, -usual_ns[line]))[:MAX_LINES]
         return [
             {
                 "place": str(Place(line.file, line.number)),
@@ -140,7 +140,7 @@ class Lines:
                 "phases": sorted(self._phases.get(line, ())),
                 "collectives": {name: count / len(self._steps) for name, count in self._calls.get(line, {}).items()},
             }
-            for line in sorted(kept)
+            for line in sorted(reported)
         ]
 
     def _go_on_at(self, frame: FrameType | None) -> None:
@@ -175,7 +175,7 @@ class Lines:
 
     def _caller_of(self, frame: FrameType) -> CodeType:
         """The innermost caller that is not a library's function."""
-        while frame.f_back is not None and not is_of_a_loop(frame.f_code.co_filename, self._others):
+        while frame.f_back is not None and not is_traced(frame.f_code.co_filename, self._others):
             frame = frame.f_back
         return frame.f_code
 
@@ -238,9 +238,9 @@ def code_of(function: Any) -> CodeType:
     return code
 
 
-def is_of_a_loop(file: str, others: tuple[str, ...]) -> bool:
+def is_traced(file: str, others: tuple[str, ...]) -> bool:
     """Whether functions of this file are traced: it is not in the folders ``others``, and neither Python's nor ours."""
     python = sysconfig.get_path("stdlib") + os.sep
-    is_pythons = file.startswith(("<", python)) and not ("site-packages" in file or "dist-packages" in file)
+    is_of_python = file.startswith(("<", python)) and not ("site-packages" in file or "dist-packages" in file)
     agent_folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-    return not is_pythons and not file.startswith((agent_folder, *others))
+    return not is_of_python and not file.startswith((agent_folder, *others))

@@ -50,7 +50,7 @@ def objects_of(is_wanted: Callable[[type], bool]) -> list[Any]:
     sys.setswitchinterval(1.0)
     try:
         everything = [*gc.get_objects(), *(reference() for reference in _frozen)]
-        return list({id(thing): thing for thing in everything if is_wanted_class(type(thing))}.values())
+        return list({id(instance): instance for instance in everything if is_wanted_class(type(instance))}.values())
     finally:
         sys.setswitchinterval(interval)
 
@@ -74,15 +74,15 @@ def trained_first(roots: Iterable[Any], trained: set[int], *, called: Any = None
     A root is left out whose parameters are all in earlier ones: they share its layers.
     """
     seen: set[int] = set()
-    kept = []
+    distinct = []
     for root in sorted(
         roots, key=lambda root: (-sum(id(parameter) in trained for parameter in root.parameters()), root is not called)
     ):
         parameter_ids = {id(parameter) for parameter in root.parameters()}
         if not parameter_ids <= seen:
-            kept.append(root)
+            distinct.append(root)
         seen |= parameter_ids
-    return kept
+    return distinct
 
 
 def is_sharded(roots: Iterable[Any]) -> bool:

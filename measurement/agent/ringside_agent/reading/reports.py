@@ -48,6 +48,6 @@ def drift(script: Script) -> dict[str, Any]:
 def _drift(script: Script) -> dict[str, Any]:
     groups = [group for optimizer in script.optimizers for group in optimizer.param_groups]
     named = [] if script.is_sharded else [(name, parameter) for name, parameter in script.named_parameters() if parameter.numel()]
-    some = named[:: max(1, len(named) // DRIFT_PARAMETERS)]
-    parameters = {name: some_elements(parameter, DRIFT_ELEMENTS) for name, parameter in some}
+    sampled = named[:: max(1, len(named) // DRIFT_PARAMETERS)]
+    parameters = {name: some_elements(parameter, DRIFT_ELEMENTS) for name, parameter in sampled}
     return {"hyperparameters": hyperparameters(groups), "parameters": parameters}

@@ -16,7 +16,7 @@ SIZE = 16
 CHUNK = 1 << 16
 MAX_DENSE = 1 << 24
 """Elements of a sparse tensor that is sketched as a dense one."""
-STAND_INS = {"nan": 0.7548776662466927, "posinf": 1.3247179572447460, "neginf": -1.4655712318767680}
+REPLACEMENTS = {"nan": 0.7548776662466927, "posinf": 1.3247179572447460, "neginf": -1.4655712318767680}
 """Values that replace non-finite elements of a state: a mask of -inf is intended, and is compared like any other."""
 _signs: dict[str, Any] = {}
 
@@ -27,7 +27,7 @@ def sketch(tensor: Any, size: int = SIZE, *, is_state: bool = False) -> list[flo
     Args:
         tensor: of any numeric dtype and any layout. A large sparse matrix is sketched by its values and their places.
         size: numbers of the sketch, at most.
-        is_state: whether non-finite elements are replaced by ``STAND_INS``.
+        is_state: whether non-finite elements are replaced by ``REPLACEMENTS``.
     """
     torch: Any = sys.modules["torch"]
     with torch.no_grad():
@@ -61,7 +61,7 @@ def real_elements(tensor: Any) -> Any:
 
 
 def _numbers(elements: Any, is_state: bool) -> Any:
-    return elements.double().nan_to_num(**STAND_INS) if is_state else elements.double()
+    return elements.double().nan_to_num(**REPLACEMENTS) if is_state else elements.double()
 
 
 def _folded(flat: Any, size: int, is_state: bool) -> list[float]:

@@ -40,8 +40,10 @@ def some_elements(parameter: Any, max_count: int) -> list[float]:
     torch: Any = sys.modules["torch"]
     with torch.no_grad():
         flat = parameter.detach().reshape(-1)
-        some = flat[:: max(1, flat.numel() // max_count)][:max_count]
-        values: list[float] = (torch.view_as_real(some.resolve_conj()) if some.is_complex() else some).double().reshape(-1).tolist()
+        elements = flat[:: max(1, flat.numel() // max_count)][:max_count]
+        if elements.is_complex():
+            elements = torch.view_as_real(elements.resolve_conj())
+        values: list[float] = elements.double().reshape(-1).tolist()
         return values
 
 

@@ -27,7 +27,7 @@ def say(place: str, message: bytes) -> bytes:
     return pack(f"{SAY} {place} {len(message)}", message)
 
 
-def together(frames: Sequence[tuple[str, bytes]]) -> bytes:
+def pack_all(frames: Sequence[tuple[str, bytes]]) -> bytes:
     """The bytes of several frames with messages, as one."""
     lines = [line.partition(" ")[2] for line, _ in frames]
     return pack(f"{SAY} {' '.join(lines)}", b"".join([message for _, message in frames]))

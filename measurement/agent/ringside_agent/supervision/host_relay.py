@@ -36,7 +36,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any, Sequence
 
-from .frames import AT_ONCE, SAY, Frames, pack, together
+from .frames import AT_ONCE, SAY, Frames, pack, pack_all
 from .rank_supervisor import (
     COUNTERS,
     FAILED,
@@ -306,7 +306,7 @@ class Relay:
 
     def _pass_held(self) -> None:
         if self._held:
-            self._driver.sendall(together(self._held))
+            self._driver.sendall(pack_all(self._held))
         self._held, self._held_until = [], math.inf
 
     def _welcome(self) -> None:

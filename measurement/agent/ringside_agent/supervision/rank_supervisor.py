@@ -177,13 +177,13 @@ def _counters() -> dict[str, Any]:
 def keep_alive(connection: socket.socket) -> None:
     """Have the kernel notice a host that is lost without closing the connection."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    wanted = (
+    options = (
         ("TCP_KEEPIDLE", LOST_AFTER_S // 4),
         ("TCP_KEEPINTVL", LOST_AFTER_S // 4),
         ("TCP_KEEPCNT", 3),
         ("TCP_USER_TIMEOUT", 1000 * LOST_AFTER_S),
     )
-    for name, value in wanted:
+    for name, value in options:
         if hasattr(socket, name):
             connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
