@@ -39,8 +39,8 @@ def named_hosts(path: Path | None, listed: str | None) -> tuple[HostSlots, ...]:
 def show_hosts(hosts: Sequence[HostSlots], *, world_size: int | None, reach: bool, console: Console) -> bool:
     """Print the hosts as a table, and after it the remedy for each that cannot take ranks.
 
-    ``world_size``: None: as many as there are slots. ``reach``: whether to look at the hosts. Returns whether all that were looked
-    at can take ranks, and reach this machine.
+    ``world_size``: None: one for each slot. ``reach``: whether to check the hosts. Returns whether all checked hosts can take ranks
+    and reach this machine.
 
     Raises:
         HostfileError: more ranks than slots.
