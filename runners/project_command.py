@@ -106,7 +106,7 @@ def _concluded(folder: Path) -> Comparison:
         return Comparison.model_validate_json(read_text(report), extra="ignore")
     except (OSError, ValueError) as error:
         raise RecordError(
-            f"'{report}' is no report of runs of several sizes; make one with 'ringside report RUN RUN ...'"
+            f"'{report}' is not a report of runs of several sizes; make one with 'ringside report RUN RUN ...'"
         ) from error
 
 

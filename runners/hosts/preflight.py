@@ -145,7 +145,7 @@ def ask(host: str, *, here: frozenset[str], question: Sequence[str]) -> dict[str
         answer = remote.ask(None if host in here else host, argv, timeout_s=ANSWER_TIMEOUT_S, environment=base_environment())
     except LaunchError as error:
         raise LaunchError(
-            f"host '{host}' does not say what it is: {error}; try there: python -m runners.hosts.host_facts {question[0]}"
+            f"host '{host}' does not report its facts: {error}; try there: python -m runners.hosts.host_facts {question[0]}"
         ) from error
     return dict(json.loads(answer))
 

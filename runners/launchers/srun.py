@@ -80,7 +80,7 @@ class Srun(Launcher):
         """Outside a job, srun would queue for a new one."""
         job = slurm_job(os.environ)
         if job is None:
-            return "it starts ranks inside a Slurm job, and this process is in none; begin one (salloc, sbatch)"
+            return "it starts ranks inside a Slurm job, and this process is in none; start one (salloc, sbatch)"
         unknown = next((entry.host for entry in hosts if entry.host != HERE and not job.has(entry.host)), None)
         return f"'{unknown}' is no node of job {job.job_id} ({job.host_list}); leave hosts out" if unknown else None
 

@@ -50,7 +50,7 @@ def find_plan(plan: Path) -> Path:
     """
     if plan.suffix == ".py":
         raise PlanError(
-            f"'{plan}' is a script and no plan; {TWO_SCRIPTS}; to compare back ends on a workload in it, write a plan that names "
+            f"'{plan}' is a script, not a plan; {TWO_SCRIPTS}; to compare back ends on a workload in it, write a plan that names "
             f"it (ringside init): 'workload: {plan}:CLASS'"
         )
     shipped = PLANS / f"{plan.stem if plan.suffix in ('.yaml', '.yml') else plan.name}.yaml"
@@ -139,8 +139,8 @@ def with_option_arms(content: Mapping[str, Any], *, source: str) -> dict[str, An
             joined[new] = arm
     if len(joined) > max(MAX_ARMS, len(arms_of)):
         raise PlanError(
-            f"plan '{source}': its lists make {len(joined)} arms of {len(arms_of)}, and {MAX_ARMS} are the most; try fewer values "
-            "at once, or make plans of them"
+            f"plan '{source}': its lists make {len(joined)} arms of {len(arms_of)}, and at most {MAX_ARMS} are allowed; try "
+            "fewer values at once, or make plans of them"
         )
     for key in ("baseline", "question"):
         several = arms_of.get(content.get(key)) if isinstance(content.get(key), str) else None
@@ -176,7 +176,7 @@ def _require_values(values: Sequence[Any], where: str) -> None:
     texts = [_text(value) for value in values]
     twice = next((value for value, text in zip(values, texts, strict=True) if texts.count(text) > 1), None)
     if len(set(texts)) < len(texts):
-        raise PlanError(f"{where} has {quoted(twice)} twice, or what is called like it; give each value once")
+        raise PlanError(f"{where} has {quoted(twice)} twice, or two values with one name; give each value once")
 
 
 def _text(value: Any) -> str:

@@ -90,7 +90,7 @@ def test_a_shell_that_runs_something_else_is_told(tmp_path, monkeypatch):
     assert found.detail == "its shell did not run the command, and all it printed is 'choose a project:'"
     with pytest.raises(LaunchError, match=f"host '{HOST}' gave no answer, and all it printed is 'choose a project:'; try: ssh"):
         remote.ask(HOST, remote.python("runners.hosts.host_facts", "--free-port", "1"), timeout_s=30)
-    with pytest.raises(LaunchError, match="does not say what it is"):
+    with pytest.raises(LaunchError, match="does not report its facts"):
         ask(HOST, here=frozenset(), question=["127.0.0.1:1", HOST])
 
 

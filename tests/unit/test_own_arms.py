@@ -51,7 +51,7 @@ def test_the_full_name_of_such_an_arm_may_be_the_baseline(tmp_path):
     [
         ({"cycle_time_ms": []}, r"arms.hvd.options.cycle_time_ms is an empty list"),
         ({"cycle_time_ms": [1, 2, 1]}, r"has 1 twice"),
-        ({"cycle_time_ms": list(range(1, MAX_ARMS + 1))}, rf"make {MAX_ARMS + 1} arms of 2, and {MAX_ARMS} are the most"),
+        ({"cycle_time_ms": list(range(1, MAX_ARMS + 1))}, rf"make {MAX_ARMS + 1} arms of 2, and at most {MAX_ARMS} are allowed"),
     ],
 )
 def test_lists_that_make_no_arms(tmp_path, options, message):
@@ -86,5 +86,5 @@ def test_a_script_in_the_place_of_a_workload_or_a_plan_is_told_of_ab(tmp_path, t
     with pytest.raises(PlanError, match=re.escape(said)) as refused:  # as ``check`` does
         workload_class(str(script))
     assert message in str(refused.value)
-    with pytest.raises(PlanError, match=f"is a script and no plan; {re.escape(said)}"):
+    with pytest.raises(PlanError, match=f"is a script, not a plan; {re.escape(said)}"):
         read_plan(script)

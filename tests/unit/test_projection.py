@@ -161,7 +161,7 @@ def test_the_report_of_runs_is_projected_from_the_hosts_that_were_seen(tmp_path,
     command(tmp_path, to="16", form="json")
     assert [one["series"] for one in json.loads(capsys.readouterr().out)["series"]] == ["ddp-gloo", "horovod-gloo"]
     (tmp_path / "comparison.json").write_text("{}")
-    with pytest.raises(RecordError, match="is no report of runs of several sizes"):
+    with pytest.raises(RecordError, match="is not a report of runs of several sizes"):
         command(tmp_path, to="16")
 
 

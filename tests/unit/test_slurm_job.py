@@ -95,7 +95,7 @@ def test_ranks_fill_the_nodes_in_order():
 
 def test_outside_a_job_it_starts_nothing(monkeypatch):
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    assert "this process is in none; begin one (salloc, sbatch" in Srun().refuses([HostSlots(host="node1", slots=1)])
+    assert "this process is in none; start one (salloc, sbatch" in Srun().refuses([HostSlots(host="node1", slots=1)])
     for name, value in JOB.items():
         monkeypatch.setenv(name, value)
     assert Srun().refuses([HostSlots(host="node1", slots=1)]) is None
