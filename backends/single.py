@@ -63,7 +63,7 @@ class Floor(Single):
         """Any number of ranks."""
 
 
-class OfScript(Single):
+class ScriptBackend(Single):
     """A script's own library, which only its ranks know. It has no requirements for a launcher."""
 
 

@@ -223,7 +223,7 @@ def gradient_factor(ours: Sketches, theirs: Sketches) -> float | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moved:
+class TensorChange:
     """Tensors before and after some steps, of the same names."""
 
     start: Sketches
@@ -236,7 +236,13 @@ class Moved:
 
 
 def step_distances(
-    ours: Moved, theirs: Moved, sizes: Mapping[str, int], *, steps: int, stored: Arithmetic, tried: Collection[str] = ()
+    ours: TensorChange,
+    theirs: TensorChange,
+    sizes: Mapping[str, int],
+    *,
+    steps: int,
+    stored: Arithmetic,
+    tried: Collection[str] = (),
 ) -> Distances:
     """Distances of tensors after ``steps`` from the reference's, relative to what the steps changed.
 

@@ -17,8 +17,8 @@ from measurement.judging.distances import (
     ARITHMETICS,
     Arithmetic,
     Distances,
-    Moved,
     Sketches,
+    TensorChange,
     arithmetic_of,
     gradient_distances,
     gradient_factor,
@@ -208,7 +208,7 @@ def _steps(ours: ScriptReport, theirs: ScriptReport, names: Sequence[str], *, ne
         if not shared:
             break
         moved, wanted = (
-            Moved(start=Sketches.of(report.started, shared), end=Sketches.of(step.parameters, shared))
+            TensorChange(start=Sketches.of(report.started, shared), end=Sketches.of(step.parameters, shared))
             for report, step in ((ours, mine), (theirs, its))
         )
         found.append(step_distances(moved, wanted, theirs.sizes, steps=number, stored=stored))

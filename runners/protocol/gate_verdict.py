@@ -14,7 +14,17 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from measurement.errors import joined, shortened
-from measurement.judging.distances import EXACT, FLOAT32, ROUNDING, Distances, Moved, Sketches, Tensors, rounding_of, step_distances
+from measurement.judging.distances import (
+    EXACT,
+    FLOAT32,
+    ROUNDING,
+    Distances,
+    Sketches,
+    TensorChange,
+    Tensors,
+    rounding_of,
+    step_distances,
+)
 from measurement.judging.ranks import RANK_TOLERANCE, distances_to_first, rank_gradient_distances
 from measurement.records.record import GATE_STEPS, ParityResult
 from runners.protocol.messages import CheckReport, DriftReport, ParityReport
@@ -223,8 +233,8 @@ def _state(report: ParityReport) -> dict[str, Tensors]:
     return dict(states)
 
 
-def _moved(report: ParityReport, ends: Tensors, names: Sequence[str]) -> Moved:
+def _moved(report: ParityReport, ends: Tensors, names: Sequence[str]) -> TensorChange:
     """Tensors before and after the steps; optimizer state begins at 0."""
     end = Sketches.of(ends, names)
     start = Sketches.of({name: report.started.get(name, [0.0]) for name in names})
-    return Moved(start=start, end=end)
+    return TensorChange(start=start, end=end)

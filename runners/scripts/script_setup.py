@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from backends.base import WHILE_STOPPED
-from backends.single import OfScript
+from backends.single import ScriptBackend
 from measurement.agent.ringside_agent import imposing
 from measurement.conditions.disturbing_variables import KEEP_FREED_MEMORY, refusal
 from measurement.environment import DISTURBING, PER_RANK, SECRET, STEERING
@@ -97,7 +97,7 @@ def _resolved(name: str, arm: Arm, plan: Plan) -> ArmSpec:
             launcher_reference=line.kind or Path(line.words[0]).name,
             recorded=place.recorded | {"image": image and image.name},
             place=place,
-            backend=OfScript(transport=None),
+            backend=ScriptBackend(transport=None),
             launcher=launcher,
             variables=WHILE_STOPPED | freed | threads,
             agent=agent | {"python": sys.executable, "cpu": plan.scripts.cpu, **lists_for_agent()},
