@@ -26,7 +26,7 @@ REGISTRY = Registry(
         "csv": "reports.formats.for_programs:CsvReport",
         "json": "reports.formats.for_programs:JsonReport",
         "html": "reports.formats.html:HtmlReport",
-        "junit": "reports.formats.junit:JunitReport",
+        "junit": "reports.formats.texts:JunitReport",
         "mlflow": "reports.formats.tracker:MlflowReport",
         "openmetrics": "reports.formats.for_programs:OpenmetricsReport",
         "otava": "reports.formats.for_programs:OtavaReport",
@@ -46,26 +46,26 @@ def conclude(
     Raises:
         RecordError: the folder is missing or damaged, or holds no record.
     """
-    from reports.compose_comparison import Besides, compare, compare_points
+    from reports.compose_comparison import StoredContext, compare, compare_points
     from reports.conclusions.steps import read_steps
 
     plan = folder.read_plan()
     if plan.points:
-        known, found = folder.measured_points(plan), at_point or partial(conclude, links=links)
-        compared = {name: found(known[name]) if name in known else None for name in plan.points}
+        folders, conclude_point = folder.measured_points(plan), at_point or partial(conclude, links=links)
+        compared = {name: conclude_point(folders[name]) if name in folders else None for name in plan.points}
         return compare_points(plan, compared, comparison_id=folder.root.name, manifest=folder.manifest())
     records = folder.records()
     if not records:
         raise RecordError(f"'{folder.root}' holds no launch record yet; run 'ringside compare' with this folder first")
     losses = {(record.launch, record.arm): folder.losses(record) for record in records if record.scripts and record.status == "ok"}
-    besides = Besides(host_use=folder.host_use(records), manifest=folder.manifest(), losses=losses, traces=folder.traces())
-    return compare(plan, records, read_steps(folder, records), besides=besides, links=links)
+    context = StoredContext(host_use=folder.host_use(records), manifest=folder.manifest(), losses=losses, traces=folder.traces())
+    return compare(plan, records, read_steps(folder, records), context=context, links=links)
 
 
 def write_reports(folder: ResultsFolder, *, earlier: StoredComparison | None = None) -> Comparison:
     """Rebuild from the records the reports that the plan names, if they have content, and those of its points.
 
-    The same records give the same bytes. Trackers are told afterwards, by ``send_reports``. ``earlier``: the result that it is
+    The same records give the same bytes. ``send_reports`` updates trackers afterwards. ``earlier``: the result that it is
     compared with.
 
     Raises:
@@ -97,10 +97,10 @@ def write_files(folder: ResultsFolder, summary: Comparison, references: Sequence
 
 
 def send_reports(folder: ResultsFolder, summary: Comparison) -> list[str]:
-    """Tell the trackers that the plan names what is written, at its points, too.
+    """Send the result, and those of its points, to the trackers that the plan names.
 
     Returns:
-        For each tracker that could not be told, why, and what to do.
+        For each tracker that failed, why, and what to do.
     """
     from measurement.records.results import write_result
     from reports.formats.html import HtmlReport
@@ -111,12 +111,14 @@ def send_reports(folder: ResultsFolder, summary: Comparison) -> list[str]:
     failed = dict[str, str]()
     points = [folder.point(point.name) for point in summary.points] if trackers else []
     stored = [(place, place.root / "comparison.json") for place in points]
-    known = [(place, Comparison.model_validate_json(path.read_bytes(), extra="ignore")) for place, path in stored if path.is_file()]
-    for place, found in [*known, (folder, summary)] if trackers else []:
-        run = tracked_run(found, HtmlReport().render(found))
+    point_results = [
+        (place, Comparison.model_validate_json(path.read_bytes(), extra="ignore")) for place, path in stored if path.is_file()
+    ]
+    for place, part in [*point_results, (folder, summary)] if trackers else []:
+        run = tracked_run(part, HtmlReport().render(part))
         for tracker in (tracker for tracker in trackers if tracker.file_name not in failed):
             try:
-                write_result(place.root / tracker.file_name, tracker.told(run))
+                write_result(place.root / tracker.file_name, tracker.deliver(run))
             except ReportError as error:
                 failed[tracker.file_name] = str(error)
     return list(failed.values())
@@ -130,12 +132,13 @@ def make_report(reference: str) -> Report:
     """
     from reports.base import Report
 
-    found = REGISTRY.resolve(reference)
-    if not issubclass(found, Report) or not isinstance(getattr(found, "file_name", None), str):
+    report_class = REGISTRY.resolve(reference)
+    if not issubclass(report_class, Report) or not isinstance(getattr(report_class, "file_name", None), str):
         raise PlanError(
-            f"report '{reference}' is {found.__name__}, which does not derive from reports.base.Report with a file_name of its own"
+            f"report '{reference}' is {report_class.__name__}, which does not derive from reports.base.Report with a file_name of "
+            "its own"
         )
-    return found()
+    return report_class()
 
 
 def make_reports(references: Sequence[str] | None) -> list[Report]:

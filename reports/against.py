@@ -34,7 +34,7 @@ from reports.scripts.configuration import script_differences
 from reports.statistics.intervals import RatioEstimate, launch_ratios
 from reports.statistics.separate import Runs, separate_ratio
 from reports.statistics.student import Array
-from reports.wording.headlines import against_headline, remedy, together_line
+from reports.wording.headlines import against_headline, common_slowdown, remedy
 
 OF_NO_ARM = ("name", "left_out", "arms")
 """Fields of a plan that need not be equal, and its arms, which are compared by their names."""
@@ -45,7 +45,7 @@ VERSIONS = frozenset(condition.field for condition in CONDITIONS if condition.so
 
 @dataclass(frozen=True, kw_only=True)
 class StoredComparison:
-    """A comparison at one date, or as far as it is known before it is measured."""
+    """A comparison at one date; before it is measured, what is known of it."""
 
     folder: ResultsFolder
     plan: Plan
@@ -57,7 +57,7 @@ class StoredComparison:
     allow_slower: float = 0.05
     """The share of its speed that a figure may have lost since."""
     allowed: Sequence[str] = ()
-    """Conditions that may have changed since, with all that stands below them."""
+    """Conditions that may have changed since, with all fields below them."""
     points: Mapping[str, StoredComparison] = field(default_factory=dict)
     """Those that were measured, by name; empty where the plan has none."""
 
@@ -78,7 +78,7 @@ class StoredComparison:
 
     def with_comparison(self, comparison: Comparison) -> StoredComparison:
         """With what came out of it, and at its points."""
-        points = {name: replace(one, comparison=comparison.places[name]) for name, one in self.points.items()}
+        points = {name: replace(point, comparison=comparison.places[name]) for name, point in self.points.items()}
         return replace(self, comparison=comparison, points=points)
 
     @property
@@ -91,7 +91,7 @@ class StoredComparison:
         """The points that both have, by name, with what each was then and now; without points the two themselves."""
         if not (self.points or now.points):
             return [(None, self, now)]
-        return [(name, self.points[name], one) for name, one in now.points.items() if name in self.points]
+        return [(name, self.points[name], point) for name, point in now.points.items() if name in self.points]
 
     def require_like(self, now: StoredComparison) -> list[str]:
         """Refuse a result that was measured otherwise; before it is measured, as far as plan and machine are known.
@@ -107,18 +107,22 @@ class StoredComparison:
             raise PlanError(f"'{place}' is the same folder as that after --against; name the results of another date")
         if self.points or now.points:
             return list(dict.fromkeys(note for _, then, at_point in self.pairs(now) for note in then.require_like(at_point)))
-        found = unlike_plans(self, now) | unlike_environments(self, now)
-        known = {field.partition(" on ")[0] for field in found}
-        found |= {field: change for field, change in _unlike_ranks(self, now) if field.rpartition(".")[2] not in known}
+        changes = unlike_plans(self, now) | unlike_environments(self, now)
+        plan_fields = {field.partition(" on ")[0] for field in changes}
+        changes |= {field: change for field, change in _unlike_ranks(self, now) if field.rpartition(".")[2] not in plan_fields}
         # Of sources a file or a revision of the user's is what changes between dates; a version of an environment is a condition.
-        sources = {field: found[field] for field in found if field.startswith(SOURCE) and field.rpartition("/")[2] not in VERSIONS}
-        rest = {field: change for field, change in found.items() if field not in sources}
+        sources = {
+            field: changes[field] for field in changes if field.startswith(SOURCE) and field.rpartition("/")[2] not in VERSIONS
+        }
+        rest = {field: change for field, change in changes.items() if field not in sources}
         refused = format_changes({field: change for field, change in rest.items() if not is_allowed({field}, self.allowed)})
         if refused:
             raise PlanError(
                 f"'{self.folder.root}' was measured under other conditions than '{place}', so they might make the difference "
-                "(then -> now):\n  " + "\n  ".join(refused) + "\nmeasure both alike, or both states in turn by one plan (arms with "
-                "a commit or python of their own), or say --allow FIELD to 'ringside report' to compare them all the same"
+                "(then -> now):\n  "
+                + "\n  ".join(refused)
+                + "\nmeasure both under equal conditions, or both states in turn by one plan (arms with "
+                "a commit or python of their own), or say --allow FIELD to 'ringside report' to compare them anyway"
             )
         allowed = [f"Compared although it differs (--allow): {line}" for line in format_changes(rest)]
         return [*allowed, *([f"Sources differ: {'; '.join(format_changes(sources))}"] if sources else [])]
@@ -126,22 +130,22 @@ class StoredComparison:
 
 def unlike_plans(then: StoredComparison, now: StoredComparison) -> dict[str, Values]:
     """What the plans ask for differently, arms by their names; how long is measured may differ."""
-    found: dict[str, Values] = {}
+    changes: dict[str, Values] = {}
     for name in (name for name in Plan.model_fields if name not in OF_NO_ARM):
-        found |= by_field(name, {"then": getattr(then.plan, name), "now": getattr(now.plan, name)})
-    own = {field: field.rpartition(".")[2] if field.startswith(("measurement.", "scripts.")) else field for field in found}
-    found = {field: change for field, change in found.items() if own[field] not in {*MAY_CHANGE_IN_A_PLAN, *FIXED_LENGTH}}
+        changes |= by_field(name, {"then": getattr(then.plan, name), "now": getattr(now.plan, name)})
+    keys = {field: field.rpartition(".")[2] if field.startswith(("measurement.", "scripts.")) else field for field in changes}
+    changes = {field: change for field, change in changes.items() if keys[field] not in {*MAY_CHANGE_IN_A_PLAN, *FIXED_LENGTH}}
     for name in (name for name in then.plan.arms if name in now.plan.arms):
-        found |= by_field(f"arms.{name}", {"then": then.plan.arms[name], "now": now.plan.arms[name]})
-    return found
+        changes |= by_field(f"arms.{name}", {"then": then.plan.arms[name], "now": now.plan.arms[name]})
+    return changes
 
 
 def unlike_environments(then: StoredComparison, now: StoredComparison) -> dict[str, Values]:
     """In which machines, versions and sources they differ; nothing where one is not known."""
     if then.manifest is None or now.manifest is None:
         return {}
-    known = {"then": then.manifest, "now": now.manifest}
-    moved = {name: [launch for other in one.elsewhere for launch in other.launches] for name, one in known.items()}
+    manifests = {"then": then.manifest, "now": now.manifest}
+    moved = {name: [launch for other in manifest.elsewhere for launch in other.launches] for name, manifest in manifests.items()}
     elsewhere = {"launches measured elsewhere": moved} if any(moved.values()) else {}
     return changes_since(then.manifest, then.records, now.manifest) | elsewhere
 
@@ -150,9 +154,9 @@ def _unlike_ranks(then: StoredComparison, now: StoredComparison) -> Iterator[tup
     """In what the ranks of each arm report something else; sources are known by the environments."""
     for arm in (arm for arm in now.plan.roles() if arm != FLOOR):
         runs = {
-            name: Run(folder=one.folder, plan=one.plan, record=record)
-            for name, one in (("then", then), ("now", now))
-            if (record := next((record for record in one.records if record.arm == arm and record.ranks), None))
+            name: Run(folder=stored.folder, plan=stored.plan, record=record)
+            for name, stored in (("then", then), ("now", now))
+            if (record := next((record for record in stored.records if record.arm == arm and record.ranks), None))
         }
         if len(runs) < 2:
             continue
@@ -166,7 +170,7 @@ def _unlike_ranks(then: StoredComparison, now: StoredComparison) -> Iterator[tup
 
 WORST: Sequence[ChangeVerdict] = ("regressed", "undecided", "no regression", "improved")
 Doubt = tuple[float, ChangeWithheld]
-"""How far off a figure may be for a reason that its launches do not show, as a logarithm; and the reason."""
+"""By how much a figure may be wrong for a reason that its launches do not show, as a logarithm; and the reason."""
 Figure = tuple[Array, Doubt]
 """Logarithms of a figure by launch, and the doubt about them."""
 
@@ -184,7 +188,7 @@ def compare_to_earlier(then: StoredComparison, now: StoredComparison, *, notes: 
             f"'{before.comparison_id}' and '{after.comparison_id}' have no timing of the same arm; see the errors in their "
             "reports, and compare results with arms of the same names"
         )
-    found = Against(
+    against = Against(
         comparison_id=before.comparison_id,
         folder=str(then.folder.root),
         created_at=before.created_at,
@@ -196,22 +200,22 @@ def compare_to_earlier(then: StoredComparison, now: StoredComparison, *, notes: 
         remedy=remedy(then.plan, then.manifest, has_changed=bool(notes)),
         changes=changes,
     )
-    every = dict.fromkeys(arm.name for one in (after, before) for arm in one.arms_anywhere if arm.role != "control")
+    every = dict.fromkeys(arm.name for concluded in (after, before) for arm in concluded.arms_anywhere if arm.role != "control")
     missing = [name for name in every if name not in {change.arm for change in changes}]
     unmatched = [f"Not compared, since one of the two results has no timing: {', '.join(missing)}"] if missing else []
-    said = [*together_line(found), *unmatched, *notes]
-    return found.model_copy(update={"headline": against_headline(found, now=after.created_at), "notes": said})
+    lines = [*common_slowdown(against), *unmatched, *notes]
+    return against.model_copy(update={"headline": against_headline(against, now=after.created_at), "notes": lines})
 
 
 def find_changes(then: StoredComparison, now: StoredComparison) -> list[Change]:
     """The changes of all figures that both results have: throughputs, then ratios."""
-    found = []
+    changes = []
     for read, roles in ((_throughput, ("baseline", "candidate")), (_ratio, ("candidate",))):
         common = []
         for point, old, new in then.pairs(now):
             cases: list[str | None] = [case.name for case in new.concluded.cases] or [None]
-            known = {arm.name for arm in old.concluded.arms}
-            arms = [arm.name for arm in new.concluded.arms if arm.role in roles and arm.name in known]
+            names_before = {arm.name for arm in old.concluded.arms}
+            arms = [arm.name for arm in new.concluded.arms if arm.role in roles and arm.name in names_before]
             common += [(point, old, new, case, arm) for case in cases for arm in arms]
         sure: dict[str, Any] = {
             "confidence": now.plan.measurement.confidence,
@@ -221,8 +225,8 @@ def find_changes(then: StoredComparison, now: StoredComparison) -> list[Change]:
         for point, old, new, case, arm in common:
             baseline = new.concluded.baseline if read is _ratio else None
             place = {"arm": arm, "baseline": baseline, "case": case, "point": point}
-            found += change_of(read(old, arm, case), read(new, arm, case), place=place, **sure)
-    return found
+            changes += change_of(read(old, arm, case), read(new, arm, case), place=place, **sure)
+    return changes
 
 
 def change_of(
@@ -230,24 +234,24 @@ def change_of(
 ) -> list[Change]:
     """One change; none where one of the two has no timing. ``place``: which figure it is of."""
     ours, theirs = (Runs(logs=logs, usual=logs, started=()) for logs, _ in (after, before))
-    found = separate_ratio(ours, theirs, confidence=confidence, family=family)
-    if found is None:
+    ratio = separate_ratio(ours, theirs, confidence=confidence, family=family)
+    if ratio is None:
         return []
     reach, why = max(before[1], after[1])
-    verdict, is_beyond = judge(found, allow_slower=allow_slower, reach=reach)
-    moved = verdict != judge(found, allow_slower=allow_slower)[0]
+    verdict, is_beyond = judge(ratio, allow_slower=allow_slower, reach=reach)
+    moved = verdict != judge(ratio, allow_slower=allow_slower)[0]
     return [
         Change(
             **place,
             before=float(np.exp(before[0].mean())),
             after=float(np.exp(after[0].mean())),
-            change=Estimate(value=found.value, ci_low=found.ci_low, ci_high=found.ci_high),
-            at_least=found.equivalence_low,
+            change=Estimate(value=ratio.value, ci_low=ratio.ci_low, ci_high=ratio.ci_high),
+            at_least=ratio.equivalence_low,
             launches_before=len(before[0]),
             launches_after=len(after[0]),
             verdict=verdict,
             is_beyond=is_beyond,
-            withheld_by="launches" if found.bounds is None else why if moved else None,
+            withheld_by="launches" if ratio.bounds is None else why if moved else None,
         )
     ]
 
@@ -269,28 +273,28 @@ def judge(change: RatioEstimate, *, allow_slower: float, reach: float = 0.0) -> 
     return ("regressed", high < 1 - allow_slower) if high < 1 else ("undecided", False)
 
 
-def _throughput(one: StoredComparison, arm: str, case: str | None) -> Figure:
+def _throughput(stored: StoredComparison, arm: str, case: str | None) -> Figure:
     """An arm's own; others' load may have made it slower."""
-    levels = log_levels(_blocks(one, case), [arm])[:, 0]
-    load = one.concluded.arm(arm).load
+    levels = log_levels(_blocks(stored, case), [arm])[:, 0]
+    load = stored.concluded.arm(arm).load
     reach = 0.0 if load is None or is_quiet(load) else reach_of_load(load.foreign_share + load.steal_share, None)
     return levels[np.isfinite(levels)], (reach, "load")
 
 
-def _ratio(one: StoredComparison, arm: str, case: str | None) -> Figure:
+def _ratio(stored: StoredComparison, arm: str, case: str | None) -> Figure:
     """A candidate's; what withholds its own verdict withholds that on its change, and the control's deviation is its doubt."""
-    plan = one.plan
-    found = launch_ratios(total_tables(plan, _blocks(one, case), [[arm, *copies_of_baseline(plan, arm)]])[0])
-    result = one.concluded.result(arm, case)
+    plan = stored.plan
+    ratios = launch_ratios(total_tables(plan, _blocks(stored, case), [[arm, *copies_of_baseline(plan, arm)]])[0])
+    result = stored.concluded.result(arm, case)
     doubt: Doubt = (0.0, "control")
-    failed = [control for control in one.concluded.results if control.case == case and control.control_failed]
+    failed = [control for control in stored.concluded.results if control.case == case and control.control_failed]
     if result is not None and result.withheld_by not in (None, "control"):
         doubt = (math.inf, result.withheld_by)
     elif failed:
         doubt = (farthest(failed[0].ratio), "control")
-    return np.array([]) if found is None else found.logs, doubt
+    return np.array([]) if ratios is None else ratios.logs, doubt
 
 
-def _blocks(one: StoredComparison, case: str | None) -> pd.DataFrame:
-    found = pd.DataFrame(one.concluded.block_table)
-    return found if case is None else found[found["case"] == case]
+def _blocks(stored: StoredComparison, case: str | None) -> pd.DataFrame:
+    blocks = pd.DataFrame(stored.concluded.block_table)
+    return blocks if case is None else blocks[blocks["case"] == case]

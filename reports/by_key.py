@@ -50,12 +50,14 @@ def table_by_key(folder: ResultsFolder, key: str) -> Table:
     plan = folder.read_plan()
     places = folder.measured_points(plan) if plan.points else {"": folder}
     rows, unit = list[KeyRow](), ""
-    for place, own in places.items():
-        records, manifest = own.records(), own.manifest()
+    for place, point_folder in places.items():
+        records, manifest = point_folder.records(), point_folder.manifest()
         if records:
             unit = sample_unit(records)
             share = error_share(manifest.looks if manifest else [], until_decided=plan.measurement.until_decided)
-            evidence = Evidence.gather(own.read_plan(), records, read_steps(own, records), host_use=None, error_share=share)
+            evidence = Evidence.gather(
+                point_folder.read_plan(), records, read_steps(point_folder, records), host_use=None, error_share=share
+            )
             rows += rows_by_key(evidence, key, place=place, by_iteration=unit == ITERATIONS)
     columns = [
         Column(key, "value", wraps=True),
@@ -65,7 +67,11 @@ def table_by_key(folder: ResultsFolder, key: str) -> Table:
         number(f"{unit}/s", "throughput_per_s", rate),
         number("ms per step", "step_s", milliseconds),
         number("ratio", lambda row: "1" if row.arm == plan.baseline else row.ratio and ratio(row.ratio.value)),
-        number(f"{percent(plan.measurement.confidence)} interval", "ratio", lambda found: bounds_text(found.ci_low, found.ci_high)),
+        number(
+            f"{percent(plan.measurement.confidence)} interval",
+            "ratio",
+            lambda ratio_interval: bounds_text(ratio_interval.ci_low, ratio_interval.ci_high),
+        ),
     ]
     return table(columns, rows, group="value")
 
@@ -78,7 +84,7 @@ def rows_by_key(evidence: Evidence, key: str, *, place: str, by_iteration: bool)
     Raises:
         PlanError: no record has such a key.
     """
-    plan, table = evidence.plan, _with_keys(evidence)
+    plan, table = evidence.plan, _blocks_with_keys(evidence)
     keys = [str(name) for name in table if name not in NO_KEYS]
     if key not in keys:
         several = [name for name in keys if table[name].nunique() > 1]
@@ -89,26 +95,26 @@ def rows_by_key(evidence: Evidence, key: str, *, place: str, by_iteration: bool)
         for case, timed in blocks[blocks["kind"] == "sync"].groupby("case", dropna=False):
             ratios = ratio_intervals_of(evidence, timed) if plan.baseline in set(timed["arm"]) else {}
             for arm in plan.compared_arms():
-                own = timed[timed["arm"] == arm]
-                if len(own):
+                arm_blocks = timed[timed["arm"] == arm]
+                if len(arm_blocks):
                     yield KeyRow(
                         value=str(value),
                         place=place,
                         case=None if pd.isna(case) else str(case),
                         arm=arm,
-                        throughput_per_s=throughput_interval(own, confidence=evidence.confidence),
-                        step_s=float(own["block_s"].sum() / own["steps"].sum()),
+                        throughput_per_s=throughput_interval(arm_blocks, confidence=evidence.confidence),
+                        step_s=float(arm_blocks["block_s"].sum() / arm_blocks["steps"].sum()),
                         ratio=ratios.get(arm),
                     )
 
 
-def _with_keys(evidence: Evidence) -> pd.DataFrame:
+def _blocks_with_keys(evidence: Evidence) -> pd.DataFrame:
     """The sums of each rank and block beside what record and rank report of themselves, as far as it is a number or a word."""
     rows = []
     for record in evidence.records:
         rows += [_words(dict(record)) | _words(dict(rank)) | {"launch": record.launch, "arm": record.arm} for rank in record.ranks]
-    sums, told = evidence.steps.rank_blocks, pd.DataFrame(rows, columns=None if rows else OF_RANK)
-    return sums.merge(told[[name for name in told if name in OF_RANK or name not in sums]], on=OF_RANK)
+    sums, reported = evidence.steps.rank_blocks, pd.DataFrame(rows, columns=None if rows else OF_RANK)
+    return sums.merge(reported[[name for name in reported if name in OF_RANK or name not in sums]], on=OF_RANK)
 
 
 def _words(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from reports.conclusions.ratios import fastest, summarise_ratios
 from reports.conclusions.scaling import WITHOUT_WRAPPER, scaling_base, with_scaling
 from reports.conclusions.step_terms import is_limit_shown
 from reports.conclusions.steps import Steps
-from reports.conclusions.summaries import summarise_arms
+from reports.conclusions.summaries import summarise_arm
 from reports.conclusions.training_results import summarise_training
 from reports.parts_schema import TrainingSummary
 from reports.projection.what_if import Links, what_if
@@ -38,7 +38,7 @@ from reports.scripts.lines import line_causes
 from reports.scripts.profile import profile_of
 from reports.scripts.script_arms import ITERATIONS, sample_unit, samples_of_a_step, script_notes
 from reports.statistics.budget import error_share
-from reports.traces.causes import DDP, HOROVOD, is_like, with_causes, with_named
+from reports.traces.causes import DDP, HOROVOD, derives_from, with_causes, with_named_cause
 from reports.traces.exchange import TracedStep, summarise_traces, traced_steps
 from reports.wording import points as of_points
 from reports.wording.causes import limit_sentence
@@ -58,7 +58,7 @@ BLOCK_COLUMNS = ["launch", "turn", "round", "arm", "kind", "case", "throughput_p
 
 
 @dataclass(frozen=True, kw_only=True)
-class Besides:
+class StoredContext:
     """What is stored of a comparison beside its records and steps."""
 
     host_use: pd.DataFrame | None = None
@@ -76,7 +76,7 @@ def compare(
     records: Sequence[LaunchRecord],
     steps: Steps,
     *,
-    besides: Besides | None = None,
+    context: StoredContext | None = None,
     links: Links | None = None,
     differences: Sequence[Difference] | None = None,
 ) -> Comparison:
@@ -86,16 +86,16 @@ def compare(
         plan: what was asked.
         records: every launch of every arm so far, in any order.
         steps: theirs (``reports.conclusions.steps.read_steps``).
-        besides: what else is stored of it.
+        context: what else is stored of it.
         links: to answer "what if" for.
         differences: between runs that people started; None: they are found from the records.
 
     Raises:
         RecordError: there is no record, or one of another plan.
     """
-    stored = besides or Besides()
+    stored = context or StoredContext()
     manifest, traces = stored.manifest, stored.traces
-    _check(plan, records, manifest)
+    _require_records_of_plan(plan, records, manifest)
     order = list(plan.roles())
     ordered, unit = sorted(records, key=lambda record: (record.launch, order.index(record.arm))), sample_unit(records)
     share = error_share(manifest.looks if manifest else [], until_decided=plan.measurement.until_decided)
@@ -104,13 +104,14 @@ def compare(
     counted = steps.by_iteration() if unit == ITERATIONS else steps
     evidence = Evidence.gather(plan, records, counted, host_use=stored.host_use, error_share=share, unlike_work=unlike)
     traced = {trace.arm: traced_steps(trace) for trace in traces.arms} if traces else {}
-    arms = [_with_causes(arm, evidence, traced.get(arm.name, [])) for arm in summarise_arms(evidence)]
-    whole = {arm.name for arm in arms if is_like(arm, DDP, HOROVOD)}
+    summaries = [summarise_arm(evidence, name) for name in plan.compared_arms()]
+    arms = [_with_causes(arm, evidence, traced.get(arm.name, [])) for arm in summaries]
+    whole = {arm.name for arm in arms if derives_from(arm, DDP, HOROVOD)}
     results = _results(evidence, arms)
     leaders, training = fastest(evidence, results), summarise_training(plan, evidence.records)
-    found = Comparison(
-        **_answer(plan, results, arms, leaders, training),
-        **_cautions(evidence, ordered, arms, results, rows, training, manifest),
+    comparison = Comparison(
+        **_answer_fields(plan, results, arms, leaders, training),
+        **_warning_fields(evidence, ordered, arms, results, rows, training, manifest),
         limit=_limit(evidence, arms),
         measured_minutes=evidence.minutes,
         results=results,
@@ -124,10 +125,10 @@ def compare(
         profile=profile_of(evidence, arms[0]),
         equality=judge_equality(plan, ordered, losses=stored.losses) if plan.are_scripts else None,
         block_table=columns(evidence.blocks, BLOCK_COLUMNS),
-        **_asked(plan, evidence.records, unit),
+        **_asked_fields(plan, evidence.records, unit),
         **_manifest_fields(manifest, evidence.records),
     )
-    return found.model_copy(update={"headline": headline(found)})
+    return comparison.model_copy(update={"headline": headline(comparison)})
 
 
 def find_differences(plan: Plan, records: Sequence[LaunchRecord]) -> list[Difference]:
@@ -145,15 +146,15 @@ def find_differences(plan: Plan, records: Sequence[LaunchRecord]) -> list[Differ
 def _results(evidence: Evidence, arms: Sequence[ArmSummary]) -> list[RatioSummary]:
     """All ratios, each with the cause that has a name and what weakens its verdict."""
     allow = "allow, --allow" if evidence.plan.are_scripts else "allow, in the plan"
-    found, by_name = [], {arm.name: arm for arm in arms}
+    results, by_name = [], {arm.name: arm for arm in arms}
     for result in summarise_ratios(evidence, arms):
         is_unlike = result.withheld_by == "work"
         note = work_note(evidence.unlike_work[result.candidate], allow=allow) if is_unlike else ratio_note(result, arms)
-        found.append(with_named(result, by_name).model_copy(update={"note": note}))
-    return found
+        results.append(with_named_cause(result, by_name).model_copy(update={"note": note}))
+    return results
 
 
-def _answer(
+def _answer_fields(
     plan: Plan,
     results: Sequence[RatioSummary],
     arms: Sequence[ArmSummary],
@@ -161,16 +162,16 @@ def _answer(
     training: TrainingSummary | None,
 ) -> dict[str, Any]:
     """Fields of ``Comparison``: what came out, in sentences; of a training to the end its figures, too."""
-    said = [*findings(results, arms, plan), *fastest_sentence(leaders, plan)]
-    said = [f"{IN_BATCHES[plan.batches]}, in samples per second: {one}" for one in said] if plan.batches else said
+    lines = [*findings(results, arms, plan), *fastest_sentence(leaders, plan)]
+    lines = [f"{IN_BATCHES[plan.batches]}, in samples per second: {line}" for line in lines] if plan.batches else lines
     if training is None:
-        return {"findings": said, "control": control_sentence(results)}
+        return {"findings": lines, "control": control_sentence(results)}
     noted = [arm.model_copy(update={"note": training_note(arm, training)}) for arm in training.arms]
     training = training.model_copy(update={"arms": noted})
-    return {"findings": [*training_findings(training), *said], "control": NO_CONTROL, "training": training}
+    return {"findings": [*training_findings(training), *lines], "control": NO_CONTROL, "training": training}
 
 
-def _cautions(
+def _warning_fields(
     evidence: Evidence,
     ordered: Sequence[LaunchRecord],
     arms: Sequence[ArmSummary],
@@ -184,7 +185,7 @@ def _cautions(
     elsewhere, left = elsewhere_lines(manifest) if manifest else [], inherited_variables(plan, ordered)
     crowded = oversubscription_warning(max((record.ranks for record in evidence.records), key=len, default=[]))
     remedies = page_fault_lines(arms, freed_memory=plan.freed_memory)
-    said = [
+    lines = [
         *describe_variables(left),
         load_sentence(summarise_load(evidence.readings)),
         *elsewhere,
@@ -196,17 +197,17 @@ def _cautions(
         *warnings(plan, arms, results, manifest.looks if manifest else [], remedies),
     ]
     return {
-        "warnings": [line for line in said if line],
+        "warnings": [line for line in lines if line],
         "remedies": remedies,
         "elsewhere": elsewhere,
-        "inherited_variables": list(dict.fromkeys(one.name for own in left.values() for one in own)),
+        "inherited_variables": list(dict.fromkeys(variable.name for variables in left.values() for variable in variables)),
     }
 
 
 def _with_causes(arm: ArmSummary, evidence: Evidence, steps: Sequence[TracedStep]) -> ArmSummary:
     records = [record for record in evidence.records if record.arm == arm.name]
     if evidence.plan.are_scripts:
-        step_s = sum(one.value for one in arm.step_phases_s.values())
+        step_s = sum(phase.value for phase in arm.step_phases_s.values())
         return arm.model_copy(update={"causes": line_causes(records, step_s=step_s)})
     ranks = next((record.ranks for record in records if record.ranks), [])
     size = int(ranks[0].model.get("buffer_bytes", 0)) if ranks else 0
@@ -220,31 +221,34 @@ def _limit(evidence: Evidence, arms: Sequence[ArmSummary]) -> str | None:
     return limit_sentence(shares, hosts=len({host for record in evidence.records for host in record.hosts}), unknown=unknown)
 
 
-def _check(plan: Plan, records: Sequence[LaunchRecord], manifest: Manifest | None) -> None:
+def _require_records_of_plan(plan: Plan, records: Sequence[LaunchRecord], manifest: Manifest | None) -> None:
     """A plan of a Ringside that had more keys has another digest now: its manifest has the one that its records have."""
     if not records:
         raise RecordError("there is no launch record yet, so nothing to report; run 'ringside compare' on this folder first")
     roles, digest = plan.roles(), plan_digest(plan)
-    known = {digest, manifest.plan_digest if manifest else digest}
+    digests = {digest, manifest.plan_digest if manifest else digest}
     for record in records:
-        if record.arm not in roles or record.plan_digest not in known:
+        if record.arm not in roles or record.plan_digest not in digests:
             raise RecordError(
                 f"the record of launch {record.launch}, arm '{record.arm}', is of another plan (digest {record.plan_digest}, "
                 f"this plan's is {digest}); keep one results folder for each plan"
             )
 
 
-def _asked(plan: Plan, records: Sequence[LaunchRecord], unit: str) -> dict[str, Any]:
+def _asked_fields(plan: Plan, records: Sequence[LaunchRecord], unit: str) -> dict[str, Any]:
     first, batch, world_size = records[0], plan.local_batch_size * plan.micro_steps, plan.world_size
     if plan.are_scripts:
-        own = [record for record in records if record.arm == plan.baseline]
-        batch, world_size = samples_of_a_step(own), max((len(record.ranks) for record in own), default=0) or world_size
+        of_baseline = [record for record in records if record.arm == plan.baseline]
+        batch, world_size = (
+            samples_of_a_step(of_baseline),
+            max((len(record.ranks) for record in of_baseline), default=0) or world_size,
+        )
     elif plan.batches:
-        own = [record for record in records if record.arm == plan.baseline and record.local_batch_size]
-        batch = plan.micro_steps * (own[0].local_batch_size or plan.local_batch_size) if own else batch
+        of_baseline = [record for record in records if record.arm == plan.baseline and record.local_batch_size]
+        batch = plan.micro_steps * (of_baseline[0].local_batch_size or plan.local_batch_size) if of_baseline else batch
     ranks = [rank for record in records for rank in record.ranks]
     hosts = dict.fromkeys(host for record in records for host in (record.hosts or [rank.host for rank in record.ranks]))
-    return _of_plan(plan) | {
+    return _plan_fields(plan) | {
         "comparison_id": first.comparison_id,
         "world_size": world_size,
         "sample_unit": unit,
@@ -257,8 +261,8 @@ def _asked(plan: Plan, records: Sequence[LaunchRecord], unit: str) -> dict[str, 
     }
 
 
-def _of_plan(plan: Plan) -> dict[str, Any]:
-    """Fields of ``Comparison`` that a plan tells by itself."""
+def _plan_fields(plan: Plan) -> dict[str, Any]:
+    """Fields of ``Comparison`` that come from the plan alone."""
     return {
         **{
             name: getattr(plan, name) for name in ("name", "baseline", "workload", "seed", "link", "world_size", "local_batch_size")
@@ -278,8 +282,8 @@ def _manifest_fields(manifest: Manifest | None, records: Sequence[LaunchRecord])
     }
     if manifest is None:
         return fields
-    told = ("created_at", "ringside_version", "driver", "seconds", "choices")
-    return fields | {name: getattr(manifest, name) for name in told}
+    names = ("created_at", "ringside_version", "driver", "seconds", "choices")
+    return fields | {name: getattr(manifest, name) for name in names}
 
 
 def compare_points(
@@ -295,12 +299,12 @@ def compare_points(
     scaled = [[with_scaling(arm, point, bases[arm.name]) for arm in point.arms] for point in points]
     points = [point.model_copy(update={"arms": arms}) for point, arms in zip(points, scaled, strict=True)]
     largest = max(points, key=lambda point: point.world_size)
-    measured = [found for found in compared.values() if found]
-    left = list(dict.fromkeys(name for found in measured for name in found.inherited_variables))
+    measured = [comparison for comparison in compared.values() if comparison]
+    left = list(dict.fromkeys(name for comparison in measured for name in comparison.inherited_variables))
     size = ("world_size", "local_batch_size", "global_batch_size")
     some: Manifest | Comparison | None = manifest or next(iter(measured), None)
     return Comparison(
-        **_of_plan(plan) | {name: getattr(largest, name) for name in size},
+        **_plan_fields(plan) | {name: getattr(largest, name) for name in size},
         comparison_id=comparison_id,
         created_at=some.created_at if some else "",
         ringside_version=manifest.ringside_version if manifest else None,
@@ -310,22 +314,22 @@ def compare_points(
         warnings=of_points.warnings(points, plan),
         inherited_variables=left,
         sample_unit=measured[0].sample_unit if measured else "samples",
-        hosts=list(dict.fromkeys(host for found in measured for host in found.hosts)),
-        measured_minutes=sum(found.measured_minutes for found in measured),
+        hosts=list(dict.fromkeys(host for comparison in measured for host in comparison.hosts)),
+        measured_minutes=sum(comparison.measured_minutes for comparison in measured),
         points=points,
     )
 
 
-def _point(plan: Plan, name: str, found: Comparison | None, cause: str | None) -> Comparison:
+def _point(plan: Plan, name: str, comparison: Comparison | None, cause: str | None) -> Comparison:
     """The comparison at a point with all arms of the plan: each as it was measured, or with the reason why it was not."""
-    arms = {arm.name: arm for arm in found.arms} if found else {}
+    arms = {arm.name: arm for arm in comparison.arms} if comparison else {}
     for arm in plan.compared_arms().keys() - arms.keys():
-        arms[arm] = _missing(plan, name, arm, is_measured=found is not None, cause=cause)
-    known = found or Comparison(comparison_id=name, created_at="", **_of_plan(plan_at(plan, name)))
-    return known.model_copy(update={"name": name, "cause": cause, "arms": [arms[arm] for arm in plan.compared_arms()]})
+        arms[arm] = _arm_not_compared(plan, name, arm, is_measured=comparison is not None, cause=cause)
+    point = comparison or Comparison(comparison_id=name, created_at="", **_plan_fields(plan_at(plan, name)))
+    return point.model_copy(update={"name": name, "cause": cause, "arms": [arms[arm] for arm in plan.compared_arms()]})
 
 
-def _missing(plan: Plan, point: str, name: str, *, is_measured: bool, cause: str | None) -> ArmSummary:
+def _arm_not_compared(plan: Plan, point: str, name: str, *, is_measured: bool, cause: str | None) -> ArmSummary:
     """An arm that was not compared at a point."""
     asked, ranks = plan.compared_arms()[name], world_size_at(plan, point)
     status: Status = "failed" if cause else "not measured"

@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 RunOrder = Literal["alternating", "mixed", "one after the other"]
-"""How the runs of two arms lay in time (``reports.statistics.separate.run_order``)."""
+"""The order of the runs of two arms in time (``reports.statistics.separate.run_order``)."""
 
 
 class Stored(BaseModel):
@@ -40,7 +40,7 @@ class Estimate(Stored):
         return None if self.bounds is None else (self.bounds[1] - self.bounds[0]) / 2
 
     def excludes(self, value: float) -> bool:
-        """Whether there is an interval and it lies on one side of ``value``."""
+        """Whether there is an interval and it does not contain ``value``."""
         return self.bounds is not None and not self.bounds[0] <= value <= self.bounds[1]
 
     def mapped(self, change: Callable[[float], float]) -> Estimate:

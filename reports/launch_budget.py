@@ -22,6 +22,7 @@ from reports.statistics.budget import (
     PILOTS,
     UNKNOWN,
     Cost,
+    Length,
     Spread,
     choose,
     pilot,
@@ -35,7 +36,7 @@ def choose_length(
     launch: int,
     left_s: float,
     between_s: float = 0.0,
-    known: dict[int, pd.DataFrame] | None = None,
+    read_blocks: dict[int, pd.DataFrame] | None = None,
 ) -> LengthChoice | None:
     """How long the next launch shall be.
 
@@ -45,28 +46,33 @@ def choose_length(
         launch: the number of the next one.
         left_s: seconds that are left of the budget.
         between_s: seconds from the end of a launch until the next begins, in which records are written and read.
-        known: blocks by launch that were read before; what is read now is added.
+        read_blocks: blocks by launch that were read before; what is read now is added.
 
     Returns:
         None: the budget is spent, or another launch would not make intervals narrower.
     """
     records = [record for record in folder.records() if record.complete]
     measured = rounds_of(records)
-    rounds, cost = [one for one in measured if one], cost_of(plan, records, between_s=between_s)
+    rounds, cost = [number for number in measured if number], cost_of(plan, records, between_s=between_s)
+    chosen: Length | None
     if len(measured) < PILOTS:
-        return _pilot(launch, measured, cost, left_s=left_s)
-    if cost is None or len(rounds) < 2:  # nothing is timed here
+        if cost is None:
+            return LengthChoice(launch=launch, launches=USUAL_LAUNCHES, left_s=left_s)
+        spread, done = UNKNOWN, len(measured)
+        chosen = pilot(cost, left_s=left_s, done=rounds, owed=PILOTS - len(measured))
+    elif cost is None or len(rounds) < 2:  # nothing is timed here
         return None
-    spread = _spread(plan, records, _blocks(folder, records, {} if known is None else known))
-    chosen = choose(rounds, cost=cost, spread=spread, left_s=left_s)
+    else:
+        spread, done = _spread(plan, records, _blocks(folder, records, {} if read_blocks is None else read_blocks)), len(rounds)
+        chosen = choose(rounds, cost=cost, spread=spread, left_s=left_s)
     if chosen is None:
         return None
-    found = LengthChoice(launch=launch, rounds=chosen.rounds, launches=len(rounds) + chosen.launches, left_s=left_s)
-    found.start_s, found.round_s = cost.start_s, cost.round_s
+    choice = LengthChoice(launch=launch, rounds=chosen.rounds, launches=done + chosen.launches, left_s=left_s)
+    choice.start_s, choice.round_s = cost.start_s, cost.round_s
     if spread is not UNKNOWN:
-        found.round_deviation = math.sqrt(spread.round_variance)
-        found.launch_deviation = math.sqrt(spread.expected.launch_variance)
-    return found
+        choice.round_deviation = math.sqrt(spread.round_variance)
+        choice.launch_deviation = math.sqrt(spread.expected.launch_variance)
+    return choice
 
 
 def noise_of(plan: Plan, folder: ResultsFolder) -> tuple[Cost, Spread] | None:
@@ -82,24 +88,15 @@ def _spread(plan: Plan, records: Sequence[LaunchRecord], blocks: pd.DataFrame) -
     return find_spread(plan, blocks, cases=cases or [None]) if len(blocks) else UNKNOWN
 
 
-def _blocks(folder: ResultsFolder, records: Sequence[LaunchRecord], known: dict[int, pd.DataFrame]) -> pd.DataFrame:
+def _blocks(folder: ResultsFolder, records: Sequence[LaunchRecord], read_blocks: dict[int, pd.DataFrame]) -> pd.DataFrame:
     """The blocks of these records that count."""
     launches = {record.launch for record in records}
-    for launch in sorted(launches - known.keys()):
-        own = [record for record in records if record.launch == launch]
-        known[launch] = tabulate_blocks(read_steps(folder, own).valid(own).without_arm(FLOOR))
+    for launch in sorted(launches - read_blocks.keys()):
+        of_launch = [record for record in records if record.launch == launch]
+        read_blocks[launch] = tabulate_blocks(read_steps(folder, of_launch).valid(of_launch).without_arm(FLOOR))
     wrong = {record.arm for record in records if record.status == "wrong"}
-    blocks = pd.concat([known[launch] for launch in sorted(launches)], ignore_index=True)
+    blocks = pd.concat([read_blocks[launch] for launch in sorted(launches)], ignore_index=True)
     return blocks[~blocks["arm"].isin(wrong)]
-
-
-def _pilot(launch: int, measured: Sequence[int], cost: Cost | None, *, left_s: float) -> LengthChoice:
-    if cost is None:
-        return LengthChoice(launch=launch, launches=USUAL_LAUNCHES, left_s=left_s)
-    chosen = pilot(cost, left_s=left_s, done=[rounds for rounds in measured if rounds], owed=PILOTS - len(measured))
-    found = LengthChoice(launch=launch, rounds=chosen.rounds, launches=len(measured) + chosen.launches, left_s=left_s)
-    found.start_s, found.round_s = cost.start_s, cost.round_s
-    return found
 
 
 def rounds_of(records: Sequence[LaunchRecord]) -> list[int]:
@@ -124,8 +121,8 @@ def cost_of(plan: Plan, records: Sequence[LaunchRecord], *, between_s: float = 0
 
 def _launch_seconds(records: Sequence[LaunchRecord]) -> dict[int, float]:
     """Wall time of each launch; of one whose driver was killed, what is known."""
-    found: dict[int, float] = {}
+    by_launch: dict[int, float] = {}
     for record in records:
-        known = record.launch_s if record.launch_s is not None else (record.start_s or 0.0) + (record.measuring_s or 0.0)
-        found[record.launch] = max(found.get(record.launch, 0.0), known)
-    return found
+        seconds = record.launch_s if record.launch_s is not None else (record.start_s or 0.0) + (record.measuring_s or 0.0)
+        by_launch[record.launch] = max(by_launch.get(record.launch, 0.0), seconds)
+    return by_launch

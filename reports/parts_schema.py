@@ -24,7 +24,7 @@ class SeedCurve(Stored):
     train_s: list[float]
     """Training seconds of this arm until the epoch's end; evaluation and the other arms' turns are not counted."""
     figures: dict[Quantity, list[float | None]]
-    """Null: the workload does not tell, or the value is not finite."""
+    """Null: the workload does not report it, or the value is not finite."""
 
 
 class Band(Stored):
@@ -81,7 +81,7 @@ class ArmTraining(Stored):
     time_unpaired: int = 0
     """Seeds that both trained to the end, and with which one of the two did not reach the target."""
     epoch_share: float | None = None
-    """One epoch's part of ``time_to_accuracy_s``. The target is looked for at the end of epochs: nothing finer can be told."""
+    """One epoch's part of ``time_to_accuracy_s``. The target is checked at the end of each epoch, so this is the resolution."""
     curve: MeanCurve | None = None
     by_seed: list[SeedCurve] = []
 
@@ -130,7 +130,7 @@ class GradientEquality(Stored):
     """Relative to the baseline's gradients."""
     tolerance: float | None = None
     factor: float | None = None
-    """How many times as large they are, where that alone sets them apart."""
+    """How many times as large they are, where they differ by that factor alone."""
     names: list[str] = []
     """The parameters whose gradients are farthest apart."""
 
@@ -174,11 +174,11 @@ class Equality(Stored):
     loss_margin: float
     """A loss that is higher by less than this share counts as no worse."""
     loss_unit: Literal["samples", "steps"] = "samples"
-    """Against which losses stand."""
+    """The unit of ``LossEquality.samples``."""
     batches: dict[str, str] = {}
     """What the first batches say, in a sentence, of each arm whose batches are known."""
     ranks: dict[str, str] = {}
-    """How an arm's own ranks are apart, in a sentence; the baseline's too."""
+    """How the ranks of one arm differ from each other, in a sentence; also of the baseline."""
     unequal: list[str] = []
     """Candidates that are not shown to train alike."""
     first_difference_step: int | None = None
@@ -222,7 +222,7 @@ class Against(Stored):
     comparison_id: str
     """The earlier result's."""
     folder: str
-    """Where it lies, as it was given."""
+    """Its path, as it was given."""
     created_at: str
     """When it was measured."""
     baseline: str
@@ -250,4 +250,4 @@ class Against(Stored):
     def of_baseline(self) -> Change | None:
         """What the baseline's throughput did meanwhile; None of several points or cases, or where it has no timing."""
         whole = (self.baseline, None, None, None)
-        return next((one for one in self.changes if (one.arm, one.baseline, one.case, one.point) == whole), None)
+        return next((change for change in self.changes if (change.arm, change.baseline, change.case, change.point) == whole), None)

@@ -19,7 +19,7 @@ Caution = Literal["one launch", "two launches", "one run", "two runs"]
 
 @dataclass(frozen=True, kw_only=True)
 class Reason:
-    """What is said of one reason. Figures in braces are those of ``_figures``."""
+    """The texts for one reason. ``reports.wording.reasons`` fills their placeholders."""
 
     brief: str = ""
     """After a colon: in the headline, on the first screen, in the table of changes."""
@@ -114,7 +114,7 @@ REASONS: dict[str, Reason] = {
         next_step="{more} should decide {arm}",
         holds=lambda result: result.more_range is not None and result.case is None,
     ),
-    "launches": Reason(brief="a single launch tells nothing of how launches differ"),
+    "launches": Reason(brief="a single launch does not show how launches differ"),
     "nothing held out": Reason(explanation="nothing is held out, so there is no accuracy to compare"),
     "no common seed": Reason(explanation="no seed was trained to the end by both {arm} and {reference}"),
     "few seeds": Reason(explanation="fewer than {fewest} seeds have no interval"),

@@ -66,7 +66,7 @@ def is_separate(folder: ResultsFolder) -> bool:
     return folder.plan_path.is_file() and folder.read_plan().measurement.mode == "separate"
 
 
-def read_runs(given: Sequence[Path | str]) -> list[Run]:
+def read_runs(arguments: Sequence[Path | str]) -> list[Run]:
     """Read runs from their folders, from folders above them, and from patterns such as ``runs/ddp-*``; each once, as given.
 
     Each may have the name of its arm before it, ``old=runs/a-*`` or ``old=runs/a-1,runs/a-2``.
@@ -75,7 +75,7 @@ def read_runs(given: Sequence[Path | str]) -> list[Run]:
         RecordError: there is none, or one cannot be read.
         PlanError: some have names and others have none, or runs of one name are no launches of one arm.
     """
-    places = [place for one in given for place in _named(str(one))]
+    places = [place for argument in arguments for place in _named_paths(str(argument))]
     nameless = [str(path) for name, path in places if name is None]
     if nameless and len(nameless) < len(places):
         raise PlanError(f"'{nameless[0]}' has no name, and others have; give each one, as in old=RUN old=RUN new=RUN")
@@ -90,13 +90,13 @@ def read_runs(given: Sequence[Path | str]) -> list[Run]:
     return runs
 
 
-def _named(text: str) -> Iterator[tuple[str | None, Path]]:
+def _named_paths(text: str) -> Iterator[tuple[str | None, Path]]:
     """The paths that an argument names, with the name of their arm."""
-    found = NAMED.fullmatch(text)
-    if found is None or Path(text).exists():
+    match = NAMED.fullmatch(text)
+    if match is None or Path(text).exists():
         yield None, Path(text)
         return
-    name, paths = found.groups()
+    name, paths = match.groups()
     for path in [paths] if Path(paths).exists() else paths.split(","):
         if not path:
             raise PlanError(f"'{text}' names no folder after a comma or '='; give old=RUN or old=RUN,RUN")
@@ -110,7 +110,7 @@ def _require_one_kind(runs: Sequence[Run]) -> None:
         first = firsts.setdefault(run.kind, run)
         if first.recorded_kind != run.recorded_kind:
             raise PlanError(
-                f"'{run.arm}' names runs of unlike arms: {_kind_words(first)}; {_kind_words(run)}; give them names of their own"
+                f"'{run.arm}' names runs of different arms: {_kind_words(first)}; {_kind_words(run)}; give them names of their own"
             )
 
 
@@ -125,22 +125,22 @@ def _run_folders(path: Path) -> Iterator[Path]:
         raise RecordError(f"'{path}' does not exist; give the folders that runs wrote (their -o), or one above them")
     for folder in matching:
         if (folder / "plan.yaml").is_file():
-            found = [folder]
+            folders = [folder]
         else:
-            found = [plan.parent for plan in sorted(folder.rglob("plan.yaml")) if is_separate(ResultsFolder(plan.parent))]
-        if not found and len(matching) == 1:
+            folders = [plan.parent for plan in sorted(folder.rglob("plan.yaml")) if is_separate(ResultsFolder(plan.parent))]
+        if not folders and len(matching) == 1:
             raise RecordError(
                 f"'{path}' holds no run with a plan.yaml; give the folders that python -m runners.ddp, runners.hvd, ... wrote with "
                 "this version of Ringside, or one above them"
             )
-        yield from found
+        yield from folders
 
 
 def _read_run(folder: ResultsFolder, arm: str | None = None) -> Run:
     plan = folder.read_plan()
     if plan.measurement.mode != "separate":
         raise RecordError(
-            f"'{folder.root}' is a comparison that 'ringside compare' measured; give it alone, without the runs that stood alone"
+            f"'{folder.root}' is a comparison that 'ringside compare' measured; give it alone, without standalone runs"
         )
     records = folder.records()
     if len(records) != 1:
@@ -149,18 +149,20 @@ def _read_run(folder: ResultsFolder, arm: str | None = None) -> Run:
 
 
 def name_arms(runs: Sequence[Run]) -> dict[ArmKey, str]:
-    """Name every kind of run as was given; else after its backend, and after what else tells it from others of the same backend."""
-    given = {run.kind: run.arm for run in runs if run.arm is not None}
-    if given:
-        return given
+    """Name every kind of run as was given; else after its backend, and what distinguishes it from others of the same backend."""
+    chosen = {run.kind: run.arm for run in runs if run.arm is not None}
+    if chosen:
+        return chosen
     kinds = {run.kind: run.record for run in runs}
     names: dict[ArmKey, str] = {}
     for kind, record in kinds.items():
-        alike = [other for other in kinds.values() if folder_name(other.backend) == folder_name(record.backend)]
+        same_backend = [other for other in kinds.values() if folder_name(other.backend) == folder_name(record.backend)]
         parts = [folder_name(record.backend)]
-        parts += [getattr(record, part) for part in ("transport", "launcher") if len({getattr(one, part) for one in alike}) > 1]
-        for option in sorted({option for one in alike for option in one.options}):
-            if len({json.dumps(one.options.get(option)) for one in alike}) > 1 and option in record.options:
+        parts += [
+            getattr(record, part) for part in ("transport", "launcher") if len({getattr(other, part) for other in same_backend}) > 1
+        ]
+        for option in sorted({option for other in same_backend for option in other.options}):
+            if len({json.dumps(other.options.get(option)) for other in same_backend}) > 1 and option in record.options:
                 parts.append(f"{option}.{record.options[option]}")
         name = re.sub(r"[^A-Za-z0-9._+-]+", "_", "-".join(parts))
         names[kind] = name if name not in names.values() else f"{name}-{len(names) + 1}"
@@ -169,7 +171,7 @@ def name_arms(runs: Sequence[Run]) -> dict[ArmKey, str]:
 
 QUESTION = tuple(condition.field for condition in CONDITIONS if condition.runs)
 """Fields of a plan that define what is asked; the ranks report the rest."""
-BATCH = tuple(one.between_runs or one.name for one in CONDITIONS if one.arms == "as ranks")
+BATCH = tuple(condition.between_runs or condition.name for condition in CONDITIONS if condition.arms == "as ranks")
 """What a single process that trains with the global batch of many ranks has of its own."""
 FOLLOWS_FROM_SIZE = ("placement", *BATCH)
 """What may differ between runs of unlike world sizes; the batch is looked at by itself."""
@@ -178,7 +180,7 @@ FOLLOWS_FROM_SIZE = ("placement", *BATCH)
 def require_equal_conditions(runs: Sequence[Run], arms: Mapping[ArmKey, str], allowed: Sequence[str]) -> list[str]:
     """Refuse runs that train something else, or on other conditions.
 
-    Runs of one world size are compared with each other. ``allowed``: fields that may differ, with all that stands below them.
+    Runs of one world size are compared with each other. ``allowed``: fields that may differ, with all fields below them.
 
     Returns:
         What differs and was allowed, a sentence for each field; and in which versions and sources arms differ that were named.
@@ -204,21 +206,21 @@ def require_equal_conditions(runs: Sequence[Run], arms: Mapping[ArmKey, str], al
     refuse([row.sentence for row in by_row.values() if not row.allowed])
     by_name = {run.name: arms[run.kind] for run in runs}
     chosen = [row for row in by_row.values() if is_allowed({row.field}, allowed, changes_work=row.changes_work)]
-    named = [row for row in by_row.values() if row not in chosen and condition_of(row.field).follows and runs[0].arm is not None]
+    named = [
+        (row, {by_name[name]: value for name, value in row.values.items()})
+        for row in by_row.values()
+        if row not in chosen and condition_of(row.field).follows and runs[0].arm is not None
+    ]
     return [
-        *(f"The runs that were named differ: {_by_arm(row, by_name)}" for row in named),
+        *(f"The runs that were named differ: {in_words(row.field, values)}" for row, values in named),
         *(f"Compared although it differs (--allow): {row.sentence}" for row in chosen),
     ]
 
 
-def _by_arm(row: Difference, arms: Mapping[str, str]) -> str:
-    return in_words(row.field, {arms[name]: value for name, value in row.values.items()})
-
-
 def asked_differences(runs: Mapping[str, Run], *, allowed: Sequence[str]) -> list[Difference]:
     """In what the plans of runs, by name, ask for something else."""
-    found = (by_field(field, {name: getattr(run.plan, field) for name, run in runs.items()}) for field in QUESTION)
-    return [row_of(field, values, allow=allowed) for pairs in found for field, values in pairs]
+    by_question = (by_field(field, {name: getattr(run.plan, field) for name, run in runs.items()}) for field in QUESTION)
+    return [row_of(field, values, allow=allowed) for pairs in by_question for field, values in pairs]
 
 
 def by_field(field: str, values: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -237,9 +239,9 @@ def rank_differences(runs: Mapping[str, Run], *, is_one_arm: bool = False, allow
     ``is_one_arm``: what defines an arm may not differ, either. Else names of arms stand for their versions and sources.
     """
     first = next(iter(runs.values()))
-    own = OWN_ENVIRONMENT if first.arm is not None and not is_one_arm else ()
+    own_fields = OWN_ENVIRONMENT if first.arm is not None and not is_one_arm else ()
     records = [_as_condition(run, name=name, role="baseline" if is_one_arm else "candidate") for name, run in runs.items()]
-    rows = arm_differences(records, varied_work=own, allow=allowed, between_runs=True)
+    rows = arm_differences(records, varied_work=own_fields, allow=allowed, between_runs=True)
     unimportant = {*MAY_DIFFER_BETWEEN_RUNS, *(("seed", *BATCH) if first.plan.training else ())}
     note = {"severity": "note", "allowed": True, "changes_work": False}
     rows = [row.model_copy(update=note) if row.field in unimportant else row for row in rows]
@@ -261,8 +263,8 @@ def refuse(lines: Sequence[str]) -> None:
     """Raise a ``PlanError`` with these differences, if there are any."""
     if lines:
         raise PlanError(
-            "these runs are not of one question, or not on equal conditions:\n  "
+            "these runs do not measure the same thing, or not under equal conditions:\n  "
             + "\n  ".join(lines)
-            + "\nmeasure them alike, leave some out, name them where sources or versions are the question (old=RUN new=RUN), or "
-            "say --allow FIELD to compare them all the same"
+            + "\nmeasure them under equal conditions, leave some out, name them where sources or versions are the question "
+            "(old=RUN new=RUN), or say --allow FIELD to compare them anyway"
         )

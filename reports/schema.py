@@ -17,7 +17,7 @@ from reports.reasons import REASONS, Caution, Withheld
 SCHEMA_VERSION = 2
 """Version of comparison.json. It grows when a key changes its meaning or goes."""
 
-TOO_FAST = 0.9
+MIN_STEP_SHARE = 0.9
 """A step with exchange cannot take less than this share of the floor's step."""
 Verdict = Literal["faster", "slower", "equivalent", "undecided"]
 Term = Literal["compute", "data_wait", "library_overhead", "imbalance", "exposed_exchange"]
@@ -62,7 +62,7 @@ class StepTerms(Stored):
     compute: Estimate
     data_wait: Estimate
     library_overhead: Estimate | None = None
-    """Null where there is no floor to tell it from ``compute``."""
+    """Null where no floor was measured to separate it from ``compute``."""
     imbalance: Estimate
     exposed_exchange: Estimate
     step: Estimate
@@ -72,8 +72,8 @@ class StepTerms(Stored):
 
     def of(self, term: Term) -> Estimate | None:
         """One of the terms; None where it is not known."""
-        found: Estimate | None = getattr(self, term)
-        return found
+        estimate: Estimate | None = getattr(self, term)
+        return estimate
 
 
 class ThreadFigures(Stored):
@@ -116,7 +116,7 @@ class Explanation(Stored):
     candidate: str
     settings: dict[str, Any]
     share: Estimate | None
-    """What part of the difference in time for a sample they explain; null where that cannot be told."""
+    """What part of the difference in time for a sample they explain; null where that is unknown."""
     sentence: str
 
 
@@ -195,7 +195,7 @@ class ByRank(Stored):
     own_time: Literal["local step", "data wait and forward"]
     """Mean step without gradient exchange; where none was measured, the phases that come before any exchange."""
     straggler: Straggler | None = None
-    """None where ranks are alike, as far as the launches can tell."""
+    """None where no rank is shown to be late."""
 
 
 class StepShares(Stored):
@@ -272,16 +272,16 @@ class MachineFigures(Stored):
 
     host: str
     busy_cores: float
-    """Mean number of cores that computed, whoever had them do so."""
+    """Mean number of cores that computed, for whichever process."""
     core_shares: list[float]
     """By core, the share of the time that it computed."""
     memory_used_bytes: int
-    """The most, whoever used it."""
+    """The most, by all processes."""
     memory_bytes: int
     sent_bytes_per_s: dict[str, float]
     """By network interface."""
     power_w: float | None = None
-    """Power of processor packages and GPUs; null where neither RAPL nor NVML tells."""
+    """Power of processor packages and GPUs; null where neither RAPL nor NVML reports it."""
     gpu_utilisation: float | None = None
     gpu_mhz: float | None = None
     gpu_slowed_by: list[str] = []
@@ -354,11 +354,11 @@ class ArmSummary(Stored):
     step_terms_s: StepTerms | None = None
     """Null without blocks of both kinds."""
     threads_s: dict[str, ThreadFigures] = {}
-    """By kind of block, ``sync`` and ``local``; empty where the kernel does not tell."""
+    """By kind of block, ``sync`` and ``local``; empty where the kernel does not report it."""
     stalls: StallFigures | None = None
     """Null without synchronised steps, and of a micro-benchmark."""
     load: LoadFigures | None = None
-    """Null where the kernel does not tell."""
+    """Null where the kernel does not report it."""
     page_faults: PageFaults | None = None
     """Null of a micro-benchmark or a training to the end."""
     skipped_steps: int = 0
@@ -384,7 +384,7 @@ class ArmSummary(Stored):
     machine: list[MachineFigures] = []
     """One entry for each host; empty where nothing was read, as in standalone runs."""
     energy_per_sample_j: float | None = None
-    """Joules, all hosts together, whoever used it; null where a host does not tell."""
+    """Joules, all hosts and processes together; null where a host does not report it."""
     resources: ResourceFigures | None = None
     """Null where no launch started."""
     cases: list[CaseFigures] = []
@@ -396,18 +396,18 @@ class ArmSummary(Stored):
 
     @property
     def has_failed(self) -> bool:
-        """Whether it was measured in vain."""
+        """Whether it failed, is wrong or ran out of time."""
         return self.status in ("failed", "wrong", "timeout")
 
     @property
     def is_implausible(self) -> bool:
-        """Whether it is faster than is possible: by ``TOO_FAST`` than its model alone on these cores, or than its device is."""
+        """Whether it is faster than is possible: than its model alone on these cores (``MIN_STEP_SHARE``), or than its device."""
         terms, mfu = self.step_terms_s, self.resources.mfu if self.resources else None
         if mfu is not None and (mfu.ci_low or 0.0) > 1:
             return True
         if terms is None or terms.library_overhead is None or terms.step.ci_high is None or terms.compute.ci_low is None:
             return False
-        return terms.step.ci_high < TOO_FAST * terms.compute.ci_low
+        return terms.step.ci_high < MIN_STEP_SHARE * terms.compute.ci_low
 
     @property
     def competes(self) -> bool:
@@ -463,7 +463,7 @@ class RatioSummary(Stored):
     by_speed: RatioBySpeed | None = None
     """Null where it is not known to depend on the machine's speed, or without a control or five launches."""
     quiet_ratio: float | None = None
-    """In the rounds that nobody disturbed, where others disturbed many."""
+    """In the undisturbed rounds, where many were disturbed."""
     load_reach: float | None = None
     """How many times as fast as another load alone may make an arm; where the undisturbed rounds are too few to tell, the verdict
     rests on all rounds and must be farther from 1."""
@@ -493,7 +493,7 @@ class RatioSummary(Stored):
     """How much longer each phase of a script is than the baseline's, on the slowest rank; seconds per step."""
     cpu_contention_s: Estimate | None = None
     """For how much longer than the baseline's its own threads keep the training threads waiting for a core, seconds per step
-    without exchange; null where the kernel does not tell, or where they do not."""
+    without exchange; null where the kernel does not report it, or where they do not."""
     note: str | None = None
     """What weakens the verdict, or why there is none, in words."""
     pair_table: dict[str, list[Any]] = {}
@@ -530,7 +530,7 @@ class WhatIfArm(Stored):
     gain: Estimate | None = None
     """How many times the throughput measured in the same launches."""
     unknown: str | None = None
-    """Why nothing can be said."""
+    """Why there is no answer."""
 
 
 class WhatIf(Stored):
@@ -544,7 +544,7 @@ class WhatIf(Stored):
 
     @property
     def is_unknown(self) -> bool:
-        """Whether nothing can be said of any arm."""
+        """Whether there is no answer for any arm."""
         return not any(arm.throughput_per_s for arm in self.arms)
 
 
@@ -567,7 +567,7 @@ class Profile(Stored):
     findings: list[str] = []
     """What takes a tenth of its step or more and need not, the longest first, a sentence each."""
     to_try: dict[str, Any] = {}
-    """Settings that may shorten it, and are in nobody's way to try (``ringside run --explain``)."""
+    """Settings that may shorten it, and are safe to try (``ringside run --explain``)."""
 
 
 class Comparison(Stored):
@@ -593,7 +593,7 @@ class Comparison(Stored):
     """What changed since an earlier result (``--against``); null where none was named."""
     points: list[Comparison] = []
     """The comparison at each point of the plan, with all arms in the same order: also those that failed, or do not run there. Where
-    there are points, figures are theirs. The whole report of one lies in ``points/NAME/``."""
+    there are points, figures are theirs. The whole report of one is in ``points/NAME/``."""
     scaling: Literal["weak", "strong"] | None = None
     """What stays the same from point to point; null without points."""
     cause: str | None = None
@@ -689,7 +689,7 @@ class Comparison(Stored):
     @property
     def target_accuracy(self) -> float | None:
         """That arms train to; None: they train to the end of their epochs, or do not train."""
-        return next((one.training.settings.target_accuracy for one in self.places.values() if one.training), None)
+        return next((place.training.settings.target_accuracy for place in self.places.values() if place.training), None)
 
     @property
     def confidence(self) -> float:
@@ -714,10 +714,10 @@ class Comparison(Stored):
 
     def operations(self) -> dict[str, list[Case]]:
         """The cases of each operation of a micro-benchmark."""
-        found: dict[str, list[Case]] = {}
+        by_operation: dict[str, list[Case]] = {}
         for case in self.cases:
-            found.setdefault(case.operation, []).append(case)
-        return found
+            by_operation.setdefault(case.operation, []).append(case)
+        return by_operation
 
     @property
     def candidates(self) -> list[RatioSummary]:

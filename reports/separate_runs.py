@@ -33,15 +33,15 @@ from reports.schema import Comparison
 def conclude_runs(runs: Sequence[Run], *, name: str, baseline: str | None = None, allowed: Sequence[str] = ()) -> Comparison:
     """Compare runs.
 
-    ``baseline``: an arm's name, else that of the first run. ``allowed``: fields that may differ, with all that stands below them.
+    ``baseline``: an arm's name, else that of the first run. ``allowed``: fields that may differ, with all fields below them.
 
     Raises:
-        PlanError: the runs are not of one question, or there is no such baseline.
+        PlanError: the runs do not measure the same thing, or there is no such baseline.
     """
     arms = name_arms(runs)
     chosen = baseline or arms[runs[0].kind]
     if chosen not in arms.values():
-        raise PlanError(f"--baseline '{chosen}' is none of these runs' arms; use {' or '.join(arms.values())}")
+        raise PlanError(f"--baseline '{chosen}' is not an arm of these runs; use {' or '.join(arms.values())}")
     by_size: dict[int, list[Run]] = {}
     for run in runs:
         by_size.setdefault(run.plan.world_size, []).append(run)
@@ -52,11 +52,11 @@ def conclude_runs(runs: Sequence[Run], *, name: str, baseline: str | None = None
     return _at_sizes(by_size, arms, compared, name=name, baseline=chosen, allowed=allowed)
 
 
-def write_runs(found: Comparison, folder: ResultsFolder) -> None:
+def write_runs(comparison: Comparison, folder: ResultsFolder) -> None:
     """Write every customary report into a folder, those of points into folders of their own."""
-    for point in found.points:
+    for point in comparison.points:
         write_files(folder.point(point.name), point, None)
-    write_files(folder, found, None)
+    write_files(folder, comparison, None)
 
 
 def _comparison(
@@ -86,9 +86,9 @@ def _comparison(
         tables.append(read_steps(run.folder, [run.record]).as_of(arm=arm, launch=launch))
     firsts = {arm: same[0] for arm, same in by_arm.items()}
     rows = by_severity([*asked_differences(firsts, allowed=allowed), *rank_differences(firsts, allowed=allowed)])
-    found = compare(plan, records, Steps.joined(tables), differences=rows)
+    comparison = compare(plan, records, Steps.joined(tables), differences=rows)
     named = {arm: [run.name for run in same] for arm, same in by_arm.items()}
-    return found.model_copy(update={"runs": named, "warnings": [*found.warnings, *unlike]})
+    return comparison.model_copy(update={"runs": named, "warnings": [*comparison.warnings, *unlike]})
 
 
 def _plan(by_arm: Mapping[str, Sequence[Run]], *, name: str, baseline: str) -> Plan:
@@ -108,18 +108,18 @@ def _as_asked(record: LaunchRecord) -> Arm:
 
 def _launches(by_arm: Mapping[str, Sequence[Run]], *, trains: bool) -> dict[tuple[str, int], Run]:
     """Every run by arm and number of launch: of an arm in the order of their start, of trainings by seed, which arms share."""
-    found: dict[tuple[str, int], Run] = {}
+    launches: dict[tuple[str, int], Run] = {}
     least = min(run.plan.seed for same in by_arm.values() for run in same)
     for arm, same in by_arm.items():
         for number, run in enumerate(same):
             launch = run.plan.seed - least if trains else number
-            other = found.setdefault((arm, launch), run)
+            other = launches.setdefault((arm, launch), run)
             if other is not run:
                 raise PlanError(
                     f"'{other.name}' and '{run.name}' trained {arm} with the same seed {run.plan.seed}; give each a seed of its "
                     "own, the same ones in every arm, or leave one out"
                 )
-    return found
+    return launches
 
 
 def _at_sizes(
@@ -140,13 +140,13 @@ def _at_sizes(
         sizes_told = in_words("local_batch_size", {f"runs of {size} ranks": batches[size] for size in sizes})
         refuse([f"{sizes_told} (neither the batch of each rank nor that of all together is the same)"])
     points = {f"n{size}": Point(world_size=size) for size in sizes}
-    found = {}
+    comparisons = {}
     for size in sizes:
         present = dict.fromkeys(arms[run.kind] for run in by_size[size])
-        own = baseline if baseline in present or len(present) > 1 else next(iter(present))
-        found[f"n{size}"] = compared(by_size[size], name=f"{name}.n{size}", baseline=own)
+        point_baseline = baseline if baseline in present or len(present) > 1 else next(iter(present))
+        comparisons[f"n{size}"] = compared(by_size[size], name=f"{name}.n{size}", baseline=point_baseline)
     first = by_size[sizes[0]][0].plan
     asked = {arms[run.kind]: _as_asked(run.record) for same in by_size.values() for run in same}
     update = {"name": name, "baseline": baseline, "arms": asked, "points": points, "scaling": scaling, "world_size": sizes[0]}
     plan = first.model_copy(update=update)
-    return compare_points(plan, found, comparison_id=name)
+    return compare_points(plan, comparisons, comparison_id=name)

@@ -11,7 +11,7 @@ import numpy as np
 from reports.estimate import Stored
 from reports.schema import RatioSummary, Status
 from reports.tables.table import Column, Table, number, table
-from reports.wording.formatting import apart, count, interval, ratio
+from reports.wording.formatting import count, difference_text, interval, ratio
 from reports.wording.reasons import withheld_words
 
 SCHEMA_VERSION = 2
@@ -30,7 +30,7 @@ class SearchRequest(Stored):
     minutes: float
     """To search, without fresh launches."""
     at_once: int
-    """Trials in one launch, beside the arm's defaults."""
+    """Trials in one launch, verdict_text the arm's defaults."""
     lossy: bool
 
 
@@ -101,13 +101,13 @@ def tried_sets(trials: list[Trial]) -> list[TriedSet]:
     by_set: dict[str, list[Trial]] = {}
     for trial in trials:
         by_set.setdefault(json.dumps(trial.options, sort_keys=True), []).append(trial)
-    logs = [[one.log_ratio for one in some if one.log_ratio is not None] for some in by_set.values()]
-    prior, found = _prior_trials(logs), []
+    logs = [[trial.log_ratio for trial in some if trial.log_ratio is not None] for some in by_set.values()]
+    prior, sets = _prior_trials(logs), []
     for some, timed in zip(by_set.values(), logs, strict=True):
         counts = {"trials": len(some), "failed": len(some) - len(timed)}
         mean, expected = (sum(timed) / weight if timed else 0.0 for weight in (len(timed), len(timed) + prior))
-        found.append(TriedSet(options=some[0].options, log_ratio=mean, expected=expected, **counts))
-    return sorted(found, key=lambda one: (one.failed > 0, -one.expected))
+        sets.append(TriedSet(options=some[0].options, log_ratio=mean, expected=expected, **counts))
+    return sorted(sets, key=lambda tried: (tried.failed > 0, -tried.expected))
 
 
 def _prior_trials(logs: list[list[float]]) -> float:
@@ -127,23 +127,23 @@ def headline(tuning: Tuning) -> str:
     """The answer as a sentence without its full stop."""
     name, gain = tuning.asked.arm, tuning.gain
     if gain is not None and tuning.is_confirmed:
-        return f"With {options_text(tuning.best)} {name} is {beside(gain)} than with its defaults"
+        return f"With {options_text(tuning.best)} {name} is {verdict_text(gain)} than with its defaults"
     if not tuning.best:
         return f"No better settings found for {name}: nothing that was tried promised to be faster than its defaults"
-    told = f"in fresh launches it is {beside(gain)}" if gain else "it could not be timed in fresh launches"
-    return f"No better settings found for {name}: the search took {options_text(tuning.best)}, and {told}"
+    outcome = f"in fresh launches it is {verdict_text(gain)}" if gain else "it could not be timed in fresh launches"
+    return f"No better settings found for {name}: the search took {options_text(tuning.best)}, and {outcome}"
 
 
 def notes(tuning: Tuning) -> list[str]:
-    """Which settings mattered, what must be said of them, and how it was found; without full stops."""
+    """Which settings mattered, their caveats, and how they were found; without full stops."""
     name, failed = tuning.asked.arm, sum(trial.log_ratio is None for trial in tuning.trials)
-    lossy = [one.option for one in tuning.settings if one.is_lossy and one.option in tuning.best]
-    told = [f"without {option} it is {beside(one)}" for option, one in tuning.without.items()]
-    told += [f"{', '.join(lossy)} loses bits: {name} may train otherwise"] if lossy else []
-    told += [f"fixed by the plan, so not searched: {', '.join(tuning.fixed)}"] if tuning.fixed else []
-    told += [f"dropped, since they failed or were wrong: {count(failed, 'trial')}"] if failed else []
+    lossy = [setting.option for setting in tuning.settings if setting.is_lossy and setting.option in tuning.best]
+    lines = [f"without {option} it is {verdict_text(result)}" for option, result in tuning.without.items()]
+    lines += [f"{', '.join(lossy)} loses bits: {name} may train otherwise"] if lossy else []
+    lines += [f"fixed by the plan, so not searched: {', '.join(tuning.fixed)}"] if tuning.fixed else []
+    lines += [f"dropped, since they failed or were wrong: {count(failed, 'trial')}"] if failed else []
     return [
-        *told,
+        *lines,
         f"search: {tuning.search_minutes:.1f} minutes, {count(len(tuning.trials), 'trial')} by {tuning.sampler}; fresh launches: "
         f"{tuning.fresh_minutes:.1f} minutes",
         "the best of many trials looks better than it is, so only fresh launches say what is gained",
@@ -155,8 +155,11 @@ def tried_table(tuning: Tuning) -> Table:
     columns = [
         Column("settings tried", "options", options_text, wraps=True),
         number("trials", "trials"),
-        number("search: throughput / defaults", lambda one: None if one.failed == one.trials else ratio(math.exp(one.log_ratio))),
-        Column("", lambda one: "failed" if one.failed else "taken" if one.options == tuning.best else ""),
+        number(
+            "search: throughput / defaults",
+            lambda tried: None if tried.failed == tried.trials else ratio(math.exp(tried.log_ratio)),
+        ),
+        Column("", lambda tried: "failed" if tried.failed else "taken" if tried.options == tuning.best else ""),
     ]
     return table(columns, tried_sets(tuning.trials)[:MAX_SETS])
 
@@ -167,13 +170,13 @@ def next_step(tuning: Tuning, plan: str) -> str:
     return f"the plan {what}: ringside compare {plan}; for a verdict between tuned arms, tune the others of that plan first."
 
 
-def beside(result: RatioSummary) -> str:
+def verdict_text(result: RatioSummary) -> str:
     """A verdict with its ratio: ``5.2% faster (1.031 to 1.074)``, ``undecided (1.010, 0.980 to 1.041)``."""
-    told = result.verdict
+    verdict = result.verdict
     if result.is_decided and result.throughput_ratio is not None:
-        return f"{apart(result.throughput_ratio)} {told} ({interval(result)})"
+        return f"{difference_text(result.throughput_ratio)} {verdict} ({interval(result)})"
     why = withheld_words(result)
-    return f"{told} ({ratio(result.throughput_ratio)}, {interval(result)}{f'; {why}' if why else ''})"
+    return f"{verdict} ({ratio(result.throughput_ratio)}, {interval(result)}{f'; {why}' if why else ''})"
 
 
 def options_text(options: Options) -> str:

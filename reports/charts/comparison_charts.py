@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import html
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pandas as pd
 
 from measurement.plans.settings import Quantity
 from measurement.records.record import Case
 from reports.charts.frame import (
-    LOGARITHMIC,
-    WIDEST,
     Figure,
     arm_colour,
     arm_style,
@@ -22,17 +21,17 @@ from reports.charts.frame import (
     error_bars,
     legend_above,
     line,
-    log_axis,
     note,
     rule,
 )
+from reports.charts.pairs_chart import pairs_chart
 from reports.conclusions.blocks import totals
 from reports.conclusions.step_terms import TERMS
 from reports.parts_schema import Band
-from reports.schema import ArmSummary, Comparison, RatioSummary
+from reports.schema import ArmSummary, Comparison
 from reports.tables.arm_tables import case_figures
 from reports.wording.causes import TERM_NAMES
-from reports.wording.formatting import ratio, size_text
+from reports.wording.formatting import size_text
 
 BARS_PX, BAR_PX = 88, 34
 """Height of a chart of bars without any, and of a bar."""
@@ -40,33 +39,34 @@ BARS_PX, BAR_PX = 88, 34
 
 def charts(comparison: Comparison) -> dict[str, Figure]:
     """Every chart that has data, by name: those of a micro-benchmark, or those of a workload that is trained."""
-    makers: dict[str, Callable[[Comparison], Figure | None]] = {
-        "launches": launches_chart,
-        "pairs": pairs_chart,
-        "terms": terms_chart,
-        "losses": losses_chart,
-    }
-    made = {name: maker(comparison) for name, maker in makers.items() if not comparison.cases}
     if comparison.cases:
         made = {
             "loading": case_chart(comparison, "samples_per_s", 1.0, "samples/s"),
             "latency": case_chart(comparison, "latency_s", 1e6, "µs") if not comparison.are_loaders else None,
             "busbw": case_chart(comparison, "busbw_bytes_per_s", 1e-9, "GB/s"),
         }
-    known = {name: figure for name, figure in made.items() if figure is not None}
-    return known | curve_charts(comparison)
+    else:
+        made = {
+            "launches": launches_chart(comparison),
+            "pairs": pairs_chart(comparison),
+            "terms": terms_chart(comparison),
+            "losses": losses_chart(comparison),
+        }
+    for quantity, axis in itertools.product(CURVE_TITLES, AXES) if comparison.training else ():
+        made[curve_name(quantity, axis)] = _curve_chart(comparison, quantity, axis)
+    return {name: figure for name, figure in made.items() if figure is not None}
 
 
 def terms_chart(comparison: Comparison) -> Figure | None:
     """One stacked bar per arm; a term that no arm has is left out, a part below 0 goes left."""
-    found = {arm.name: arm.step_terms_s for arm in comparison.arms if arm.step_terms_s}
-    by_term = {term: [terms.of(term) for terms in found.values()] for term in TERMS}
+    terms_by_arm = {arm.name: arm.step_terms_s for arm in comparison.arms if arm.step_terms_s}
+    by_term = {term: [terms.of(term) for terms in terms_by_arm.values()] for term in TERMS}
     traces = [
         {
             "type": "bar",
             "orientation": "h",
             "name": TERM_NAMES[term],
-            "y": list(found),
+            "y": list(terms_by_arm),
             "x": [1e3 * value.value if value else 0.0 for value in values],
             "marker": {"color": f"@term-{number}"},
             "hovertemplate": f"%{{y}}, {TERM_NAMES[term]}: %{{x:.2f}} ms<extra></extra>",
@@ -74,11 +74,11 @@ def terms_chart(comparison: Comparison) -> Figure | None:
         for number, (term, values) in enumerate(by_term.items())
         if any(values)
     ]
-    layout = base_layout(BARS_PX + BAR_PX * len(found), "ms per step") | {"barmode": "relative", "bargap": 0.35}
+    layout = base_layout(BARS_PX + BAR_PX * len(terms_by_arm), "ms per step") | {"barmode": "relative", "bargap": 0.35}
     layout["yaxis"] |= {"type": "category", "autorange": "reversed", "automargin": True, "showgrid": False}
     legend_above(layout)
     layout["margin"]["t"] = 34
-    return {"data": traces, "layout": layout} if found else None
+    return {"data": traces, "layout": layout} if terms_by_arm else None
 
 
 def losses_chart(comparison: Comparison) -> Figure | None:
@@ -116,23 +116,12 @@ HEIGHT = 320
 BAND_OPACITY = 0.16
 
 
-def curve_charts(comparison: Comparison) -> dict[str, Figure]:
-    """Charts by name, such as ``curve_held_out_top1_epochs``; of quantities that no arm has, none."""
-    found = {
-        curve_name(quantity, axis): _chart(comparison, quantity, axis)
-        for quantity in CURVE_TITLES
-        for axis in AXES
-        if comparison.training
-    }
-    return {name: figure for name, figure in found.items() if figure is not None}
-
-
 def curve_name(quantity: Quantity, axis: str) -> str:
-    """A chart's name on the page."""
+    """A chart's name on the page, such as ``curve_held_out_top1_epochs``."""
     return f"curve_{quantity}_{axis}"
 
 
-def _chart(comparison: Comparison, quantity: Quantity, axis: str) -> Figure | None:
+def _curve_chart(comparison: Comparison, quantity: Quantity, axis: str) -> Figure | None:
     assert comparison.training is not None
     curves = {arm.name: arm.curve for arm in comparison.training.arms if arm.curve and quantity in arm.curve.bands}
     if not curves:
@@ -156,7 +145,7 @@ def _chart(comparison: Comparison, quantity: Quantity, axis: str) -> Figure | No
 
 def _band(x: Sequence[float], band: Band) -> Figure:
     """A closed line: along the least of the seeds, back along the most; without epochs at which a seed has no value."""
-    known = [(place, low, high) for place, low, high in zip(x, band.low, band.high, strict=True) if low is not None]
+    places = [(place, low, high) for place, low, high in zip(x, band.low, band.high, strict=True) if low is not None]
     return {
         "type": "scatter",
         "mode": "none",
@@ -164,8 +153,8 @@ def _band(x: Sequence[float], band: Band) -> Figure:
         "opacity": BAND_OPACITY,
         "hoverinfo": "skip",
         "showlegend": False,
-        "x": [place for place, _, _ in known] + [place for place, _, _ in reversed(known)],
-        "y": [low for _, low, _ in known] + [high for _, _, high in reversed(known)],
+        "x": [place for place, _, _ in places] + [place for place, _, _ in reversed(places)],
+        "y": [low for _, low, _ in places] + [high for _, _, high in reversed(places)],
     }
 
 
@@ -174,7 +163,7 @@ PANELS_IN_A_ROW = 2
 
 
 def case_chart(comparison: Comparison, figure: str, scale: float, unit: str) -> Figure | None:
-    """A figure of cases, along their sizes both logarithmic, along numbers of workers from zero on; None where nobody has it."""
+    """A figure of cases, along their sizes both logarithmic, along numbers of workers from zero on; None where no arm has it."""
     operations = comparison.operations()
     if not any(getattr(figures, figure) for arm in comparison.arms for figures in arm.cases):
         return None
@@ -205,19 +194,21 @@ def case_chart(comparison: Comparison, figure: str, scale: float, unit: str) -> 
 
 
 def _places(cases: list[Case]) -> list[int]:
-    """Where cases stand along a panel: by size; numbers of workers one after another."""
+    """The positions of cases on the x axis: their size, or for loaders 0, 1, 2, ..."""
     return [number if case.samples else case.message_bytes for number, case in enumerate(cases)]
 
 
 def _case_line(comparison: Comparison, arm: ArmSummary, cases: list[Case], figure: str, scale: float) -> Figure:
     figures = [(place, case, arm.case(case.name)) for place, case in zip(_places(cases), cases, strict=True)]
-    shown = [(place, case, own, found) for place, case, own in figures if (found := getattr(own, figure))]
+    shown = [
+        (place, case, case_of_arm, estimate) for place, case, case_of_arm in figures if (estimate := getattr(case_of_arm, figure))
+    ]
     return line(
         name=arm.name,
         legendgroup=arm.name,
         x=[place for place, _, _, _ in shown],
-        y=[found.times(scale).value for _, _, _, found in shown],
-        customdata=[[html.escape(size_text(case)), *case_figures(own)] for _, case, own, _ in shown],
+        y=[estimate.times(scale).value for _, _, _, estimate in shown],
+        customdata=[[html.escape(size_text(case)), *case_figures(case_of_arm)] for _, case, case_of_arm, _ in shown],
         style=arm_style(comparison, arm.name),
         marker={"size": 6},
         hover=f"{arm.name}, %{{customdata[0]}}: %{{customdata[1]}}, %{{customdata[2]}}",
@@ -245,9 +236,9 @@ def launches_chart(comparison: Comparison) -> Figure | None:
     layout["yaxis"] |= names | {"range": [len(rows) - 0.45, -0.5], "automargin": True, "showgrid": False}
     traces = []
     for number, (name, mean) in enumerate(rows.items()):
-        known, colour = by_launch[name], arm_colour(comparison, name)
-        places = [number + SPREAD * ((at + 0.5) / len(known) - 0.5) for at in range(len(known))]
-        dots = {"x": known.tolist(), "y": places, "customdata": known.index.tolist()}
+        throughputs, colour = by_launch[name], arm_colour(comparison, name)
+        places = [number + SPREAD * ((at + 0.5) / len(throughputs) - 0.5) for at in range(len(throughputs))]
+        dots = {"x": throughputs.tolist(), "y": places, "customdata": throughputs.index.tolist()}
         mark = {"x": [mean.value], "y": [number + 0.42], "error_x": error_bars([mean], color=colour, thickness=2, width=5)}
         for trace, style, what in (
             (dots, {"size": 8, "opacity": 0.6}, "launch %{customdata}"),
@@ -257,113 +248,3 @@ def launches_chart(comparison: Comparison) -> Figure | None:
             look = {"marker": style | {"color": colour}, "hovertemplate": hover, "cliponaxis": False}
             traces.append({"type": "scatter", "mode": "markers"} | look | trace)
     return {"data": traces, "layout": layout}
-
-
-MAX_POINTS = 5000
-"""Beyond, every n-th pair is drawn."""
-PAIRS_PX, FRAME_PX, GAP_PX = 130, 64, 32
-"""Height of a panel, of what is above and below all of them, and between two, for a title."""
-MAX_LABELLED = 5
-"""That have room for a word each, on a phone, too."""
-Limits = tuple[float, float]
-Offsets = dict[int, tuple[float, float]]
-"""Per launch, where it begins on the common axis and how long it is, in turns."""
-
-
-def pairs_chart(comparison: Comparison) -> Figure | None:
-    """Every pair of blocks in order of its turn, one panel per ratio, launches side by side."""
-    shown = [result for result in comparison.results if result.pairs]
-    if not shown:
-        return None
-    limits, offsets = _pair_range(shown), _launch_offsets(shown)
-    layout = _layout(len(shown), offsets)
-    axis = {"range": list(limits), "nticks": 5, "tickformat": ".3~f"}
-    if (reach := limits[1] / limits[0]) > LOGARITHMIC:
-        axis |= log_axis(*limits) | {"dtick": "D2" if reach < 100 else 1}  # by themselves ticks are at every digit
-    traces = []
-    for number, result in enumerate(shown, start=1):
-        points = _pair_points(result, offsets, pair_stride(comparison), limits)
-        points["marker"] |= {"color": arm_colour(comparison, result.candidate), "opacity": 0.75}
-        traces.append(points | {"yaxis": _axis(number)})
-        layout[f"yaxis{_axis(number)[1:]}"] = layout["yaxis"] | axis | {"automargin": True}
-        title = f"<b>{result.candidate}</b>  {ratio(result.throughput_ratio)}"
-        note(layout, title, x=0, y=1, yref=f"{_axis(number)} domain", xanchor="left", yanchor="bottom")
-        rule(layout, y=1, yref=_axis(number))
-        if result.throughput_ratio is not None:
-            rule(layout, y=result.throughput_ratio, yref=_axis(number), colour="@accent", width=1.5, dash="dash")
-    return {"data": traces, "layout": layout}
-
-
-def pair_stride(comparison: Comparison) -> int:
-    """One of so many pairs is drawn."""
-    return max(1, math.ceil(sum(result.pairs for result in comparison.results) / MAX_POINTS))
-
-
-def _pair_range(results: Sequence[RatioSummary]) -> Limits:
-    """All but the outermost hundredth of the pairs, and 1; not far beyond the ratios that they have together."""
-    logs = sorted(value for result in results for value in result.pair_table["log_ratio"])
-    edge, found = len(logs) // 100, [math.log(result.throughput_ratio) for result in results if result.throughput_ratio]
-    low = max(min(0.0, logs[edge]), min([0.0, *found]) - math.log(WIDEST))
-    high = min(max(0.0, logs[-1 - edge]), max([0.0, *found]) + math.log(WIDEST))
-    room = 0.08 * (high - low) + 0.002
-    return math.exp(low - room), math.exp(high + room)
-
-
-def _launch_offsets(results: Sequence[RatioSummary]) -> Offsets:
-    lengths: dict[int, float] = {}
-    for result in results:
-        for launch, turn in zip(result.pair_table["launch"], result.pair_table["turn"], strict=True):
-            lengths[launch] = max(lengths.get(launch, 0.0), turn + 1.0)
-    offsets, begin = {}, 0.0
-    for launch, length in sorted(lengths.items()):
-        offsets[launch] = (begin, length)
-        begin += length
-    return offsets
-
-
-def _pair_points(result: RatioSummary, offsets: Offsets, every: int, limits: Limits) -> Figure:
-    """A mark for each pair: triangles at the edge where it lies beyond the limits, open where others disturbed it."""
-    table = result.pair_table
-    ratios = [math.exp(value) for value in table["log_ratio"]][::every]
-    places = list(zip(table["launch"], table["turn"], strict=True))[::every]
-    shapes = ["triangle-up" if r > limits[1] else "triangle-down" if r < limits[0] else "circle" for r in ratios]
-    symbols = [f"{shape}-open" if hit else shape for shape, hit in zip(shapes, table["disturbed"][::every], strict=True)]
-    return {
-        "type": "scatter",
-        "mode": "markers",
-        "x": [offsets[launch][0] + turn for launch, turn in places],
-        "y": [min(max(value, limits[0]), limits[1]) for value in ratios],
-        "marker": {"size": [5 if shape == "circle" else 8 for shape in shapes], "symbol": symbols},
-        "customdata": [[launch, turn, value] for (launch, turn), value in zip(places, ratios, strict=True)],
-        "hovertemplate": "launch %{customdata[0]}, turn %{customdata[1]}: %{customdata[2]:.3f}<extra></extra>",
-        "cliponaxis": False,
-    }
-
-
-def _axis(number: int) -> str:
-    """What Plotly calls a panel's vertical axis."""
-    return f"y{number}" if number > 1 else "y"
-
-
-def _layout(panels: int, offsets: Offsets) -> Figure:
-    """A frame for panels one below the other; launches have an edge between them and their numbers above."""
-    layout = base_layout(FRAME_PX + PAIRS_PX * panels, "turn (launches side by side)")
-    layout["margin"] |= {"t": 30}
-    gap = GAP_PX / PAIRS_PX
-    subplots = [[f"x{_axis(number)}"] for number in range(1, panels + 1)]
-    layout["grid"] = {"subplots": subplots, "ygap": gap, "domain": {"y": [0, 1 - 0.7 * gap / panels]}}
-    end = max(begin + length for begin, length in offsets.values())
-    layout["xaxis"] |= {"showticklabels": False, "showgrid": False, "anchor": _axis(panels), "range": [-1, end]}
-    for index, (launch, (begin, length)) in enumerate(offsets.items()):
-        if index:
-            rule(layout, x=begin, colour="@grid")
-        style = {"yanchor": "bottom", "font": {"size": 11, "color": "@muted"}, "yshift": 8}
-        note(
-            layout,
-            f"launch {launch}" if len(offsets) <= MAX_LABELLED else f"{launch}",
-            x=begin + length / 2,
-            y=1,
-            xref="x",
-            **style,
-        )
-    return layout

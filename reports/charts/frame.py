@@ -13,7 +13,7 @@ from reports.schema import Comparison, Estimate
 
 Figure = dict[str, Any]
 
-WIDEST = 3.0
+MAX_REACH = 3.0
 """Error bars reach beyond the ratios that are drawn by this factor at most; the axis ends there."""
 LOGARITHMIC = 10.0
 """An axis whose ends differ by a larger factor is logarithmic."""
@@ -79,8 +79,8 @@ def line(*, x: Iterable[object], y: Iterable[object], hover: str, style: Figure,
 
 def error_bars(estimates: Sequence[Estimate], **style: Any) -> Figure:
     """From each value to the bounds that it has."""
-    above = [(one.ci_high or one.value) - one.value for one in estimates]
-    below = [one.value - (one.ci_low or one.value) for one in estimates]
+    above = [(estimate.ci_high or estimate.value) - estimate.value for estimate in estimates]
+    below = [estimate.value - (estimate.ci_low or estimate.value) for estimate in estimates]
     return {"type": "data", "symmetric": False, "array": above, "arrayminus": below} | style
 
 
@@ -107,13 +107,13 @@ def padded(values: Sequence[float]) -> list[float]:
 
 
 def bounded_axis(estimates: Sequence[Estimate], *besides: float, may_be_log: bool = False) -> Figure:
-    """What an axis needs besides, so that huge intervals leave the values readable; nothing where all are moderate.
+    """Further settings of an axis, so that huge intervals leave the values readable; none where all are moderate.
 
     ``may_be_log``: it need not begin at 0.
     """
-    values = [*(one.value for one in estimates), *besides]
-    low, high = min(values) / WIDEST, max(values) * WIDEST
-    bounds = [bound for one in estimates for bound in one.bounds or ()]
+    values = [*(estimate.value for estimate in estimates), *besides]
+    low, high = min(values) / MAX_REACH, max(values) * MAX_REACH
+    bounds = [bound for estimate in estimates for bound in estimate.bounds or ()]
     ends = [min(max(end, low), high) for end in (*values, *bounds)]
     if may_be_log and max(ends) / min(ends) > LOGARITHMIC:
         return log_axis(min(ends), max(ends))

@@ -29,7 +29,7 @@ def point_charts(comparison: Comparison) -> dict[str, Figure]:
         "time_to_train": ("training.time_to_train_s", f"seconds to {trained_to(comparison.target_accuracy)}"),
     }
     ranks = {point.name: point.world_size for point in points}
-    made = {name: _chart(comparison, *one, places=ranks, x=x) for name, one in shown.items() if len(ticks) > 1}
+    made = {name: _chart(comparison, *source, places=ranks, x=x) for name, source in shown.items() if len(ticks) > 1}
     if points:
         places = {point.name: point.name for point in comparison.points}
         x = {"title": "", "type": "category", "categoryorder": "array", "categoryarray": list(places)}
@@ -60,25 +60,25 @@ def _chart(
     traces = []
     for name in dict.fromkeys(row.arm.name for row in rows):
         at = {row.place: row.part for row in rows if row.arm.name == name}
-        known = [place for place in places if place in at]
+        places_drawn = [place for place in places if place in at]
         traces.append(
             line(
                 name=name,
-                x=[places[place] for place in known],
-                y=[at[place].value for place in known],
-                error_y=error_bars([at[place] for place in known], thickness=1.2, width=4),
-                customdata=known,
+                x=[places[place] for place in places_drawn],
+                y=[at[place].value for place in places_drawn],
+                error_y=error_bars([at[place] for place in places_drawn], thickness=1.2, width=4),
+                customdata=places_drawn,
                 style=arm_style(comparison.points[0], name),
                 marker={"size": 7},
                 hover=f"{name} at %{{customdata}}: %{{y:.3~g}}",
             )
         )
-    layout, found = curve_layout(HEIGHT_PX, x["title"], title), [row.part for row in rows]
+    layout, estimates = curve_layout(HEIGHT_PX, x["title"], title), [row.part for row in rows]
     layout["margin"]["t"] = 40
     layout["xaxis"] |= {key: value for key, value in x.items() if key != "title"}
     if is_ratio:
-        layout["yaxis"] |= bounded_axis(found, 1.0, may_be_log=True)
+        layout["yaxis"] |= bounded_axis(estimates, 1.0, may_be_log=True)
         rule(layout, y=1)
     else:
-        layout["yaxis"] |= {"rangemode": "tozero"} | bounded_axis(found)
+        layout["yaxis"] |= {"rangemode": "tozero"} | bounded_axis(estimates)
     return {"data": traces, "layout": layout}

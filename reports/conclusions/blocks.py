@@ -81,12 +81,12 @@ def total_tables(plan: Plan, blocks: pd.DataFrame, groups: Sequence[Sequence[str
     sync = _paired_blocks(plan, blocks, by_round=by_round)
     names = list(dict.fromkeys(arm for arms in groups for arm in arms))
     places, wide = _by_round(sync, names)
-    found = []
+    tables = []
     for arms in groups:
         table = wide[:, [names.index(arm) for arm in arms], 1:]
         table[np.isnan(table[:, 1, 1]), 1:] = np.nan
-        found.append([table[places[:, 0] == launch] for launch in np.unique(places[:, 0])])
-    return found
+        tables.append([table[places[:, 0] == launch] for launch in np.unique(places[:, 0])])
+    return tables
 
 
 def log_levels(blocks: pd.DataFrame, arms: Sequence[str]) -> Array:

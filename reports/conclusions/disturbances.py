@@ -28,14 +28,14 @@ from measurement.plans.plan import Plan
 from measurement.records.record import LaunchRecord
 from reports.schema import GapFigures, LoadFigures, PageFaults, StallFigures
 
-DISTURBED = 0.10
+MIN_FOREIGN_SHARE = 0.10
 """A block is disturbed if others took this share of its ranks' cores, a hypervisor's other guests included."""
-MANY = 0.05
+MAX_DISTURBED_SHARE = 0.05
 """With a larger share of disturbed blocks the machine counts as not quiet."""
 TIMES_MEDIAN = 2.0
 TIMES_DEVIATION = 10.0
 MIN_STALLS = 10
-"""With fewer stalls in all launches together, how often they come is not known well enough to found a verdict on them."""
+"""With fewer stalls in all launches together, how often they come is not known well enough for a verdict."""
 TURN = ["launch", "arm", "turn"]
 SHARES = ["foreign_share", "steal_share", "other_threads_share"]
 THREADS = ["running_s", "runnable_s", "library_s", "others_s"]
@@ -53,22 +53,24 @@ READINGS: dict[str, Any] = {
 
 def inherited_variables(plan: Plan, records: Sequence[LaunchRecord]) -> dict[str, list[Disturbance]]:
     """By arm, variables that its ranks had and that disturb; of what the plan sets only what is refused elsewhere."""
-    found: dict[str, dict[str, Disturbance]] = {}
+    by_arm: dict[str, dict[str, Disturbance]] = {}
     kept = KEEP_FREED_MEMORY.keys() if plan.freed_memory == "keep" else ()
-    for record in (one for one in records if one.role != "floor"):
+    for record in (record for record in records if record.role != "floor"):
         chosen = {*plan.environment, *record.environment, *kept}
-        own = found.setdefault(record.arm, {})
+        inherited = by_arm.setdefault(record.arm, {})
         for rank in record.ranks:
             named = rank.backend.get("library", record.backend)
             libraries: set[Library] = {"horovod" if named == "horovod" else "torch.distributed"}
             libraries |= set() if rank.device == "cpu" else {"cuda"}
-            known = disturbances(rank.environment, libraries)
-            own |= {one.name: one for one in known if one.name not in chosen or one.variable.is_refused}
-    return {arm: list(own.values()) for arm, own in found.items()}
+            variables = disturbances(rank.environment, libraries)
+            inherited |= {
+                variable.name: variable for variable in variables if variable.name not in chosen or variable.variable.is_refused
+            }
+    return {arm: list(inherited.values()) for arm, inherited in by_arm.items()}
 
 
 def tabulate_readings(records: Sequence[LaunchRecord]) -> pd.DataFrame:
-    """What was read beside the steps of every block: columns ``READINGS``, NaN where not known, and whether it was ``disturbed``.
+    """What was read with the steps of every block: columns ``READINGS``, NaN where not known, and whether it was ``disturbed``.
 
     Shares are of the ranks' cores; ``is_ok`` is the launch's.
     """
@@ -81,27 +83,27 @@ def tabulate_readings(records: Sequence[LaunchRecord]) -> pd.DataFrame:
     ]
     table = pd.DataFrame(rows, columns=list(READINGS)).astype(READINGS)
     table["steal_share"] = table["steal_share"].fillna(0.0)
-    return table.assign(disturbed=table["foreign_share"] + table["steal_share"] > DISTURBED)
+    return table.assign(disturbed=table["foreign_share"] + table["steal_share"] > MIN_FOREIGN_SHARE)
 
 
 def summarise_load(readings: pd.DataFrame) -> LoadFigures | None:
     """The load over these blocks; None where it is known of none."""
-    known = readings[readings["foreign_share"].notna()]
-    if not len(known):
+    with_load = readings[readings["foreign_share"].notna()]
+    if not len(with_load):
         return None
-    means = known[[*SHARES, "disturbed"]].mean()
+    means = with_load[[*SHARES, "disturbed"]].mean()
     return LoadFigures(
         foreign_share=means["foreign_share"],
         steal_share=means["steal_share"],
         disturbed_share=means["disturbed"],
         other_threads_share=None if pd.isna(means["other_threads_share"]) else means["other_threads_share"],
-        blocks=len(known),
+        blocks=len(with_load),
     )
 
 
 def is_quiet(load: LoadFigures | None) -> bool:
-    """Whether so few blocks were disturbed that the figures stand as they are; true where nothing is known."""
-    return load is None or load.disturbed_share <= MANY
+    """Whether so few blocks were disturbed that the figures hold; true where nothing is known."""
+    return load is None or load.disturbed_share <= MAX_DISTURBED_SHARE
 
 
 def undisturbed(blocks: pd.DataFrame, readings: pd.DataFrame) -> pd.DataFrame:
@@ -126,7 +128,7 @@ def find_stalls(slowest: pd.DataFrame) -> pd.DataFrame:
 
 
 def without_stalls(blocks: pd.DataFrame, stalls: pd.DataFrame) -> pd.DataFrame:
-    """The blocks as if each stall had been a median step. Never for a verdict: it tells what the stalls are worth."""
+    """The blocks as if each stall had been a median step. Not for verdicts: it shows what the stalls cost."""
     lost = stalls.groupby(TURN, as_index=False)["stall_s"].sum()
     merged = blocks.merge(lost, on=TURN, how="left")
     shorter = merged["block_s"] - merged["stall_s"].fillna(0.0)

@@ -35,11 +35,11 @@ class Evidence:
     host_use: pd.DataFrame
     """``measurement.records.results.ResultsFolder.host_use``."""
     terms: Terms
-    """Held against the floor."""
+    """Terms of the steps, with the floor as reference."""
     minutes: float
     """Minutes of blocks so far."""
     spent_minutes: float
-    """Minutes of launches so far, starts and checks included; those of blocks where launches do not tell."""
+    """Minutes of launches so far, starts and checks included; those of blocks where launches do not report it."""
     unlike_work: Mapping[str, Sequence[Difference]]
     """By arm, what of its work differs from the baseline's and withholds a verdict."""
     error_share: float
@@ -59,13 +59,13 @@ class Evidence:
         """Work it out from all records, the floor's among them, and all of their steps."""
         order = list(plan.roles())
         everything = sorted(records, key=lambda record: (record.launch, order.index(record.arm)))
-        own = [record for record in everything if record.arm != FLOOR]
+        of_arms = [record for record in everything if record.arm != FLOOR]
         valid, readings = steps.valid(everything), tabulate_readings(everything)
         minutes = measured_minutes(plan, everything)
         timed, beside = valid.without_arm(FLOOR), empty(HOST_USE_TYPES) if host_use is None else host_use
         return cls(
             plan=plan,
-            records=own,
+            records=of_arms,
             steps=timed,
             blocks=tabulate_blocks(timed),
             stalls=find_stalls(timed.slowest),
@@ -105,7 +105,7 @@ def cases_of(records: Sequence[LaunchRecord]) -> list[Case]:
 
 
 def _spent_minutes(records: Sequence[LaunchRecord]) -> float | None:
-    """Wall time of all launches; None where one does not tell."""
+    """Wall time of all launches; None where one does not report it."""
     launches = {record.launch: record.launch_s for record in records}
     known = [seconds for seconds in launches.values() if seconds is not None]
     return sum(known) / 60 if len(known) == len(launches) else None
@@ -120,7 +120,7 @@ def measuring_seconds(plan: Plan, records: Sequence[LaunchRecord]) -> dict[int, 
     """Wall time of the blocks of each launch. Arms of a launch share it, unless they ran one after the other."""
     launches: dict[int, list[float]] = {}
     for record in records:
-        own = record.measuring_s if record.measuring_s is not None else sum(block.wall_s for block in record.blocks)
-        launches.setdefault(record.launch, []).append(own)
+        blocks_s = record.measuring_s if record.measuring_s is not None else sum(block.wall_s for block in record.blocks)
+        launches.setdefault(record.launch, []).append(blocks_s)
     whole = max if plan.measurement.mode == "interleaved" else sum
     return {launch: whole(seconds) for launch, seconds in launches.items()}

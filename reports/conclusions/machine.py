@@ -1,4 +1,4 @@
-"""The machine beside the ranks: what each host did while an arm's synchronised blocks ran, whoever had it do so.
+"""The machine beside the ranks: what each host did while an arm's synchronised blocks ran, for whichever process.
 
 Read outside the ranks before and after each block, so that it contains the block's untimed steps. Power times time is energy;
 divided by the throughput of the same blocks it is the energy of a sample.
@@ -22,7 +22,6 @@ import pandas as pd
 from measurement.plans.plan import Plan
 from measurement.records.host_use import SLOWED_BY
 from measurement.records.record import BlockRecord, LaunchRecord
-from reports.conclusions.evidence import Evidence
 from reports.schema import Estimate, LinkFigures, MachineFigures
 
 PLACE = ["launch", "turn"]
@@ -46,22 +45,22 @@ def summarise_machine(records: Sequence[LaunchRecord], host_use: pd.DataFrame) -
     busy_s = cores.groupby(["host", "core"])["value"].sum()
     wall_s = every[every["measure"] == "wall_s"].groupby("host")["value"].sum()
     shares = busy_s.div(wall_s, level="host")
-    return [_host(str(host), own, shares[shares.index.get_level_values("host") == host]) for host, own in counted.groupby("host")]
+    return [_host(str(host), use, shares[shares.index.get_level_values("host") == host]) for host, use in counted.groupby("host")]
 
 
-def _host(host: str, own: pd.DataFrame, core_shares: pd.Series) -> MachineFigures:
-    values = own.groupby(["measure", "of"])["value"]
+def _host(host: str, use: pd.DataFrame, core_shares: pd.Series) -> MachineFigures:
+    values = use.groupby(["measure", "of"])["value"]
     sums, most = values.sum(), values.max()
     gpus = values.mean().groupby("measure").mean()
     per_s = sums / float(sums["wall_s", ""])
-    slowed_by = own.loc[own["measure"] == "gpu_slowed_by", "value"].astype("int64")
+    slowed_by = use.loc[use["measure"] == "gpu_slowed_by", "value"].astype("int64")
     return MachineFigures(
         host=host,
         core_shares=core_shares.tolist(),
         busy_cores=per_s["busy_s", ""],
         memory_used_bytes=int(most["memory_used_bytes", ""]),
         memory_bytes=int(most["memory_bytes", ""]),
-        sent_bytes_per_s={str(name): per_s["sent_bytes", name] for name in own.loc[own["measure"] == "sent_bytes", "of"].unique()},
+        sent_bytes_per_s={str(name): per_s["sent_bytes", name] for name in use.loc[use["measure"] == "sent_bytes", "of"].unique()},
         power_w=sum(float(per_s[name].sum()) for name in ENERGIES if name in per_s) or None,
         gpu_utilisation=gpus.get("gpu_utilisation"),
         gpu_mhz=gpus.get("gpu_sm_mhz"),
@@ -69,14 +68,8 @@ def _host(host: str, own: pd.DataFrame, core_shares: pd.Series) -> MachineFigure
     )
 
 
-def memory_by_launch(evidence: Evidence, arm: str) -> dict[int, float]:
-    """Peak memory in bytes of the rank of an arm that takes most, in each launch that counts."""
-    good = [record for record in evidence.records if record.arm == arm and record.status == "ok"]
-    return {record.launch: float(max(record.peak_memory_bytes)) for record in good if record.peak_memory_bytes}
-
-
 def energy_per_sample_j(machine: Sequence[MachineFigures], throughput: Estimate | None) -> float | None:
-    """Joules that all hosts together take for a sample; None where one of them does not tell."""
+    """Joules that all hosts together take for a sample; None where one of them does not report it."""
     powers = [host.power_w for host in machine]
     if throughput is None or not powers or None in powers:
         return None

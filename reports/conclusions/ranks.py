@@ -24,9 +24,9 @@ from reports.conclusions.steps import TIMES, means_by_rank
 from reports.schema import ByRank, HostFigures, RankFigures, Straggler
 from reports.statistics.student import student_t
 
-SURE = 0.99
+CONFIDENCE = 0.99
 """With which a rank is named, over all ranks of an arm together."""
-WORTH_NAMING = 0.02
+MIN_LATE_SHARE = 0.02
 """A rank that is late by less than this share of a step is not named, however sure it is."""
 
 
@@ -40,19 +40,21 @@ def summarise_ranks(records: Sequence[LaunchRecord], timed: pd.DataFrame, stragg
     if sync["rank"].nunique() < 2:
         return None
     alone = local if len(local) else before_exchange(sync)
-    by_rank, own = (table.groupby("rank")[["samples", "step_s", "steps"]].sum() for table in (sync, alone))
-    means = {"mean_s": by_rank["step_s"] / by_rank["steps"], "own_s": own["step_s"] / own["steps"]}
+    by_rank, own_times = (table.groupby("rank")[["samples", "step_s", "steps"]].sum() for table in (sync, alone))
+    means = {"mean_s": by_rank["step_s"] / by_rank["steps"], "own_s": own_times["step_s"] / own_times["steps"]}
     by_rank = by_rank.assign(per_s=by_rank["samples"] / by_rank["step_s"], **means)
     ranks = [
         RankFigures(rank=rank, host=hosts.get(rank, ""), throughput_per_s=per_s, step_s=mean_s, own_s=own_s)
         for rank, per_s, mean_s, own_s in by_rank[["per_s", "mean_s", "own_s"]].itertuples(name=None)
     ]
     rates: dict[str, list[float]] = {}
-    for one in ranks:
-        rates.setdefault(one.host, []).append(one.throughput_per_s)
+    for figures in ranks:
+        rates.setdefault(figures.host, []).append(figures.throughput_per_s)
     return ByRank(
         ranks=ranks,
-        hosts=[HostFigures(host=host, ranks=len(own), throughput_per_s=sum(own)) for host, own in rates.items()],
+        hosts=[
+            HostFigures(host=host, ranks=len(throughputs), throughput_per_s=sum(throughputs)) for host, throughputs in rates.items()
+        ],
         own_time="local step" if len(local) else "data wait and forward",
         straggler=straggler,
     )
@@ -78,7 +80,9 @@ class _Lateness:
         """Lateness of one rank by each time, over launches and arms alike."""
         return self.table.loc[list(arms), (slice(None), rank)].droplevel("rank", axis="columns").groupby("arm").mean().mean()
 
-    def named(self, late: pd.DataFrame, error_s: float, df: int, arms: Sequence[str], others: Sequence[str]) -> Straggler | None:
+    def straggler(
+        self, late: pd.DataFrame, error_s: float, df: int, arms: Sequence[str], others: Sequence[str]
+    ) -> Straggler | None:
         """The rank that is late, if one is: one-sided for each rank, all of them at once (Bonferroni).
 
         Args:
@@ -90,11 +94,11 @@ class _Lateness:
         """
         means = late.mean()
         rank, late_s = int(str(means.idxmax())), float(means.max())
-        half = student_t(1 - 2 * (1 - SURE) / late.shape[1], df) * error_s
-        own = self.mean(arms, rank)
-        if late_s - half <= 0 or late_s <= self.at_least or own["step_s"] < self.at_least:
+        half = student_t(1 - 2 * (1 - CONFIDENCE) / late.shape[1], df) * error_s
+        times_late = self.mean(arms, rank)
+        if late_s - half <= 0 or late_s <= self.at_least or times_late["step_s"] < self.at_least:
             return None
-        excess = own - self.mean(others, rank) if others else own
+        excess = times_late - self.mean(others, rank) if others else times_late
         phase = str(excess.drop("step_s").idxmax()).removesuffix("_s")
         bounds = {"ci_low": late_s - half, "ci_high": late_s + half}
         return Straggler(rank=rank, host=self.hosts.get(rank, ""), phase=phase, late_s=late_s, **bounds)
@@ -106,17 +110,19 @@ def find_stragglers(records: Sequence[LaunchRecord], local: pd.DataFrame) -> dic
     ``local``: blocks without exchange that count, by rank (``Steps.rank_blocks``), the floor's among them; of scripts
     ``before_exchange``.
     """
-    tables = {str(arm): lateness(own, TIMES) for arm, own in local.groupby("arm") if own["rank"].nunique() > 1}
+    tables = {str(arm): lateness(blocks, TIMES) for arm, blocks in local.groupby("arm") if blocks["rank"].nunique() > 1}
     launches = set.intersection(*(set(table.index) for table in tables.values())) if tables else set()
     if len(launches) < 2:
         return {}
     table = pd.concat({arm: table.loc[sorted(launches)] for arm, table in tables.items()}, names=["arm"])
-    at_least = WORTH_NAMING * float(local["step_s"].sum() / local["steps"].sum())
-    found = _Lateness(table=table, at_least=at_least, hosts={place.rank: place.host for one in records for place in one.ranks})
+    at_least = MIN_LATE_SHARE * float(local["step_s"].sum() / local["steps"].sum())
+    lateness_table = _Lateness(
+        table=table, at_least=at_least, hosts={place.rank: place.host for record in records for place in record.ranks}
+    )
     whole = table.loc[:, "step_s":"step_s"].droplevel(0, axis="columns")
     arms, number = list(tables), len(launches)
     common = whole.groupby("launch").median()
-    everywhere = found.named(common, float(common.std().max()) / math.sqrt(number), number - 1, arms, [])
+    everywhere = lateness_table.straggler(common, float(common.std().max()) / math.sqrt(number), number - 1, arms, [])
     if len(arms) == 1:
         return {arms[0]: everywhere} if everywhere else {}
     others = {arm: [other for other in arms if other != arm] for arm in arms}
@@ -126,9 +132,9 @@ def find_stragglers(records: Sequence[LaunchRecord], local: pd.DataFrame) -> dic
     squares = sum(float(np.square((late - late.mean()).to_numpy(dtype=np.float64)).sum()) for late in excess.values())
     error_s = math.sqrt(squares / len(arms) / ranks / (number - 1) / number)
     df = (number - 1) * (ranks - 1) * (len(arms) - 1)
-    stragglers = {arm: found.named(late, error_s, df, [arm], others[arm]) for arm, late in excess.items()}
+    stragglers = {arm: lateness_table.straggler(late, error_s, df, [arm], others[arm]) for arm, late in excess.items()}
     if everywhere:
-        late_arms = [arm for arm in arms if found.mean([arm], everywhere.rank)["step_s"] >= at_least]
+        late_arms = [arm for arm in arms if lateness_table.mean([arm], everywhere.rank)["step_s"] >= at_least]
         stragglers |= {arm: stragglers[arm] or everywhere for arm in late_arms}
     return {arm: straggler for arm, straggler in stragglers.items() if straggler}
 

@@ -51,20 +51,22 @@ def fastest(evidence: Evidence, results: Sequence[RatioSummary]) -> list[str]:
     candidates by their own blocks of the same rounds.
     """
     ratios = {
-        one.candidate: one.throughput_ratio
-        for one in results
-        if one.role == "candidate" and one.throughput_ratio is not None and one.is_comparable
+        result.candidate: result.throughput_ratio
+        for result in results
+        if result.role == "candidate" and result.throughput_ratio is not None and result.is_comparable
     }
     if not ratios or evidence.cases:
         return []
-    verdicts = {one.candidate: one.verdict for one in results}
+    verdicts = {result.candidate: result.verdict for result in results}
     best, baseline = max(ratios, key=lambda name: ratios[name]), evidence.plan.baseline
     if ratios[best] < 1.0:
         return [baseline, *(name for name in ratios if verdicts[name] != "slower")]
     others = [name for name in ratios if name != best]
     samples = _samples(evidence, evidence.blocks, [[best, name] for name in others])
     intervals = _intervals(evidence, samples, copies=[1] * len(others), family=len(others))
-    tied = [name for name, one in zip(others, intervals, strict=True) if decide(one, threshold=evidence.threshold) != "faster"]
+    tied = [
+        name for name, interval in zip(others, intervals, strict=True) if decide(interval, threshold=evidence.threshold) != "faster"
+    ]
     return [best, *([] if verdicts[best] == "faster" else [baseline]), *tied]
 
 
@@ -74,15 +76,15 @@ def ratio_intervals_of(evidence: Evidence, blocks: pd.DataFrame) -> Mapping[str,
 
 
 def find_spread(plan: Plan, blocks: pd.DataFrame, *, cases: Sequence[str | None] = (None,)) -> Spread:
-    """How much the ratios of these blocks vary within and between launches. What they are it does not tell."""
+    """How much the ratios of these blocks vary within and between launches. It does not show the ratios."""
     groups = [[name, *copies_of_baseline(plan, name)] for name in plan.compared_arms() if name != plan.baseline]
-    found = []
+    launches = []
     for case in cases:
-        own = blocks if case is None else blocks[blocks["case"] == case]
-        tables = total_tables(plan, own, groups, by_round=True)
+        case_blocks = blocks if case is None else blocks[blocks["case"] == case]
+        tables = total_tables(plan, case_blocks, groups, by_round=True)
         scales = [1 + 1 / (len(group) - 1) for group in groups]
-        found += [launch_ratios(table, scale=scale) for table, scale in zip(tables, scales, strict=True)]
-    return spread_of([one for one in found if one is not None])
+        launches += [launch_ratios(table, scale=scale) for table, scale in zip(tables, scales, strict=True)]
+    return spread_of([ratios for ratios in launches if ratios is not None])
 
 
 def _samples(evidence: Evidence, blocks: pd.DataFrame, groups: Sequence[Sequence[str]]) -> list[Sample]:
@@ -99,7 +101,9 @@ def _samples(evidence: Evidence, blocks: pd.DataFrame, groups: Sequence[Sequence
 def _runs(evidence: Evidence, blocks: pd.DataFrame, arm: str) -> Runs:
     """An arm's runs in the order of their start."""
     sync = dict(list(blocks[(blocks["arm"] == arm) & (blocks["kind"] == "sync")].groupby("launch")))
-    started = sorted((one.started_at, one.launch) for one in evidence.records if one.arm == arm and one.launch in sync)
+    started = sorted(
+        (record.started_at, record.launch) for record in evidence.records if record.arm == arm and record.launch in sync
+    )
     return runs_of([at for at, _ in started], [sync[launch][THROUGHPUT].to_numpy(dtype=np.float64) for _, launch in started])
 
 
@@ -130,7 +134,7 @@ class _Ratios:
     @classmethod
     def find(cls, evidence: Evidence, blocks: pd.DataFrame) -> _Ratios:
         plan = evidence.plan
-        names = [name for role in ("candidate", "control") for name, own in plan.roles().items() if own == role]
+        names = [name for role in ("candidate", "control") for name, arm_role in plan.roles().items() if arm_role == role]
         samples = _samples(evidence, blocks, [[name, *copies_of_baseline(plan, name)] for name in names])
         return cls(evidence=evidence, samples=dict(zip(names, samples, strict=True)))
 
@@ -140,37 +144,39 @@ class _Ratios:
         plan = self.evidence.plan
         copies = [len(copies_of_baseline(plan, name)) for name in self.samples]
         family = sum(plan.role(name) == "candidate" for name in self.samples)
-        found = _intervals(self.evidence, list(self.samples.values()), copies=copies, family=family)
-        return dict(zip(self.samples, found, strict=True))
+        estimates = _intervals(self.evidence, list(self.samples.values()), copies=copies, family=family)
+        return dict(zip(self.samples, estimates, strict=True))
 
     def value(self, name: str) -> float | None:
         """The ratio of totals alone."""
         sample = self.samples[name]
         if isinstance(sample, tuple):
             return ratio_of_runs(*sample)
-        found = launch_ratios(sample)
-        return float(np.exp(found.logs.mean())) if found else None
+        ratios = launch_ratios(sample)
+        return float(np.exp(ratios.logs.mean())) if ratios else None
 
 
 def _ratios_of_case(evidence: Evidence, case: str | None, arms: Mapping[str, ArmSummary]) -> list[RatioSummary]:
     """The ratios of one case, or of a workload that is trained (``case`` is None)."""
     plan = evidence.plan
     blocks = evidence.blocks if case is None else evidence.blocks[evidence.blocks["case"] == case]
-    found = _Ratios.find(evidence, blocks)
+    ratios = _Ratios.find(evidence, blocks)
     calm = _Ratios.find(evidence, without_stalls(blocks, evidence.stalls)) if case is None else None
     is_disturbed = not is_quiet(summarise_load(evidence.readings))
     quiet = _Ratios.find(evidence, undisturbed(blocks, evidence.readings)) if is_disturbed else None
     by_speed = _by_speed(evidence, blocks) if case is None else {}
     results = []
     for name in plan.compared_arms():
-        if name not in found.samples:
+        if name not in ratios.samples:
             continue
-        sample, interval = found.samples[name], found.intervals[name]
+        sample, interval = ratios.samples[name], ratios.intervals[name]
         without = calm.value(name) if calm else None
-        judged = _verdict_fields(evidence, name, found.intervals, without, arms, quiet)
+        judged = _verdict_fields(evidence, name, ratios.intervals, without, arms, quiet)
         copies = copies_of_baseline(plan, name)
         has_terms = case is None and not plan.batches  # they are of a step
-        terms = evidence.terms.explained(name, copies, judged["verdict"], confidence=evidence.confidence) if has_terms else {}
+        terms = (
+            evidence.terms.difference_fields(name, copies, judged["verdict"], confidence=evidence.confidence) if has_terms else {}
+        )
         undisturbed_ratio = quiet.intervals[name] if quiet else None
         results.append(
             RatioSummary(
@@ -204,8 +210,8 @@ def _by_speed(evidence: Evidence, blocks: pd.DataFrame) -> dict[str, RatioBySpee
         return {}
     levels = log_levels(blocks, [plan.control_name, plan.baseline, *names])
     ratios, each = levels[:, 2:] - levels[:, 1:2], evidence.confidence ** (1 / max(len(names), 1))
-    found = {name: ratio_by_speed(ratios[:, number], levels[:, 0], confidence=each) for number, name in enumerate(names)}
-    return {name: one for name, one in found.items() if one is not None}
+    by_candidate = {name: ratio_by_speed(ratios[:, number], levels[:, 0], confidence=each) for number, name in enumerate(names)}
+    return {name: dependence for name, dependence in by_candidate.items() if dependence is not None}
 
 
 def _disturbed(evidence: Evidence, name: str) -> pd.DataFrame:
@@ -231,7 +237,7 @@ def _verdict_fields(
 ) -> dict[str, Any]:
     """Fields of ``RatioSummary``: the verdict, what withholds it, or how much more measuring should bring one."""
     plan, interval, threshold = evidence.plan, intervals[name], evidence.threshold
-    control = next((one for other, one in intervals.items() if plan.role(other) == "control"), None)
+    control = next((estimate for other, estimate in intervals.items() if plan.role(other) == "control"), None)
     alone = decide(interval, threshold=threshold)
     if interval is not None and (plan.scripts.cpu or evidence.unlike_work.get(name)):
         return {"verdict": "undecided", "verdict_alone": alone, "withheld_by": "cpu" if plan.scripts.cpu else "work"}
@@ -239,12 +245,12 @@ def _verdict_fields(
     if interval is not None and is_alike and (arms[name].is_implausible or arms[plan.baseline].is_implausible):
         return {"verdict": "undecided", "verdict_alone": alone, "withheld_by": "implausible"}
     if interval is None or alone == "undecided":
-        return {"verdict": alone, "verdict_alone": alone, **_more(evidence, interval)}
+        return {"verdict": alone, "verdict_alone": alone, **_required_measuring(evidence, interval)}
     withheld: Withheld | None = None
     reach = None
     if plan.role(name) == "candidate" and decide(interval, threshold=threshold, control=control) != alone:
         withheld = "control"
-    elif _hangs_on_few_stalls(arms[name], arms[plan.baseline], interval, without_stalls, threshold):
+    elif _depends_on_few_stalls(arms[name], arms[plan.baseline], interval, without_stalls, threshold):
         withheld = "stalls"
     elif quiet is not None and decide(quiet.intervals[name], threshold=threshold) != alone:
         if is_uninformative(quiet.intervals[name], interval):
@@ -256,10 +262,10 @@ def _verdict_fields(
     return {"verdict": verdict, "verdict_alone": alone, "withheld_by": withheld, "load_reach": load_reach}
 
 
-def _hangs_on_few_stalls(
+def _depends_on_few_stalls(
     ours: ArmSummary, theirs: ArmSummary, interval: RatioEstimate, without_stalls: float | None, threshold: float
 ) -> bool:
-    """Whether the verdict would be another without stalls that are too few to tell how often they come."""
+    """Whether the verdict depends on stalls that are too few to estimate how often they occur."""
     if without_stalls is None or not ours.stalls or not theirs.stalls:
         return False
     worse = max(ours.stalls, theirs.stalls, key=lambda stalls: stalls.share)
@@ -267,14 +273,14 @@ def _hangs_on_few_stalls(
     return 0 < worse.count < MIN_STALLS and calm != decide(interval, threshold=threshold)
 
 
-def _more(evidence: Evidence, interval: RatioEstimate | None) -> dict[str, Any]:
+def _required_measuring(evidence: Evidence, interval: RatioEstimate | None) -> dict[str, Any]:
     """Fields of ``RatioSummary``: how much to add to what was measured; none where nothing can be said."""
     launches = interval.launches if interval else 0
     measured = launches if evidence.are_runs else evidence.spent_minutes
     more = to_decide(interval, threshold=evidence.threshold, measured=measured, launches=launches)
     if more is None:
         return {}
-    found: dict[str, Any] = {"more_range": (more.low, more.high)}
+    fields: dict[str, Any] = {"more_range": (more.low, more.high)}
     if evidence.are_runs:
-        return found | {"more_runs": None if more.value is None else math.ceil(more.value)}
-    return found | {"more_minutes": more.value}
+        return fields | {"more_runs": None if more.value is None else math.ceil(more.value)}
+    return fields | {"more_minutes": more.value}

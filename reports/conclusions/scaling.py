@@ -70,14 +70,14 @@ def has_own_units(points: Sequence[Comparison]) -> bool:
     return len(ratios) == 1
 
 
-def quotient(one: Estimate, other: Estimate) -> Estimate:
+def quotient(estimate: Estimate, other: Estimate) -> Estimate:
     """One estimate over another, independent one; errors add as squares of logarithms."""
-    value = one.value / other.value
-    if one.bounds is None or other.bounds is None:
+    value = estimate.value / other.value
+    if estimate.bounds is None or other.bounds is None:
         return Estimate(value=value)
-    (low, high), (least, most) = one.bounds, other.bounds
-    down = math.hypot(math.log(one.value / low), math.log(most / other.value))
-    up = math.hypot(math.log(high / one.value), math.log(other.value / least))
+    (low, high), (least, most) = estimate.bounds, other.bounds
+    down = math.hypot(math.log(estimate.value / low), math.log(most / other.value))
+    up = math.hypot(math.log(high / estimate.value), math.log(other.value / least))
     return Estimate(value=value, ci_low=value * math.exp(-down), ci_high=value * math.exp(up))
 
 
@@ -86,7 +86,7 @@ def leaders(point: Comparison, *, without: Collection[str] = ()) -> tuple[str, .
 
     ``without``: arms that do not run at every point; they only show what the others scale from.
     """
-    timed = [one for one in point.results if one.role == "candidate" and one.throughput_ratio is not None]
-    if all(one.candidate in without for one in timed):
+    timed = [result for result in point.results if result.role == "candidate" and result.throughput_ratio is not None]
+    if all(result.candidate in without for result in timed):
         return ()
     return tuple(name for name in point.fastest if name not in without)

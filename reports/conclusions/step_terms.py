@@ -43,8 +43,8 @@ from reports.statistics.student import t_interval
 
 TERMS: tuple[Term, ...] = get_args(Term)
 SCRIPT_PHASES: tuple[Phase, ...] = get_args(Phase)[:-1]
-EXCEEDS = 0.8
-"""Confidence that the term named is the largest. The second is named beside it."""
+LEAD_CONFIDENCE = 0.8
+"""Confidence that the named term is the largest."""
 LIMIT = 0.25
 """From this share of a step on, a cause is called the bottleneck: without it, throughput would rise by at least a third."""
 
@@ -72,8 +72,8 @@ class Terms:
         """Take them from the records of all arms, the floor's among them, and their steps that count."""
         bare = timed.where(arm=FLOOR)
         arms = timed.rank_blocks.loc[timed.rank_blocks["case"].isna(), "arm"].unique()
-        unlike = {one.arm for one in records if any(rank.owns_step for rank in one.ranks)}
-        scripts = {one.arm: one.scripts[0].configuration.get("library") for one in records if one.scripts}
+        unlike = {record.arm for record in records if any(rank.owns_step for rank in record.ranks)}
+        scripts = {record.arm: record.scripts[0].configuration.get("library") for record in records if record.scripts}
         alone = before_exchange(timed.where(kind="sync").rank_blocks) if scripts else timed.where(kind="local").rank_blocks
         return cls(
             by_launch={arm: terms_by_launch(timed.where(arm=arm), None if arm in unlike else bare) for arm in arms if arm != FLOOR},
@@ -83,29 +83,29 @@ class Terms:
             libraries=scripts,
         )
 
-    def explained(self, arm: str, copies: Sequence[str], verdict: Verdict, *, confidence: float) -> dict[str, Any]:
+    def difference_fields(self, arm: str, copies: Sequence[str], verdict: Verdict, *, confidence: float) -> dict[str, Any]:
         """Fields of ``RatioSummary``: what a candidate's and the baseline's steps differ by, and why the verdict is so."""
         is_script = arm in self.phases
         tables = self.phases if is_script else self.by_launch
-        known = [copy for copy in copies if copy in tables]
-        if arm not in tables or not known:
+        timed_copies = [copy for copy in copies if copy in tables]
+        if arm not in tables or not timed_copies:
             return {}
-        ours, theirs = tables[arm], [tables[copy] for copy in known]
+        ours, theirs = tables[arm], [tables[copy] for copy in timed_copies]
         differences = (ours - _mean_of(theirs)).dropna() if is_script else term_differences(ours, theirs)
-        if is_script and self.libraries[arm] != self.libraries[known[0]]:
+        if is_script and self.libraries[arm] != self.libraries[timed_copies[0]]:
             both = differences.pop("backward") + differences.pop("exchange")
             differences = differences.assign(backward_and_exchange=both)
         if not len(differences):
             return {}
         is_decided = verdict in ("faster", "slower")
-        found: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "phase_differences_s" if is_script else "term_differences_s": means(differences, confidence=confidence),
-            "because": because(differences, slower=verdict == "slower", confidence=confidence) if is_decided else None,
+            "because": dominant_cause(differences, slower=verdict == "slower", confidence=confidence) if is_decided else None,
         }
         if not is_script:
-            threads = [self.threads[copy] for copy in known]
-            found["cpu_contention_s"] = cpu_contention(self.threads[arm], threads, confidence=confidence)
-        return found
+            threads = [self.threads[copy] for copy in timed_copies]
+            fields["cpu_contention_s"] = cpu_contention(self.threads[arm], threads, confidence=confidence)
+        return fields
 
 
 def _mean_of(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
@@ -130,7 +130,7 @@ def terms_by_launch(steps: Steps, floor: Steps | None) -> pd.DataFrame:
     """
     sync, local = steps.where(kind="sync"), steps.where(kind="local")
     by_rank = means_by_rank(local.rank_blocks, ["step_s", "data_wait_s", "forward_s"])
-    own = {name: table.mean(axis="columns") for name, table in by_rank.items()}
+    local_means = {name: table.mean(axis="columns") for name, table in by_rank.items()}
     exchanged = means_by_rank(sync.rank_blocks, ["forward_s"])["forward_s"]
     slowest = local.slowest.groupby("launch")["step_s"].mean()
     first = group_starts(sync.rank_blocks, ["launch", "turn"])
@@ -143,7 +143,7 @@ def terms_by_launch(steps: Steps, floor: Steps | None) -> pd.DataFrame:
         compute, overhead = bare.mean(axis="columns"), _of_typical_rank((computing - bare).dropna())
     else:
         compute, overhead = _of_typical_rank(computing), pd.Series(np.nan, index=computing.index)
-    alike = compute + own["data_wait_s"] + overhead.fillna(0.0)
+    expected = compute + local_means["data_wait_s"] + overhead.fillna(0.0)
     exchange = step - slowest
     if len(by_rank["step_s"].columns) == 1:
         calls, exchange = exchange, 0.0 * exchange
@@ -151,20 +151,20 @@ def terms_by_launch(steps: Steps, floor: Steps | None) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "compute": compute,
-            "data_wait": own["data_wait_s"],
+            "data_wait": local_means["data_wait_s"],
             "library_overhead": overhead,
-            "imbalance": slowest - alike,
+            "imbalance": slowest - expected,
             "exposed_exchange": exchange,
             "step": step,
-            "in_forward": exchanged.mean(axis="columns") - own["forward_s"],
+            "in_forward": exchanged.mean(axis="columns") - local_means["forward_s"],
         }
     ).dropna(subset=["imbalance", "exposed_exchange"])
 
 
 def _besides_waiting(steps: Steps) -> pd.DataFrame:
     """Mean seconds of a step less its wait for data: launches down, ranks across."""
-    found = means_by_rank(steps.rank_blocks, ["step_s", "data_wait_s"])
-    return found["step_s"] - found["data_wait_s"]
+    times = means_by_rank(steps.rank_blocks, ["step_s", "data_wait_s"])
+    return times["step_s"] - times["data_wait_s"]
 
 
 def _of_typical_rank(table: pd.DataFrame) -> pd.Series:
@@ -172,14 +172,16 @@ def _of_typical_rank(table: pd.DataFrame) -> pd.Series:
     if not table.size:
         return pd.Series(dtype="float64")
     typical = table.mean().sort_values(kind="stable").index[(table.shape[1] - 1) // 2]
-    found: pd.Series = table[typical]
-    return found
+    seconds: pd.Series = table[typical]
+    return seconds
 
 
 def means(by_launch: pd.DataFrame, *, confidence: float) -> dict[str, Estimate]:
     """The mean over launches of every column that is known of all of them, each with its own interval; none without a launch."""
-    found = {str(name): t_interval(by_launch[name], confidence=confidence) for name in by_launch if by_launch[name].notna().all()}
-    return {name: one for name, one in found.items() if one is not None}
+    estimates = {
+        str(name): t_interval(by_launch[name], confidence=confidence) for name in by_launch if by_launch[name].notna().all()
+    }
+    return {name: estimate for name, estimate in estimates.items() if estimate is not None}
 
 
 def step_terms(by_launch: pd.DataFrame, *, confidence: float) -> StepTerms | None:
@@ -200,10 +202,10 @@ def term_differences(ours: pd.DataFrame, theirs: Sequence[pd.DataFrame]) -> pd.D
     return (tables[0][names] - _mean_of([table[names] for table in tables[1:]])).dropna()
 
 
-def because(differences: pd.DataFrame, *, slower: bool, confidence: float) -> DominantCause | None:
+def dominant_cause(differences: pd.DataFrame, *, slower: bool, confidence: float) -> DominantCause | None:
     """The term that makes an arm slower, or faster; None where none does by itself.
 
-    Its interval excludes 0, and it exceeds the second one, of those that point the same way, with ``EXCEEDS`` confidence.
+    Its interval excludes 0, and it exceeds the second one, of those that point the same way, with ``LEAD_CONFIDENCE`` confidence.
     """
     sign = 1 if slower else -1
     means = (sign * differences.mean()).sort_values(ascending=False)
@@ -211,8 +213,8 @@ def because(differences: pd.DataFrame, *, slower: bool, confidence: float) -> Do
     if len(differences) < 2 or not same_way:
         return None
     first = t_interval(differences[same_way[0]], confidence=confidence)
-    lead = [t_interval(differences[same_way[0]] - differences[name], confidence=EXCEEDS) for name in same_way[1:2]]
-    if first is None or not all(one is not None and one.excludes(0.0) for one in (first, *lead)):
+    lead = [t_interval(differences[same_way[0]] - differences[name], confidence=LEAD_CONFIDENCE) for name in same_way[1:2]]
+    if first is None or not all(estimate is not None and estimate.excludes(0.0) for estimate in (first, *lead)):
         return None
     return DominantCause.model_validate(
         {"term": same_way[0], "difference_s": first.value, "ci_low": first.ci_low, "ci_high": first.ci_high}
@@ -224,29 +226,29 @@ def threads_by_launch(readings: pd.DataFrame) -> pd.DataFrame:
 
     Blocks of which nothing is known are left out.
     """
-    known = readings[readings["is_ok"] & readings["running_s"].notna()]
-    sums = known.groupby(["kind", "launch"])[[*THREADS, "steps"]].sum()
+    with_threads = readings[readings["is_ok"] & readings["running_s"].notna()]
+    sums = with_threads.groupby(["kind", "launch"])[[*THREADS, "steps"]].sum()
     return sums[THREADS].div(sums["steps"], axis="index")
 
 
 def thread_figures(by_launch: pd.DataFrame, *, confidence: float) -> dict[str, ThreadFigures]:
     """The mean over launches of ``threads_by_launch``, by kind of block; without those of which nothing is known."""
-    by_kind = {str(kind): own.droplevel("kind") for kind, own in by_launch.groupby("kind")}
+    by_kind = {str(kind): of_kind.droplevel("kind") for kind, of_kind in by_launch.groupby("kind")}
     return {kind: ThreadFigures(**means(by_kind[kind], confidence=confidence)) for kind in ("sync", "local") if kind in by_kind}
 
 
 def cpu_contention(ours: pd.DataFrame, theirs: Sequence[pd.DataFrame], *, confidence: float) -> Estimate | None:
     """How much longer an arm's training threads wait for a core than another arm's, seconds per step without exchange.
 
-    None where the kernel does not tell, and where the arm's own threads do not run for half as long: then it waits for others.
+    None where the kernel does not report it, and where the arm's own threads do not run for half as long: then it waits for others.
     ``theirs``: of the arm that it is compared with, and of its copies.
     """
     baseline = pd.concat(theirs).groupby(level=["kind", "launch"]).mean()
-    apart = (ours - baseline).dropna()
-    apart = apart[apart.index.get_level_values("kind") == "local"]
-    if not len(apart) or apart["library_s"].mean() < apart["runnable_s"].mean() / 2:
+    differences = (ours - baseline).dropna()
+    differences = differences[differences.index.get_level_values("kind") == "local"]
+    if not len(differences) or differences["library_s"].mean() < differences["runnable_s"].mean() / 2:
         return None
-    return t_interval(apart["runnable_s"], confidence=confidence)
+    return t_interval(differences["runnable_s"], confidence=confidence)
 
 
 def data_wait_share(sync: pd.DataFrame) -> float:
@@ -275,14 +277,14 @@ def step_shares(sync: pd.DataFrame, terms: StepTerms | None) -> StepShares:
 
 def bottleneck_of(shares: StepShares) -> Bottleneck:
     """What holds an arm's speed back: the largest share, where it reaches ``LIMIT``; else computing."""
-    found: dict[Bottleneck, float] = {
+    sizes: dict[Bottleneck, float] = {
         "input": shares.data_wait,
         "exchange": shares.exposed_exchange or 0.0,
         "library": shares.library_overhead or 0.0,
         "imbalance": shares.imbalance or 0.0,
     }
-    largest = max(found, key=lambda name: found[name])
-    if found[largest] >= LIMIT:
+    largest = max(sizes, key=lambda name: sizes[name])
+    if sizes[largest] >= LIMIT:
         return largest
     return "not the input" if shares.exposed_exchange is None else "computing"
 

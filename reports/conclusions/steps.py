@@ -63,21 +63,20 @@ class Steps:
     @classmethod
     def joined(cls, parts: Iterable[Steps]) -> Steps:
         """Put parts together; a block may be spread over several of them."""
-        found = list(parts)
-        sums = joined([part.rank_blocks for part in found], RANK_BLOCK_TYPES)
+        all_parts = list(parts)
+        sums = joined([part.rank_blocks for part in all_parts], RANK_BLOCK_TYPES)
         key = [*PLACE, "turn", "rank"]
         if sums.duplicated(key).any():
             added = sums.groupby(key, sort=False)[["steps", "samples", *TIMES]].sum().reset_index()
             sums = added.merge(sums.drop_duplicates(key)[[*key, *BLOCK]], on=key)[list(RANK_BLOCK_TYPES)]
-        slowest = joined([part.slowest for part in found], SLOWEST_TYPES)
+        slowest = joined([part.slowest for part in all_parts], SLOWEST_TYPES)
         slowest = slowest.sort_values([*PLACE, "turn", "step", "step_s", "rank"], ascending=[True] * 4 + [False, True])
         slowest = slowest.drop_duplicates([*PLACE, "turn", "step"])
         return cls(rank_blocks=sums.sort_values(key, ignore_index=True), slowest=slowest.reset_index(drop=True))
 
     def valid(self, records: Sequence[LaunchRecord]) -> Steps:
         """Those whose launch is ok, whose arm was never wrong, and of blocks that every rank finished without a skipped step."""
-        wrong = {record.arm for record in records if record.status == "wrong"}
-        good = [record for record in records if record.status == "ok" and record.arm not in wrong]
+        good = counting(records)
         skipping = {(record.launch, record.arm, block.turn) for record in good for block in record.blocks if block.skipped_steps}
         world_sizes = {(record.launch, record.arm): record.world_size for record in good}
         key, steps = [*PLACE, "turn"], self.rank_blocks["steps"].to_numpy()
@@ -87,16 +86,16 @@ class Steps:
             world_sizes.get((launch, arm)) == ranks and (launch, arm, turn) not in skipping
             for launch, arm, turn, ranks in turns.itertuples(index=False, name=None)
         ]
-        alike = np.minimum.reduceat(steps, first) == np.maximum.reduceat(steps, first)
-        whole = turns.loc[np.array(counts, dtype=bool) & alike, key]
+        is_even = np.minimum.reduceat(steps, first) == np.maximum.reduceat(steps, first)
+        whole = turns.loc[np.array(counts, dtype=bool) & is_even, key]
         return Steps(rank_blocks=self.rank_blocks.merge(whole, on=key), slowest=self.slowest.merge(whole, on=key))
 
     def where(self, **values: Any) -> Steps:
         """Those with these values, such as ``arm="ddp", kind="sync"``; columns that both tables have."""
-        found = self
+        selected = self
         for name, value in values.items():
-            found = Steps(**{which: table[table[name] == value] for which, table in vars(found).items()})
-        return found
+            selected = Steps(**{which: table[table[name] == value] for which, table in vars(selected).items()})
+        return selected
 
     def without_arm(self, arm: str) -> Steps:
         """Those of all other arms."""
@@ -116,6 +115,12 @@ class Steps:
     def __len__(self) -> int:
         """The number of steps, each counted once for all ranks."""
         return len(self.slowest)
+
+
+def counting(records: Sequence[LaunchRecord]) -> list[LaunchRecord]:
+    """Those whose launch is ok and whose arm was never wrong."""
+    wrong = {record.arm for record in records if record.status == "wrong"}
+    return [record for record in records if record.status == "ok" and record.arm not in wrong]
 
 
 def read_steps(folder: ResultsFolder, records: Sequence[LaunchRecord]) -> Steps:

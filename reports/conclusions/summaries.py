@@ -21,7 +21,6 @@ from reports.conclusions.disturbances import summarise_gaps, summarise_load, sum
 from reports.conclusions.evidence import Evidence, cases_of
 from reports.conclusions.machine import (
     energy_per_sample_j,
-    memory_by_launch,
     summarise_links,
     summarise_machine,
 )
@@ -74,12 +73,8 @@ SEVERITY: tuple[Status, ...] = ("not measured", "ok", "timeout", "failed", "wron
 PERCENTILES = (5, 25, 50, 75, 95)
 
 
-def summarise_arms(evidence: Evidence) -> list[ArmSummary]:
-    """Every arm of the plan in its order, with those that failed or were never started."""
-    return [_arm(evidence, name) for name in evidence.plan.compared_arms()]
-
-
-def _arm(evidence: Evidence, name: str) -> ArmSummary:
+def summarise_arm(evidence: Evidence, name: str) -> ArmSummary:
+    """An arm of the plan; also one that failed or was never started."""
     records = [record for record in evidence.records if record.arm == name]
     readings = evidence.readings[evidence.readings["arm"] == name]
     sync = evidence.blocks[(evidence.blocks["arm"] == name) & (evidence.blocks["kind"] == "sync")]
@@ -97,48 +92,50 @@ def _arm(evidence: Evidence, name: str) -> ArmSummary:
         load=summarise_load(readings),
         machine=machine,
         energy_per_sample_j=energy_per_sample_j(machine, timing.get("throughput_per_s")),
-        resources=_resources(evidence, name, records, timing.get("throughput_per_s")),
+        resources=_resources(evidence, records, timing.get("throughput_per_s")),
     )
 
 
-def _resources(
-    evidence: Evidence, name: str, records: Sequence[LaunchRecord], throughput: Estimate | None
-) -> ResourceFigures | None:
+def _resources(evidence: Evidence, records: Sequence[LaunchRecord], throughput: Estimate | None) -> ResourceFigures | None:
     """Devices and memory of an arm."""
     ranks: list[RankReport] = next((record.ranks for record in records if record.ranks), [])
     if not ranks:
         return None
-    found: dict[str, Any] = {
+    peaks = [float(max(record.peak_memory_bytes)) for record in records if record.status == "ok" and record.peak_memory_bytes]
+    fields: dict[str, Any] = {
         "device": "core" if any(rank.device == "cpu" for rank in ranks) else "GPU",
-        "memory_bytes": t_interval(list(memory_by_launch(evidence, name).values()), confidence=evidence.confidence),
+        "memory_bytes": t_interval(peaks, confidence=evidence.confidence),
     }
     units = compute_units(ranks)
     if throughput is None:
-        return ResourceFigures(**found)
+        return ResourceFigures(**fields)
     if units:
-        found["per_device_per_s"] = throughput.times(1 / units)
-        found |= _flops(evidence, records, ranks, throughput.times(1 / units))
-    return ResourceFigures(**found)
+        fields["per_device_per_s"] = throughput.times(1 / units)
+        fields |= _flops(evidence, records, ranks, throughput.times(1 / units))
+    return ResourceFigures(**fields)
 
 
 def _flops(evidence: Evidence, records: Sequence[LaunchRecord], ranks: Sequence[RankReport], rate: Estimate) -> dict[str, Any]:
     """Fields of ``ResourceFigures``: model FLOP/s and MFU, from the throughput of one device."""
     plan = evidence.plan
-    alike = [] if plan.has_own_work else evidence.records
-    count = next((record.flops for record in [*records, *alike] if record.flops), None)
+    same_work = [] if plan.has_own_work else evidence.records
+    count = next((record.flops for record in [*records, *same_work] if record.flops), None)
     if count is None or not count.samples or not count.by_operation:
         return {"flops_note": f"could not be counted: {count.error or 'none has a formula'}" if count else None}
     left_out = f"of {', '.join(count.without_formula)} are not counted: there is no formula" if count.without_formula else None
     each = sum(count.by_operation.values()) / count.samples
-    found: dict[str, Any] = {"flops_per_sample": each, "flops_note": left_out, "flops_per_s": rate.times(each)}
+    fields: dict[str, Any] = {"flops_per_sample": each, "flops_note": left_out, "flops_per_s": rate.times(each)}
     peak, source = plan.peak_tflops, PLANS_PEAK
     if peak is None:
-        known = [peak_of(rank.device) for rank in ranks]
-        peaks = [one.at(count, precision=plan.precision) if one else None for one in known]
-        if any(one is None for one in peaks):
-            return found
-        peak, source = fmean(filter(None, peaks)), " and ".join(dict.fromkeys(one.source for one in known if one))
-    return found | {"mfu": rate.times(each / (1e12 * peak)), "peak_flops_per_s": 1e12 * peak, "peak_source": source}
+        device_peaks = [peak_of(rank.device) for rank in ranks]
+        peaks = [device_peak.at(count, precision=plan.precision) if device_peak else None for device_peak in device_peaks]
+        if any(flops is None for flops in peaks):
+            return fields
+        peak, source = (
+            fmean(filter(None, peaks)),
+            " and ".join(dict.fromkeys(device_peak.source for device_peak in device_peaks if device_peak)),
+        )
+    return fields | {"mfu": rate.times(each / (1e12 * peak)), "peak_flops_per_s": 1e12 * peak, "peak_source": source}
 
 
 def _identity(evidence: Evidence, name: str, records: Sequence[LaunchRecord]) -> dict[str, Any]:
@@ -148,7 +145,7 @@ def _identity(evidence: Evidence, name: str, records: Sequence[LaunchRecord]) ->
     ran = first or asked
     ranks = next((record.ranks for record in records if record.ranks), [])
     parity = [record.parity for record in records if record.parity]
-    own = ranks if plan.batches else []
+    batch_ranks = ranks if plan.batches else []
     return {
         "name": name,
         "role": plan.role(name),
@@ -161,20 +158,20 @@ def _identity(evidence: Evidence, name: str, records: Sequence[LaunchRecord]) ->
         "described": ranks[0].backend if ranks else {},
         "world_size": first.world_size if first else plan.world_size,
         "local_batch_size": (ranks[0].local_batch_size or None) if ranks and not plan.are_scripts else None,
-        "samples_per_step": sum(rank.local_batch_size * rank.micro_steps for rank in own) or None,
+        "samples_per_step": sum(rank.local_batch_size * rank.micro_steps for rank in batch_ranks) or None,
         "complete": all(record.complete for record in records),
         "cores_per_rank": (len(ranks[0].affinity) or None) if ranks else None,
         "threads_per_rank": ranks[0].threads if ranks else None,
         "compute_units": compute_units(ranks) if ranks else None,
         "errors": [_error(record) for record in records if record.status != "ok" or record.error],
-        "parity": max(parity, key=lambda one: (not one.passed, one.gradient_error or 0.0), default=None),
+        "parity": max(parity, key=lambda result: (not result.passed, result.gradient_error or 0.0), default=None),
     }
 
 
 def compute_units(ranks: Sequence[RankReport]) -> int | None:
     """Cores that the ranks' threads can use, host by host; of ranks on GPUs these, or as many as the backend says it uses.
 
-    None where the platform does not tell.
+    None where the platform does not report it.
     """
     if any(not rank.affinity for rank in ranks):
         return None
@@ -184,7 +181,10 @@ def compute_units(ranks: Sequence[RankReport]) -> int | None:
     hosts: dict[str, list[RankReport]] = {}
     for rank in ranks:
         hosts.setdefault(rank.host, []).append(rank)
-    return sum(min(len({core for one in own for core in one.affinity}), sum(one.threads for one in own)) for own in hosts.values())
+    return sum(
+        min(len({core for rank in on_host for core in rank.affinity}), sum(rank.threads for rank in on_host))
+        for on_host in hosts.values()
+    )
 
 
 def _error(record: LaunchRecord) -> ArmError:
@@ -198,7 +198,7 @@ def _training_steps(evidence: Evidence, name: str, records: Sequence[LaunchRecor
     by_launch = evidence.terms.by_launch.get(name)
     terms = None if by_launch is None else step_terms(by_launch, confidence=confidence)
     by_rank = summarise_ranks(records, steps.rank_blocks, evidence.terms.stragglers.get(name))
-    found = {
+    fields = {
         "by_rank": by_rank,
         "links": summarise_links(evidence.plan, records) if by_rank else [],
         "step_terms_s": terms,
@@ -208,10 +208,10 @@ def _training_steps(evidence: Evidence, name: str, records: Sequence[LaunchRecor
         "threads_s": {} if by_launch is None else thread_figures(evidence.terms.threads[name], confidence=confidence),
     }
     if not len(sync):
-        return found
+        return fields
     exchanged, phases = steps.where(kind="sync"), evidence.terms.phases.get(name)
     slowest = exchanged.slowest
-    return found | {
+    return fields | {
         "throughput_per_s": throughput_interval(sync, confidence=confidence),
         "step_phases_s": {} if phases is None else means(phases.loc[:, phases.any()], confidence=confidence),
         "stalls": summarise_stalls(evidence.stalls[evidence.stalls["arm"] == name], sync),

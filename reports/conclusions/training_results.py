@@ -16,6 +16,7 @@ from typing import Any
 from measurement.plans.plan import Plan
 from measurement.plans.settings import EpochRecord, Quantity, TrainingSettings
 from measurement.records.record import LaunchRecord
+from reports.conclusions.steps import counting
 from reports.estimate import Estimate
 from reports.parts_schema import QUANTITIES, ArmTraining, Band, Convergence, MeanCurve, NoDifference, SeedCurve, TrainingSummary
 from reports.statistics.student import log_interval, t_interval
@@ -33,10 +34,9 @@ def summarise_training(plan: Plan, records: Sequence[LaunchRecord]) -> TrainingS
     """
     if plan.training is None:
         return None
-    wrong = {record.arm for record in records if record.status == "wrong"}
-    good = [record for record in records if record.status == "ok" and record.arm not in wrong]
+    good = counting(records)
     epochs = {
-        arm: {record.launch: record.epochs for record in sorted(good, key=lambda one: one.launch) if record.arm == arm}
+        arm: {record.launch: record.epochs for record in sorted(good, key=lambda record: record.launch) if record.arm == arm}
         for arm in plan.compared_arms()
     }
     reference = reference_of(plan)
@@ -57,23 +57,23 @@ def reference_of(plan: Plan) -> str:
 
 def _arm(plan: Plan, training: TrainingSettings, name: str, epochs: dict[str, EpochsByLaunch], reference: str) -> ArmTraining:
     finished = {arm: _finished(training, trainings) for arm, trainings in epochs.items()}
-    own, confidence = finished[name], plan.measurement.confidence
-    curves = [_curve(plan, launch, trained, finished=launch in own) for launch, trained in epochs[name].items()]
-    times = [training.time_to_accuracy_s(trained) for trained in own.values()]
-    final = [accuracy for trained in own.values() if (accuracy := _final_top1(trained)) is not None]
+    of_arm, confidence = finished[name], plan.measurement.confidence
+    curves = [_curve(plan, launch, trained, finished=launch in of_arm) for launch, trained in epochs[name].items()]
+    times = [training.time_to_accuracy_s(trained) for trained in of_arm.values()]
+    final = [accuracy for trained in of_arm.values() if (accuracy := _final_top1(trained)) is not None]
     return ArmTraining(
         name=name,
-        seeds=len(own),
+        seeds=len(of_arm),
         final_top1=t_interval(final, confidence=confidence, fewest=MIN_SEEDS),
         seeds_reached=sum(time is not None for time in times),
         time_to_accuracy_s=median_time(times),
-        time_to_train_s=_time_to_train(training, own, confidence),
-        epoch_share=_epoch_share(training, own),
+        time_to_train_s=_time_to_train(training, of_arm, confidence),
+        epoch_share=_epoch_share(training, of_arm),
         curve=_mean_curve(curves),
         by_seed=curves,
-        **(_times_compared(training, own, finished[plan.baseline], confidence) if name != plan.baseline else {}),
+        **(_times_compared(training, of_arm, finished[plan.baseline], confidence) if name != plan.baseline else {}),
         **(
-            _accuracies_compared(own, finished[reference], plan.measurement.noise_threshold, confidence=confidence)
+            _accuracies_compared(of_arm, finished[reference], plan.measurement.noise_threshold, confidence=confidence)
             if name != reference
             else {}
         ),
@@ -147,10 +147,10 @@ def _times_compared(training: TrainingSettings, ours: EpochsByLaunch, theirs: Ep
     times = [(training.time_to_accuracy_s(ours[launch]), training.time_to_accuracy_s(theirs[launch])) for launch in launches]
     ratios = [mine / its for mine, its in times if mine and its]
     unpaired = len(times) - len(ratios)
-    found = geometric_mean(ratios, confidence=confidence)
-    if found is not None and unpaired:
-        found = Estimate(value=found.value)
-    return {"time_pairs": len(ratios), "time_unpaired": unpaired, "time_ratio": found}
+    ratio = geometric_mean(ratios, confidence=confidence)
+    if ratio is not None and unpaired:
+        ratio = Estimate(value=ratio.value)
+    return {"time_pairs": len(ratios), "time_unpaired": unpaired, "time_ratio": ratio}
 
 
 def _epoch_share(training: TrainingSettings, trainings: EpochsByLaunch) -> float | None:
@@ -171,7 +171,9 @@ def _curve(plan: Plan, launch: int, epochs: Sequence[EpochRecord], *, finished: 
         finished=finished,
         train_s=list(itertools.accumulate(epoch.train_s for epoch in epochs)),
         figures={
-            quantity: [value if (value := one.get(quantity)) is not None and math.isfinite(value) else None for one in figures]
+            quantity: [
+                value if (value := values.get(quantity)) is not None and math.isfinite(value) else None for values in figures
+            ]
             for quantity in QUANTITIES
         },
     )
@@ -195,8 +197,8 @@ def _mean_curve(curves: Sequence[SeedCurve]) -> MeanCurve | None:
 
 
 def _band(by_epoch: Sequence[Sequence[float | None]]) -> Band:
-    known = [[value for value in values if value is not None] for values in by_epoch]
-    whole = [values if len(values) == len(all_) else [] for values, all_ in zip(known, by_epoch, strict=True)]
+    values_by_epoch = [[value for value in values if value is not None] for values in by_epoch]
+    whole = [values if len(values) == len(all_) else [] for values, all_ in zip(values_by_epoch, by_epoch, strict=True)]
     return Band(
         mean=[statistics.fmean(values) if values else None for values in whole],
         low=[min(values, default=None) for values in whole],

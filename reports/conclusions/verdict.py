@@ -15,9 +15,9 @@ from reports.statistics.student import student_t
 MAX_MORE = 24 * 60.0
 """Minutes, or runs; beyond this, 'measure longer' is no advice."""
 MIN_LAUNCHES = 3
-"""Launches that tell how much launches differ well enough to say how many more are needed."""
+"""The fewest launches from which the number of further ones can be estimated."""
 CONFIDENCE = 0.95
-"""At which Student's t falls with more launches; at others it falls nearly alike."""
+"""At which Student's t falls with more launches; at others it falls nearly as fast."""
 LOAD_POWER = 2
 """Load may slow one arm by its share of the cores, and once more since ranks wait for each other; and another arm not at all."""
 MAX_LOAD = 0.99
@@ -72,7 +72,7 @@ def is_uninformative(interval: Estimate | None, other: Estimate) -> bool:
 def is_atypical(result: RatioSummary, *, threshold: float) -> bool:
     """Whether the ratio of totals differs from that of a usual block by more than ``threshold``: a few blocks are far out.
 
-    Where both are far from 1, they must differ by a tenth of that: nobody chooses otherwise for 0.056 or 0.055.
+    Where both are far from 1, they must differ by a tenth of that: 0.056 and 0.055 lead to the same choice.
     """
     total, typical = result.throughput_ratio, result.typical_ratio
     return bool(total and typical and abs(math.log(total / typical)) > max(threshold, 0.1 * abs(math.log(total))))
@@ -94,7 +94,7 @@ def to_decide(interval: Estimate | None, *, threshold: float, measured: float, l
 
     The half-width goes as Student's t over the square root of the launches, both of which more of them improve. It follows from
     the spread of a few launches, which is known by a factor only: the range holds it at 80%, by the chi-squared distribution of a
-    variance. ``benchmarks/interval_coverage.py --only promise`` holds this against what it takes.
+    variance. ``benchmarks/interval_coverage.py --only promise`` compares this with what it takes.
 
     Returns:
         None where nothing can be said: no interval yet, fewer than ``MIN_LAUNCHES`` launches, or an estimate so near the threshold
@@ -127,7 +127,7 @@ def _launches_for(too_wide: float, launches: int) -> float:
 
 
 def _too_wide(interval: Estimate | None, *, threshold: float) -> float | None:
-    """The half-width over that which a verdict needs; None where nothing can be said."""
+    """The half-width over that which a verdict needs; None where that is unknown."""
     if interval is None or interval.bounds is None:
         return None
     distance = abs(interval.value - 1)

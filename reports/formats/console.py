@@ -7,7 +7,7 @@ import sys
 from rich.console import Console
 
 PIPED_WIDTH = 100
-"""Columns; in 80 the notes would stand letter under letter."""
+"""Columns; with 80 the notes would be too narrow."""
 
 
 def new_console(*, plain: bool = False) -> Console:

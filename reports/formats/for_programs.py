@@ -35,6 +35,7 @@ from reports.tables.figures import (
 )
 
 Labels = dict[str, str]
+IN_LABELS = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
 
 class OpenmetricsReport(Report):
@@ -44,10 +45,11 @@ class OpenmetricsReport(Report):
     is_customary = False
 
     def render(self, summary: Comparison) -> bytes:
-        """The families one after another; all samples of one stand together."""
+        """The families one after another; all samples of one are together."""
         families: dict[Figure, list[str]] = {}
         for figure, labels, value in gauges(summary):
-            shown = ",".join(f'{name}="{_escaped(text)}"' for name, text in {"plan": summary.name, **labels}.items())
+            texts = {name: in_report(text).translate(IN_LABELS) for name, text in {"plan": summary.name, **labels}.items()}
+            shown = ",".join(f'{name}="{text}"' for name, text in texts.items())
             families.setdefault(figure, []).append(f"ringside_{figure.gauge}{{{shown}}} {value!r}")
         lines = []
         for figure, samples in families.items():
@@ -58,16 +60,16 @@ class OpenmetricsReport(Report):
 
 
 def gauges(summary: Comparison) -> Iterator[tuple[Figure, Labels, float]]:
-    """Every figure that has a gauge, with what tells it from others: the point, the arm, the case."""
-    found: list[tuple[Sequence[Figure], Any, Labels]] = [([CREATED], summary, {})]
-    found += [([OK, *ARM], row, _labels(row)) for row in arm_rows(summary)]
+    """Every figure that has a gauge, with its labels: the point, the arm, the case."""
+    sources: list[tuple[Sequence[Figure], Any, Labels]] = [([CREATED], summary, {})]
+    sources += [([OK, *ARM], row, _labels(row)) for row in arm_rows(summary)]
     for row in arm_rows(summary, by_case=True):
-        found.append(([*CASE, *RATIO], row, _labels(row)))
-        found.append(([VERDICT], row, _labels(row) | {"verdict": row.result.verdict if row.result else ""}))
+        sources.append(([*CASE, *RATIO], row, _labels(row)))
+        sources.append(([VERDICT], row, _labels(row) | {"verdict": row.result.verdict if row.result else ""}))
     for change in summary.against.changes if summary.against else []:
         labels = {"arm": change.arm, **({"case": change.case} if change.case else {})}
-        found.append((CHANGE, change, {**labels, "figure": "ratio" if change.baseline else "throughput"}))
-    for figures, of, labels in found:
+        sources.append((CHANGE, change, {**labels, "figure": "ratio" if change.baseline else "throughput"}))
+    for figures, of, labels in sources:
         for figure in figures:
             value = figure.value(of) if figure.gauge else None
             if value is not None and isfinite(value):
@@ -77,10 +79,6 @@ def gauges(summary: Comparison) -> Iterator[tuple[Figure, Labels, float]]:
 def _labels(row: ArmRow) -> Labels:
     named = {"point": row.place, "arm": row.arm.name, "case": row.case.name if row.case else ""}
     return {name: text for name, text in named.items() if text}
-
-
-def _escaped(text: str) -> str:
-    return in_report(text).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 class BencherReport(Report):
@@ -93,19 +91,19 @@ class BencherReport(Report):
     is_customary = False
 
     def render(self, summary: Comparison) -> bytes:
-        found: dict[str, dict[str, dict[str, float]]] = {}
+        benchmarks: dict[str, dict[str, dict[str, float]]] = {}
         for place, measure, estimate in throughputs(summary):
-            measures = found.setdefault(f"{in_report(summary.name)}/{place}", {})
+            measures = benchmarks.setdefault(f"{in_report(summary.name)}/{place}", {})
             if estimate is not None:
                 bounds = {"value": estimate.value, "lower_value": estimate.ci_low, "upper_value": estimate.ci_high}
                 measures[measure] = {name: value for name, value in bounds.items() if value is not None and isfinite(value)}
-        return (json.dumps(found, indent=1) + "\n").encode()
+        return (json.dumps(benchmarks, indent=1) + "\n").encode()
 
 
 class OtavaReport(Report):
     """A header and a row, as Apache Otava reads CSV (https://otava.apache.org): a time, and a column for each figure.
 
-    Results of one plan have the same columns, so their rows can stand below each other. A missing figure is an empty field.
+    Results of one plan have the same columns, so their rows can be appended to one file. A missing figure is an empty field.
     """
 
     file_name = "otava.csv"
@@ -179,23 +177,23 @@ def value_at(summary: Comparison, path: str) -> str:
     Raises:
         PlanError: there is no such value; the message has what is there instead.
     """
-    found, walked, rest = json.loads(JsonReport().render(summary)), "", path
+    value, walked, rest = json.loads(JsonReport().render(summary)), "", path
     while rest:
-        known = _steps(found)
-        step = max((name for name in known if f"{rest}.".startswith(f"{name}.")), key=len, default=None)
+        steps = _steps(value)
+        step = max((name for name in steps if f"{rest}.".startswith(f"{name}.")), key=len, default=None)
         if step is None:
             where = f" below '{walked[1:]}'" if walked else ""
-            numbers = [f"0 to {len(found) - 1}"] if isinstance(found, list) and found else []
-            shown = [*numbers, *(name for name in known if not name.isdecimal())]
+            numbers = [f"0 to {len(value) - 1}"] if isinstance(value, list) and value else []
+            shown = [*numbers, *(name for name in steps if not name.isdecimal())]
             raise PlanError(unknown_name(f"value{where} in comparison.json", rest.partition(".")[0], shown))
-        found, walked, rest = known[step], f"{walked}.{step}", rest[len(step) + 1 :]
-    return found if isinstance(found, str) else json.dumps(found, indent=1, ensure_ascii=False)
+        value, walked, rest = steps[step], f"{walked}.{step}", rest[len(step) + 1 :]
+    return value if isinstance(value, str) else json.dumps(value, indent=1, ensure_ascii=False)
 
 
-def _steps(found: Any) -> Mapping[str, Any]:
+def _steps(value: Any) -> Mapping[str, Any]:
     """What may follow in a path, with where it leads."""
-    if not isinstance(found, list):
-        return found if isinstance(found, dict) else {}
-    named = [(str(one[key]), one) for one in found if isinstance(one, dict) for key in NAMED_BY if key in one]
+    if not isinstance(value, list):
+        return value if isinstance(value, dict) else {}
+    named = [(str(item[key]), item) for item in value if isinstance(item, dict) for key in NAMED_BY if key in item]
     names = [name for name, _ in named]
-    return {str(number): one for number, one in enumerate(found)} | {name: one for name, one in named if names.count(name) == 1}
+    return {str(number): item for number, item in enumerate(value)} | {name: item for name, item in named if names.count(name) == 1}

@@ -11,7 +11,7 @@ import json
 import math
 import re
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -22,8 +22,9 @@ from markupsafe import Markup
 
 from measurement.errors import in_report
 from reports.base import Report
-from reports.charts.comparison_charts import CURVE_TITLES, charts, curve_name, pair_stride
-from reports.charts.frame import WIDEST, Figure
+from reports.charts.comparison_charts import CURVE_TITLES, charts, curve_name
+from reports.charts.frame import MAX_REACH
+from reports.charts.pairs_chart import pair_stride
 from reports.charts.point_charts import point_charts
 from reports.conclusions.scaling import has_own_units
 from reports.formats.texts import content, templates
@@ -38,14 +39,10 @@ class HtmlReport(Report):
     file_name = "report.html"
 
     def render(self, summary: Comparison) -> bytes:
-        """UTF-8 HTML, see ``render_page``."""
-        return render_page("report.html.j2", figures=charts(summary) | point_charts(summary), **content(summary))
-
-
-def render_page(template: str, *, figures: Mapping[str, Figure], **shown: Any) -> bytes:
-    """A page of about 0.6 MB, most of it Plotly (compressed), which draws the figures. Strict Jinja; everything is escaped."""
-    drawn = {"figures": figures, "figures_json": script_json(figures), "plotly": _plotly()}
-    return _pages().get_template(template).render(**drawn, **shown).encode()
+        """A page of about 0.6 MB, most of it Plotly (compressed), which draws the figures. Strict Jinja; everything is escaped."""
+        figures = charts(summary) | point_charts(summary)
+        drawn = {"figures": figures, "figures_json": script_json(figures), "plotly": _plotly()}
+        return _pages().get_template("report.html.j2").render(**drawn, **content(summary)).encode()
 
 
 @cache
@@ -84,7 +81,7 @@ def _in_figures(value: Any) -> Any:
 
 
 TICKS = (0.001, 0.01, 0.1, 0.2, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 1, 1.01, 1.02, 1.05, 1.1, 1.25, 1.5, 2, 5, 10, 100, 1000)
-APART = 14.0
+MIN_TICK_DISTANCE = 14.0
 """Ticks are at least so far from each other."""
 
 
@@ -106,36 +103,42 @@ class IntervalAxis:
     bars: Sequence[IntervalBar | None]
     """By candidate; None: it has no ratio."""
     ticks: Sequence[tuple[float, str]]
-    one: float
+    at_one: float
     band: tuple[float, float] | None
     """Left end and width of what is of no practical interest."""
 
 
 def interval_axis(candidates: Sequence[Candidate], *, threshold: float | None = None) -> IntervalAxis:
     """The axis that holds all candidates; intervals that reach far beyond the ratios end at its ends."""
-    ratios = [one.ratio for one in candidates if one.ratio]
+    ratios = [candidate.ratio for candidate in candidates if candidate.ratio]
     low, high = min([*ratios, 1.0]), max([*ratios, 1.0])
-    bounds = [bound for one in candidates for bound in (one.low, one.high) if bound]
-    ends = [math.log(min(max(end, low / WIDEST), high * WIDEST)) for end in (*ratios, *bounds, 1 - (threshold or 0.01), 1.01)]
+    bounds = [bound for candidate in candidates for bound in (candidate.low, candidate.high) if bound]
+    ends = [math.log(min(max(end, low / MAX_REACH), high * MAX_REACH)) for end in (*ratios, *bounds, 1 - (threshold or 0.01), 1.01)]
     first, room = min(ends), 0.06 * (max(ends) - min(ends))
     length = max(ends) - first + 2 * room
 
     def place(value: float) -> float:
         return round(min(max(100 * (math.log(value) - first + room) / length, 0.0), 100.0), 2)
 
-    def bar(one: Candidate, value: float) -> IntervalBar:
-        text = f"ratio {formatting.ratio(value)}, {'interval ' + one.interval if one.interval else 'no interval'}"
-        left, right = place(one.low or value), place(one.high or value)
-        return IntervalBar(dot=place(value), left=left, width=round(max(right - left, 0.3), 2) if one.interval else None, text=text)
+    def bar(candidate: Candidate, value: float) -> IntervalBar:
+        text = f"ratio {formatting.ratio(value)}, {'interval ' + candidate.interval if candidate.interval else 'no interval'}"
+        left, right = place(candidate.low or value), place(candidate.high or value)
+        return IntervalBar(
+            dot=place(value), left=left, width=round(max(right - left, 0.3), 2) if candidate.interval else None, text=text
+        )
 
     ticks: list[tuple[float, str]] = []
     for tick in sorted(TICKS, key=lambda tick: (tick != 1, tick > 1, abs(math.log(tick)))):
-        if abs(math.log(tick)) <= 9 and 4 <= place(tick) <= 96 and all(abs(place(tick) - other) >= APART for other, _ in ticks):
-            ticks.append((place(tick), "same" if tick == 1 else re.sub(r"\.0+(?=%| )", "", formatting.percent_apart(tick))))
+        if (
+            abs(math.log(tick)) <= 9
+            and 4 <= place(tick) <= 96
+            and all(abs(place(tick) - other) >= MIN_TICK_DISTANCE for other, _ in ticks)
+        ):
+            ticks.append((place(tick), "same" if tick == 1 else re.sub(r"\.0+(?=%| )", "", formatting.signed_difference(tick))))
     band = None if threshold is None else (place(1 - threshold), round(place(1 + threshold) - place(1 - threshold), 2))
     return IntervalAxis(
-        bars=[bar(one, one.ratio) if one.ratio else None for one in candidates],
+        bars=[bar(candidate, candidate.ratio) if candidate.ratio else None for candidate in candidates],
         ticks=sorted(ticks) if ratios else [],
-        one=place(1.0),
+        at_one=place(1.0),
         band=band,
     )

@@ -52,9 +52,9 @@ def against_group(comparison: Comparison) -> Group:
 
 def comparison_lines(comparison: Comparison) -> Group:
     """The first screen; how the arms scale, where nothing is compared; latency in every case, without the control."""
-    found = first_screen(comparison)
-    scales = comparison.findings if comparison.points and not found.candidates else []
-    screen = Group(*screen_lines(found).renderables, *(shown(f"{line}.") for line in scales))
+    screen_data = first_screen(comparison)
+    scales = comparison.findings if comparison.points and not screen_data.candidates else []
+    screen = Group(*screen_lines(screen_data).renderables, *(shown(f"{line}.") for line in scales))
     if not comparison.cases:
         return screen
     reasons = dict.fromkeys(figures.not_offered for arm in comparison.arms for figures in arm.cases if figures.not_offered)
@@ -66,14 +66,20 @@ def comparison_lines(comparison: Comparison) -> Group:
 def screen_lines(screen: FirstScreen) -> Group:
     """Headline, what was compared, a row for each candidate, the marks, and what to do next: 14 lines for three arms."""
     rows = RichTable.grid(padding=(0, 2, 0, 0))
-    for column in range(6 if any(one.point for one in screen.candidates) else 5):
+    for column in range(6 if any(candidate.point for candidate in screen.candidates) else 5):
         rows.add_column(no_wrap=column > 0, overflow="fold")
     rows.columns[-1].no_wrap = False
-    for one in screen.candidates[:MAX_LINES]:
-        kind = STYLES.get(one.verdict, "yellow")  # type: ignore[call-overload]
-        texts = [one.arm, *([one.point] if len(rows.columns) > 5 else []), one.percent, one.interval, one.cause]
+    for candidate in screen.candidates[:MAX_LINES]:
+        kind = STYLES.get(candidate.verdict, "yellow")  # type: ignore[call-overload]
+        texts = [
+            candidate.arm,
+            *([candidate.point] if len(rows.columns) > 5 else []),
+            candidate.percent,
+            candidate.interval,
+            candidate.cause,
+        ]
         cells = [shown(text) for text in texts]
-        rows.add_row(*cells[:-3], shown(one.verdict, style=kind), *cells[-3:])
+        rows.add_row(*cells[:-3], shown(candidate.verdict, style=kind), *cells[-3:])
     more = len(screen.candidates) - MAX_LINES
     marks = Text(" · ").join(
         Text.assemble(f"{mark.name}: ", (printable(mark.word), "green" if mark.ok else "yellow")) for mark in screen.marks
@@ -82,7 +88,7 @@ def screen_lines(screen: FirstScreen) -> Group:
     return Group(
         shown(f"{screen.headline}.", style="bold"),
         shown(screen.compared, style="dim"),
-        *(shown(f"{line}.") for line in screen.alike),
+        *(shown(f"{line}.") for line in screen.notes),
         *map(_bar, screen.bars),
         *([shown(f"{'':{len(screen.bars[0].label)}}  {LEGEND}", style="dim")] if screen.bars else []),
         rows,
@@ -129,8 +135,8 @@ def rich_table(table: Table) -> RichTable:
         if before is not None and not continues:
             made.add_section()
         first, *entries = row.entries
-        told = row.group and continues  # a group's name stands in its first row alone
-        made.add_row(Text("") if told else _text(first), *map(_text, entries))
+        is_repeated = row.group and continues  # a group's name stands in its first row alone
+        made.add_row(Text("") if is_repeated else _text(first), *map(_text, entries))
         before = row
     return made
 
@@ -152,12 +158,14 @@ def differences_table(differences: Sequence[Difference]) -> Group:
     """What scripts do differently, before they are timed: what a sentence explains, then at most ``MAX_DIFFERENCES`` settings."""
     if not differences:
         return Group(shown("The scripts do nothing differently that the agent sees"))
-    told = [one for one in differences if isinstance(one, Culprit)]
-    rest = [one for one in differences if not (one.is_note or isinstance(one, Culprit))]
-    rest = (rest if told or rest else list(differences))[:MAX_DIFFERENCES]
-    lines = [shown(f"{'other work: ' if one.withholds else ''}{one.sentence}", style=STYLES["differs"]) for one in told]
+    culprits = [difference for difference in differences if isinstance(difference, Culprit)]
+    rest = [difference for difference in differences if not (difference.is_note or isinstance(difference, Culprit))]
+    rest = (rest if culprits or rest else list(differences))[:MAX_DIFFERENCES]
+    lines = [
+        shown(f"{'other work: ' if culprit.withholds else ''}{culprit.sentence}", style=STYLES["differs"]) for culprit in culprits
+    ]
     made: list[RichTable | Text] = [shown("What the scripts do differently:", style="bold"), *lines]
     if rest:
         made.append(rich_table(script_differences_table({"": rest}, in_words=False)))
-    more = len(differences) - len(told) - len(rest)
+    more = len(differences) - len(culprits) - len(rest)
     return Group(*made, *([shown(f"and {more} more, in the report")] if more else []))

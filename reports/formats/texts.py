@@ -1,6 +1,7 @@
 """Texts from templates: the method, what figures mean, sections with their tables and captions; and the Markdown made of them.
 
-report.md is the first screen and all else folded by question; pull-request.md is the first screen as a comment.
+report.md is the first screen and all else folded by question; pull-request.md is the first screen as a comment. junit.xml is for
+programs that show or gate on test results.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from reports.conclusions.verdict import LOAD_POWER
 from reports.schema import Comparison
 from reports.statistics.budget import PILOTS
 from reports.statistics.intervals import TRIM
-from reports.tables import arm_tables
+from reports.tables import arm_tables, figures
 from reports.tables import sections as section_tables
 from reports.tables.arm_tables import POINT, against_table, differences_table
-from reports.tables.figures import arm_rows
+from reports.tables.figures import ArmRow, arm_rows
 from reports.tables.sections import ARM_TABLES, rank_table, resource_table, what_if_table
 from reports.tables.table import Table, table
 from reports.wording import formatting, points
@@ -66,14 +67,14 @@ def caption(name: str, shown: Comparison) -> str:
 @cache
 def templates(*, autoescape: bool) -> Environment:
     """Where templates are found. Strict Jinja: a name that is not known is an error."""
-    found = Environment(
+    environment = Environment(
         loader=PackageLoader("reports.formats"),
         autoescape=autoescape,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.globals |= {
+    environment.globals |= {
         "q": formatting,
         "tables": arm_tables,
         "of_points": points,
@@ -81,13 +82,13 @@ def templates(*, autoescape: bool) -> Environment:
         "caption": caption,
         "most_lines": MAX_LINES,
     }
-    return found
+    return environment
 
 
 @cache
 def _texts() -> Environment:
     texts = templates(autoescape=False)
-    texts.filters |= {"md": escape, "xml": escape_xml}
+    texts.filters |= {"md": escape, "xml": lambda text: saxutils.escape(in_report(str(text)), {'"': "&quot;"})}
     texts.tests["is_far_off"] = lambda arm: any(map(is_far_off, arm.links))
     texts.globals |= {"limits": section_tables, "trace_sentence": trace_sentence}
     return texts
@@ -97,11 +98,6 @@ def escape(text: object) -> str:
     """Text that Markdown shows as it is, on one line."""
     flat = " ".join(in_report(str(text)).split()).translate(SPECIAL)
     return flat.replace("://", ":\\/\\/")
-
-
-def escape_xml(text: object) -> str:
-    """Text that XML shows as it is, in attributes, too."""
-    return saxutils.escape(in_report(str(text)), {'"': "&quot;"})
 
 
 class Section(NamedTuple):
@@ -115,7 +111,10 @@ class Section(NamedTuple):
 
 def sections(c: Comparison) -> dict[str, Section]:
     """Those that have rows, by name, after the tables of the answer itself."""
-    by_arm = {name: (one.title, table([POINT, *one.columns], arm_rows(c, one.each))) for name, one in ARM_TABLES.items()}
+    by_arm = {
+        name: (arm_table.title, table([POINT, *arm_table.columns], arm_rows(c, arm_table.each)))
+        for name, arm_table in ARM_TABLES.items()
+    }
     made = by_arm | {
         "against": (f"Against {c.against.comparison_id}" if c.against else "", against_table(c)),
         "differences": ("What the arms do differently", differences_table(_differences(c, is_note=False))),
@@ -129,7 +128,10 @@ def sections(c: Comparison) -> dict[str, Section]:
 
 def _differences(c: Comparison, *, is_note: bool) -> dict[str, list[Difference]]:
     """By point; those that a reader must know, or the notes."""
-    return {place: [one for one in point.differences if one.is_note == is_note] for place, point in c.places.items()}
+    return {
+        place: [difference for difference in point.differences if difference.is_note == is_note]
+        for place, point in c.places.items()
+    }
 
 
 def content(shown: Comparison) -> dict[str, Any]:
@@ -153,7 +155,7 @@ class MarkdownReport(Report):
 
 
 class PullRequestReport(Report):
-    """Markdown of GitHub and GitLab. Its first line is a comment that nobody sees, the same for every result of a plan."""
+    """Markdown of GitHub and GitLab. Its first line is an invisible comment, the same for every result of a plan."""
 
     file_name = "pull-request.md"
     is_customary = False
@@ -178,3 +180,23 @@ def _job() -> str | None:
         except KeyError:
             continue
     return None
+
+
+class JunitReport(Report):
+    """A candidate that failed or computed wrongly is a failure; its ratio is in the test case's properties.
+
+    The baseline is a test case, too, if it is not ok, since nothing was compared then. A slower candidate is no failure: what to
+    do about a ratio is for the reader to decide. Changes since an earlier result are another suite: every throughput and every
+    ratio is a test case, and a failure where it lost more than was allowed.
+    """
+
+    file_name = "junit.xml"
+    is_customary = False
+
+    def render(self, summary: Comparison) -> bytes:
+        suites: dict[str, list[ArmRow]] = {place: [] for place in summary.places}
+        for row in arm_rows(summary, by_case=True):
+            if row.arm.role == "candidate" or (row.arm.role == "baseline" and row.arm.status != "ok"):
+                suites[row.place].append(row)
+        named = {".".join(filter(None, [summary.name, place])): rows for place, rows in suites.items()}
+        return render_text("junit.xml.j2", c=summary, suites=named, figures=figures, columns=figures.columns).encode()

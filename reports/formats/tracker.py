@@ -69,8 +69,8 @@ class Tracker(Report):
         return (OSError, ImportError)
 
     def lack(self) -> str | None:
-        found = importlib.util.find_spec(self.package) if self.package else None
-        if self.package is None or (found and found.origin):  # a folder of that name has no origin
+        spec = importlib.util.find_spec(self.package) if self.package else None
+        if self.package is None or (spec and spec.origin):  # a folder of that name has no origin
             return None
         return (
             f"{self.file_name} needs the package {self.package}, which is not installed; run: pip install "
@@ -78,10 +78,10 @@ class Tracker(Report):
         )
 
     def render(self, summary: Comparison) -> bytes:
-        return self.told(tracked_run(summary, HtmlReport().render(summary)))
+        return self.deliver(tracked_run(summary, HtmlReport().render(summary)))
 
-    def told(self, run: TrackedRun) -> bytes:
-        """Tell the program; returns the file. A failure is a ``ReportError`` that says what to do."""
+    def deliver(self, run: TrackedRun) -> bytes:
+        """Send the run to the program; returns the file. A failure is a ``ReportError`` that says what to do."""
         try:
             return json.dumps(self.send(run), indent=2).encode() + b"\n"
         except self.errors() as error:
@@ -92,18 +92,18 @@ class Tracker(Report):
 
 
 def tracked_run(summary: Comparison, page: bytes) -> TrackedRun:
-    """What trackers are told; ``page`` is report.html."""
-    known, found = f"{summary.comparison_id} {summary.created_at}", list(gauges(summary))
-    verdicts = [labels for figure, labels, _ in found if figure == VERDICT]
+    """What is sent to trackers; ``page`` is report.html."""
+    identity, figures = f"{summary.comparison_id} {summary.created_at}", list(gauges(summary))
+    verdicts = [labels for figure, labels, _ in figures if figure == VERDICT]
     return TrackedRun(
-        identity=hashlib.sha256(known.encode(errors="replace")).hexdigest()[:16],
+        identity=hashlib.sha256(identity.encode(errors="replace")).hexdigest()[:16],
         name=summary.comparison_id,
         plan=summary.name,
         headline=summary.headline,
         created_s=CREATED.value(summary),
-        is_ok=all(value for figure, _, value in found if figure == OK),
+        is_ok=all(value for figure, _, value in figures if figure == OK),
         settings=summary.model_dump(mode="json", include=SETTINGS),
-        figures={"/".join([*labels.values(), figure.gauge]): value for figure, labels, value in found if figure != VERDICT},
+        figures={"/".join([*labels.values(), figure.gauge]): value for figure, labels, value in figures if figure != VERDICT},
         verdicts={"/".join([*list(labels.values())[:-1], "verdict"]): labels["verdict"] for labels in verdicts},
         page=page.decode(),
     )
@@ -136,11 +136,11 @@ class MlflowReport(Tracker):
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # its own number takes minutes
         os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
         client, experiment = MlflowClient(), os.environ.get("MLFLOW_EXPERIMENT_NAME", "ringside")
-        known = client.get_experiment_by_name(experiment)
-        number = known.experiment_id if known else client.create_experiment(experiment)
-        found = client.search_runs([number], f"tags.`{IDENTITY}` = '{run.identity}'", max_results=1)
-        if found:
-            run_id = found[0].info.run_id
+        project = client.get_experiment_by_name(experiment)
+        number = project.experiment_id if project else client.create_experiment(experiment)
+        runs = client.search_runs([number], f"tags.`{IDENTITY}` = '{run.identity}'", max_results=1)
+        if runs:
+            run_id = runs[0].info.run_id
         else:
             began = None if run.created_s is None else int(1000 * run.created_s)
             run_id = client.create_run(number, start_time=began, tags={IDENTITY: run.identity}, run_name=run.name).info.run_id
@@ -184,7 +184,7 @@ class WandbReport(Tracker):
         import wandb
 
         project = os.environ.get("WANDB_PROJECT", "ringside")
-        told = wandb.Settings(
+        settings = wandb.Settings(
             silent=True, console="off", disable_git=True, x_disable_meta=True, x_save_requirements=False, login_timeout=60
         )
         try:
@@ -195,7 +195,7 @@ class WandbReport(Tracker):
                 name=run.name,
                 group=run.plan,
                 config={**run.settings},
-                settings=told,
+                settings=settings,
             ) as sent:
                 sent.summary.update({"headline": run.headline, **run.figures, **run.verdicts})
                 sent.log({"report": wandb.Html(run.page, inject=False)})

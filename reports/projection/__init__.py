@@ -1,1 +1,1 @@
-"""Throughput at sizes that were not measured, each with an interval; says why where that cannot be told."""
+"""Throughput at sizes that were not measured, each with an interval; says why where there is no answer."""

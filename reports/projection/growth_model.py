@@ -79,7 +79,7 @@ class Growth:
         return float((self.weights * self.logs(hosts)[0]).sum())
 
     def quantile(self, hosts: float, share: float) -> float:
-        """The logarithm below which a figure lies with this probability."""
+        """The logarithm below which a figure is with this probability."""
         means, spreads = self.logs(hosts)
         low, high = float((means - 8 * spreads).min()), float((means + 8 * spreads).max())
         for _ in range(BISECTIONS):
@@ -106,15 +106,15 @@ def fit_growth(
         errors: standard errors of the logarithms of these, beside the noise; none where not known.
         prior: of the terms.
     """
-    logs, own = np.log(times_s), np.square(np.zeros(len(times_s)) if errors is None else errors)
+    logs, variances = np.log(times_s), np.square(np.zeros(len(times_s)) if errors is None else errors)
     rests = logs[:, None] - np.stack([_log_terms(count) for count in hosts])  # by size and cell
     factors = np.array([_noise_factor(count) for count in hosts])
-    precisions = 1 / ((NOISES[:, None] * factors) ** 2 + own)  # by noise and size
-    known = precisions.sum(axis=1, keepdims=True)
-    levels = precisions @ rests / known
+    precisions = 1 / ((NOISES[:, None] * factors) ** 2 + variances)  # by noise and size
+    total_precisions = precisions.sum(axis=1, keepdims=True)
+    levels = precisions @ rests / total_precisions
     squares = np.stack([p @ (rests - level) ** 2 for p, level in zip(precisions, levels, strict=True)])
     # The log-likelihood of each noise and cell, with the level integrated out.
-    scores = -0.5 * (squares - np.log(precisions).sum(axis=1, keepdims=True) + np.log(known))
+    scores = -0.5 * (squares - np.log(precisions).sum(axis=1, keepdims=True) + np.log(total_precisions))
     weights = np.exp(scores - scores.max()) * _weights(prior) * NOISE_PRIOR[:, None]
     kept = weights > NEGLIGIBLE * weights.max()
     noises, cells = np.nonzero(kept)
@@ -122,7 +122,7 @@ def fit_growth(
         cells=cells,
         weights=weights[kept] / weights[kept].sum(),
         levels=levels[kept],
-        level_variances=1 / known[noises, 0],
+        level_variances=1 / total_precisions[noises, 0],
         noises=NOISES[noises],
     )
 
@@ -148,8 +148,8 @@ def _weights(prior: Prior) -> Array:
     step, exchange = (2 / math.pi * np.arctan(_edges(g) / s) for g, s in ((STEPS, prior.step), (EXCHANGES, prior.exchange)))
     straggle = -np.expm1(-_edges(STRAGGLES) / prior.straggle)
     parts = [np.diff(step), np.diff(exchange), np.array(prior.shares), np.diff(straggle)]
-    one, two, three, four = (part / part.sum() for part in parts)
-    return np.asarray(np.einsum("i,j,k,l->ijkl", one, two, three, four)).ravel()
+    step_weights, two, three, four = (part / part.sum() for part in parts)
+    return np.asarray(np.einsum("i,j,k,l->ijkl", step_weights, two, three, four)).ravel()
 
 
 def _edges(grid: Array) -> Array:

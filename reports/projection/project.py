@@ -1,6 +1,6 @@
-"""Projects series to sizes that were not measured, and says it in tables and lines.
+"""Projects series to sizes that were not measured, as tables and lines.
 
-It refuses where their sizes say too little or contradict the model.
+It refuses where the measured sizes are too few or contradict the model.
 """
 
 from __future__ import annotations
@@ -101,9 +101,9 @@ def project(
     Sizes beyond ``fit_up_to`` are left out, and shown beside what is predicted for them. ``pairs``: of series whose ratio is
     projected.
     """
-    found = [_project_one(one, to, fit_up_to) for one in series]
-    grown = {one.series: growth for one, growth in found if growth}
-    by_name = {one.name: one for one in series}
+    projections = [_project_one(source_series, to, fit_up_to) for source_series in series]
+    grown = {projected.series: growth for projected, growth in projections if growth}
+    by_name = {source_series.name: source_series for source_series in series}
     ratios = [
         RatioPrediction(candidate=a, baseline=b, ranks=ranks, ratio=_ratio(grown[a], grown[b], by_name[a].hosts(ranks)))
         for a, b in pairs
@@ -111,23 +111,40 @@ def project(
         for ranks in _beyond(by_name[a].up_to(fit_up_to), to)
         if ranks in _beyond(by_name[b].up_to(fit_up_to), to)
     ]
-    return Projection(source=source, to=list(to), series=[one for one, _ in found], ratios=ratios)
+    return Projection(source=source, to=list(to), series=[projected for projected, _ in projections], ratios=ratios)
 
 
 def _project_one(whole: Series, to: Sequence[int], fit_up_to: float) -> tuple[SeriesProjection, Growth | None]:
     series = whole.up_to(fit_up_to)
     used = _usable(series)
     smallest = min(series.samples_per_s, default=1)
-    told = SeriesProjection(series=whole.name, ranks_per_host=whole.ranks_per_host, used=used, efficiency_of=smallest)
+    projected = SeriesProjection(series=whole.name, ranks_per_host=whole.ranks_per_host, used=used, efficiency_of=smallest)
     refusal = _too_little(series) or _unreachable(series, to)
     if refusal:
-        return told.model_copy(update={"refusal": refusal}), None
+        return projected.model_copy(update={"refusal": refusal}), None
     check = _check(series)
     if check and not check.holds:
-        return told.model_copy(update={"check": check, "refusal": _missed(check)}), None
+        predicted = check.samples_per_s
+        refusal = (
+            f"predicted from {_listed(check.from_ranks)} ranks: {predicted.value:.4g} samples/s at {check.ranks} "
+            f"({predicted.ci_low:.4g} to {predicted.ci_high:.4g}), and {check.measured:.4g} were measured: what limits it there is "
+            f"not seen in the smaller sizes, or a figure is wrong; measure {check.ranks} ranks again, and {2 * check.ranks}"
+        )
+        return projected.model_copy(update={"check": check, "refusal": refusal}), None
     growth = _fit(series, used)
-    predictions = [_predict(whole, series, growth, ranks) for ranks in _beyond(series, to)]
-    return told.model_copy(update={"check": check, "predictions": predictions}), growth
+    predictions = []
+    for ranks in _beyond(series, to):
+        throughput = _throughput(growth, ranks, series)
+        predictions.append(
+            Prediction(
+                ranks=ranks,
+                hosts=ranks // series.ranks_per_host,
+                samples_per_s=throughput,
+                efficiency=throughput.times(series.time_s(smallest) / ranks),
+                measured=whole.samples_per_s.get(ranks),
+            )
+        )
+    return projected.model_copy(update={"check": check, "predictions": predictions}), growth
 
 
 def _usable(series: Series) -> list[int]:
@@ -136,7 +153,7 @@ def _usable(series: Series) -> list[int]:
 
 
 def _too_little(series: Series) -> str | None:
-    """Why these sizes say too little, and what to measure; None where they are enough."""
+    """Why these sizes are too few, and what to measure; None where they are enough."""
     per_host, sizes = series.ranks_per_host, list(series.samples_per_s)
     several = [ranks for ranks in sizes if ranks > per_host]
     if not sizes:
@@ -146,7 +163,7 @@ def _too_little(series: Series) -> str | None:
         return f"{partly[0]} ranks do not fill hosts of {per_host}; leave that size out"
     if not several:
         return (
-            f"all its sizes ({_listed(sizes)} ranks) lie within one host of {per_host}: nothing tells of exchange between hosts; "
+            f"all its sizes ({_listed(sizes)} ranks) are within one host of {per_host}: none shows exchange between hosts; "
             f"measure {2 * per_host} and {4 * per_host} ranks"
         )
     if len(several) > 1 or (per_host > 1 and per_host in sizes):
@@ -171,25 +188,16 @@ def _beyond(series: Series, to: Sequence[int]) -> list[int]:
     return [ranks for ranks in to if ranks > max(series.samples_per_s) and ranks % series.ranks_per_host == 0]
 
 
-def _missed(check: BackCheck) -> str:
-    told = check.samples_per_s
-    return (
-        f"predicted from {_listed(check.from_ranks)} ranks: {told.value:.4g} samples/s at {check.ranks} ({told.ci_low:.4g} to "
-        f"{told.ci_high:.4g}), and {check.measured:.4g} were measured: what limits it there is not seen in the smaller sizes, or a "
-        f"figure is wrong; measure {check.ranks} ranks again, and {2 * check.ranks}"
-    )
-
-
 def _check(series: Series) -> BackCheck | None:
     """Predict the largest size from the smaller ones, where these are enough."""
     *smaller, largest = _usable(series)
     before = series.up_to(largest - 1)
     if _too_little(before):
         return None
-    found = _throughput(_fit(before, smaller), largest, series, error=series.errors.get(largest, 0.0))
+    predicted = _throughput(_fit(before, smaller), largest, series, error=series.errors.get(largest, 0.0))
     measured = series.samples_per_s[largest]
-    holds = found.bounds is not None and found.bounds[0] <= measured <= found.bounds[1]
-    return BackCheck(ranks=largest, from_ranks=smaller, samples_per_s=found, measured=measured, holds=holds)
+    holds = predicted.bounds is not None and predicted.bounds[0] <= measured <= predicted.bounds[1]
+    return BackCheck(ranks=largest, from_ranks=smaller, samples_per_s=predicted, measured=measured, holds=holds)
 
 
 def _fit(series: Series, used: Sequence[int]) -> Growth:
@@ -207,18 +215,6 @@ def _throughput(growth: Growth, ranks: int, series: Series, *, error: float = 0.
     return Estimate(value=ranks / math.exp(centre), ci_low=bounds[0], ci_high=bounds[1])
 
 
-def _predict(whole: Series, series: Series, growth: Growth, ranks: int) -> Prediction:
-    smallest = min(series.samples_per_s)
-    throughput = _throughput(growth, ranks, series)
-    return Prediction(
-        ranks=ranks,
-        hosts=ranks // series.ranks_per_host,
-        samples_per_s=throughput,
-        efficiency=throughput.times(series.time_s(smallest) / ranks),
-        measured=whole.samples_per_s.get(ranks),
-    )
-
-
 def _ratio(candidate: Growth, baseline: Growth, hosts: float) -> Estimate:
     """The candidate's throughput over the baseline's: their predictions are drawn independently of each other."""
     random = np.random.default_rng(SEED)
@@ -231,9 +227,6 @@ def _listed(sizes: Sequence[int]) -> str:
     return listed(list(map(str, sizes)))
 
 
-EXPLANATION = "interval: where one launch is expected; efficiency: a rank's throughput over that with {base}"
-
-
 PROJECTION = (
     Column("series", "series.series", wraps=True),
     number("ranks", "at.ranks"),
@@ -244,16 +237,16 @@ PROJECTION = (
     number("measured", lambda row: row["at"].measured or None, rate, optional=True),
 )
 RATIOS = (
-    Column("ratio", lambda one: f"{one.candidate} / {one.baseline}"),
+    Column("ratio", lambda prediction: f"{prediction.candidate} / {prediction.baseline}"),
     number("ranks", "ranks"),
     number("throughput", "ratio.value", ratio),
-    number("90% interval", "ratio", lambda found: bounds_text(found.ci_low, found.ci_high)),
+    number("90% interval", "ratio", lambda estimate: bounds_text(estimate.ci_low, estimate.ci_high)),
 )
 
 
 def projection_table(projection: Projection) -> Table:
     """Every prediction, in groups by series."""
-    rows = [{"series": one, "at": prediction} for one in projection.series for prediction in one.predictions]
+    rows = [{"series": projected, "at": prediction} for projected in projection.series for prediction in projected.predictions]
     return table(PROJECTION, rows, group="series.series")
 
 
@@ -264,24 +257,26 @@ def ratio_table(projection: Projection) -> Table:
 
 def notes(projection: Projection) -> list[str]:
     """What each series rests on and how its largest size was predicted, then what the columns mean."""
-    told = [_basis(one) for one in projection.series if one.predictions]
-    bases = dict.fromkeys(one.efficiency_of for one in projection.series if one.predictions)
+    lines, bases = [], dict[int, None]()
+    for projected in projection.series:
+        if not projected.predictions:
+            continue
+        bases[projected.efficiency_of] = None
+        check = "one size of several hosts, so nothing to check it by"
+        if projected.check:
+            predicted = projected.check.samples_per_s
+            check = (
+                f"check: predicted from {_listed(projected.check.from_ranks)} ranks: {rate(predicted)} at {projected.check.ranks} "
+                f"({rate_interval(predicted)}), measured {rate(projected.check.measured)}"
+            )
+        lines.append(f"{projected.series}: from {_listed(projected.used)} ranks; {check}")
     ranks = " or ".join(f"{base} rank{'s' if base > 1 else ''}" for base in bases)
-    return [*told, EXPLANATION.format(base=ranks)] if told else []
-
-
-def _basis(one: SeriesProjection) -> str:
-    sizes = listed(list(map(str, one.used)))
-    check = one.check
-    if check is None:
-        return f"{one.series}: from {sizes} ranks; one size of several hosts, so nothing to check it by"
-    smaller, told = listed(list(map(str, check.from_ranks))), check.samples_per_s
-    return (
-        f"{one.series}: from {sizes} ranks; check: predicted from {smaller} ranks: {rate(told)} at {check.ranks} "
-        f"({rate_interval(told)}), measured {rate(check.measured)}"
-    )
+    columns = f"interval: where one launch is expected; efficiency: a rank's throughput over that with {ranks}"
+    return [*lines, columns] if lines else []
 
 
 def refusals(projection: Projection) -> list[str]:
     """Why series are not projected."""
-    return [f"series '{one.series}' is not projected: {one.refusal}" for one in projection.series if one.refusal]
+    return [
+        f"series '{projected.series}' is not projected: {projected.refusal}" for projected in projection.series if projected.refusal
+    ]

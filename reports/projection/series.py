@@ -39,7 +39,7 @@ class Series:
 
 
 def series_of(study: Comparison) -> tuple[list[Series], list[tuple[str, str]]]:
-    """Make the series of the arms over points, and tell which are compared, candidate and baseline; an arm without timing has none.
+    """Make the series of the arms over points, and the compared pairs, candidate and baseline. Arms without timing have none.
 
     Raises:
         PlanError: it has no points, or these differ in more than the number of ranks.
@@ -55,18 +55,20 @@ def series_of(study: Comparison) -> tuple[list[Series], list[tuple[str, str]]]:
     _require_alike(points)
     per_host = _ranks_per_host(points)
     names = [arm.name for arm in points[0].arms if arm.role != "control"]
-    found = [one for name in names if (one := _series_of_arm(points, name, per_host, study.confidence))]
-    timed = [one.name for one in found]
+    series = [arm_series for name in names if (arm_series := _series_of_arm(points, name, per_host, study.confidence))]
+    timed = [arm_series.name for arm_series in series]
     pairs = [(name, study.baseline) for name in timed if name != study.baseline and study.baseline in timed]
-    if not found:
+    if not series:
         raise PlanError(f"'{study.comparison_id}' has no timing at any point; measure it first")
-    return found, pairs
+    return series, pairs
 
 
 def _series_of_arm(points: Sequence[Comparison], arm: str, per_host: int, confidence: float) -> Series | None:
     """None of an arm without timing, and of one that runs as a single process."""
     arms = {point.world_size: point.arm(arm) for point in points}
-    figures = {ranks: own.throughput_per_s for ranks, own in arms.items() if own.status == "ok" and own.throughput_per_s}
+    figures = {
+        ranks: summary.throughput_per_s for ranks, summary in arms.items() if summary.status == "ok" and summary.throughput_per_s
+    }
     if not figures or (max(figures) == 1 and max(point.world_size for point in points) > 1):
         return None
     return Series(
@@ -102,15 +104,15 @@ def _require_alike(points: Sequence[Comparison]) -> None:
 
 def _ranks_per_host(points: Sequence[Comparison]) -> int:
     """Ranks of each host, where there are several; all ranks where every point has one host."""
-    found: dict[int, str] = {}
+    places: dict[int, str] = {}
     for point in points:
         used = _used_slots(point)
         if len(used) > 1:
-            found |= {slots: point.name for slots in used if slots not in found}
-    if len(found) > 1:
-        told = ", ".join(f"{slots} at '{name}'" for slots, name in found.items())
-        raise PlanError(f"hosts have unlike numbers of ranks ({told}); project points that fill their hosts alike")
-    return next(iter(found), max(point.world_size for point in points))
+            places |= {slots: point.name for slots in used if slots not in places}
+    if len(places) > 1:
+        listed_places = ", ".join(f"{slots} at '{name}'" for slots, name in places.items())
+        raise PlanError(f"hosts have different numbers of ranks ({listed_places}); project points with equally filled hosts")
+    return next(iter(places), max(point.world_size for point in points))
 
 
 def _used_slots(point: Comparison) -> list[int]:

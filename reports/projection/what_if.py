@@ -1,7 +1,7 @@
 """What if one cause of lost time were gone, or the links were others: how fast each arm would be, and which would be fastest.
 
 Every answer is made of an arm's terms (``reports.conclusions.step_terms``), launch by launch. Where these leave a step between two
-bounds, as they do of what exchange hides behind computing, the interval holds both. What they cannot tell is not answered.
+bounds, as they do of what exchange hides behind computing, the interval holds both. Questions that they cannot answer stay open.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ZERO = "zero_redundancy_optimizer"
 """DDP's option with which each rank steps a share of the parameters and broadcasts it."""
 SHARDED_STEP = f"its optimizer exchanges parameters ({ZERO}), which is counted as overhead"
 Bounds = tuple[pd.Series, pd.Series]
-"""Seconds of a step by launch, at least and at most; the same where the terms tell it."""
+"""Seconds of a step by launch, at least and at most; equal where the terms determine it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class ArmTerms:
     terms: pd.DataFrame
     """``reports.conclusions.step_terms.terms_by_launch``."""
     quiet_s: pd.Series
-    """By launch, what a step takes besides backward: the link has nothing to carry then."""
+    """By launch, what a step takes besides backward: the link is idle then."""
     link_bits: float
     """What a step sends over the busiest link, the busier way; 0 where none were counted."""
     link_rate: int | None
@@ -61,7 +61,7 @@ class Scenario:
     name: str
     assumes: str
     steps: Callable[[ArmTerms], Bounds | str]
-    """A step's bounds, or why nothing can be said."""
+    """A step's bounds, or why there is no answer."""
 
 
 def what_if(evidence: Evidence, arms: Sequence[ArmSummary], *, links: Links | None = None) -> list[WhatIf]:
@@ -73,12 +73,12 @@ def what_if(evidence: Evidence, arms: Sequence[ArmSummary], *, links: Links | No
         links: to answer for, beside the scenarios that every report has.
     """
     asked = links or Links()
-    told = {arm.name: found for arm in arms if arm.competes and (found := _told(evidence, arm, asked.measured))}
+    terms_by_arm = {arm.name: terms for arm in arms if arm.competes and (terms := _arm_terms(evidence, arm, asked.measured))}
     scenarios = (*SCENARIOS, *(links_of(rate, is_known=asked.measured is not None) for rate in asked.rates))
-    return [_answer(scenario, told, confidence=evidence.confidence) for scenario in scenarios] if told else []
+    return [_in_scenario(scenario, terms_by_arm, confidence=evidence.confidence) for scenario in scenarios] if terms_by_arm else []
 
 
-def _told(evidence: Evidence, arm: ArmSummary, link_rate: int | None) -> ArmTerms | None:
+def _arm_terms(evidence: Evidence, arm: ArmSummary, link_rate: int | None) -> ArmTerms | None:
     terms = evidence.terms.by_launch.get(arm.name)
     if terms is None or not len(terms) or arm.throughput_per_s is None:
         return None
@@ -94,35 +94,28 @@ def _told(evidence: Evidence, arm: ArmSummary, link_rate: int | None) -> ArmTerm
     )
 
 
-def _answer(scenario: Scenario, told: Mapping[str, ArmTerms], *, confidence: float) -> WhatIf:
-    found = {name: _positive(scenario.steps(one)) for name, one in told.items()}
-    known = {name: bounds for name, bounds in found.items() if not isinstance(bounds, str)}
-    return WhatIf(
-        scenario=scenario.name,
-        assumes=scenario.assumes,
-        arms=[
-            WhatIfArm(arm=name, unknown=bounds)
-            if isinstance(bounds, str)
-            else _figures(name, told[name], bounds, confidence=confidence)
-            for name, bounds in found.items()
-        ],
-        fastest=_fastest(known, confidence=confidence),
-    )
+def _in_scenario(scenario: Scenario, terms_by_arm: Mapping[str, ArmTerms], *, confidence: float) -> WhatIf:
+    arms, steps = [], {}
+    for name, terms in terms_by_arm.items():
+        bounds = scenario.steps(terms)
+        if not isinstance(bounds, str) and not (bounds[0] > 0).all():
+            bounds = "its terms exceed its step in a launch"
+        if isinstance(bounds, str):
+            arms.append(WhatIfArm(arm=name, unknown=bounds))
+        else:
+            steps[name] = bounds
+            arms.append(_figures(name, terms, bounds, confidence=confidence))
+    fastest = _fastest(steps, confidence=confidence)
+    return WhatIf(scenario=scenario.name, assumes=scenario.assumes, arms=arms, fastest=fastest)
 
 
-def _positive(bounds: Bounds | str) -> Bounds | str:
-    if not isinstance(bounds, str) and not (bounds[0] > 0).all():
-        return "its terms exceed its step in a launch"
-    return bounds
-
-
-def _figures(name: str, told: ArmTerms, bounds: Bounds, *, confidence: float) -> WhatIfArm:
+def _figures(name: str, terms: ArmTerms, bounds: Bounds, *, confidence: float) -> WhatIfArm:
     """Throughput, and how many times it is what was measured."""
     ends: list[tuple[Estimate, Estimate]] = []
     for step in bounds:
-        gains = _log(told.terms["step"] / step)
+        gains = _log(terms.terms["step"] / step)
         gain = math.exp(gains.mean())
-        rate = log_interval(told.throughput * gain, _log(1 / step), confidence=confidence)
+        rate = log_interval(terms.throughput * gain, _log(1 / step), confidence=confidence)
         ends.append((rate, log_interval(gain, gains, confidence=confidence)))
     throughput, times = (
         Estimate(value=math.sqrt(fast.value * slow.value), ci_low=slow.ci_low, ci_high=fast.ci_high)
@@ -135,55 +128,51 @@ def _log(values: pd.Series) -> pd.Series:
     return values.map(math.log)
 
 
-def _fastest(found: Mapping[str, Bounds], *, confidence: float) -> list[str]:
+def _fastest(steps: Mapping[str, Bounds], *, confidence: float) -> list[str]:
     """The arms than which none is shown to be faster, the leader's intervals against all others held at once; none of one arm."""
-    if len(found) < 2:
+    if len(steps) < 2:
         return []
-    leader = min(found, key=lambda name: float(sum(_log(step).mean() for step in found[name])))
-    each = 1 - (1 - confidence) / (len(found) - 1)
-    return [leader, *(name for name in found if name != leader and not _beats(found[leader], found[name], confidence=each))]
+    leader = min(steps, key=lambda name: float(sum(_log(step).mean() for step in steps[name])))
+    each = 1 - (1 - confidence) / (len(steps) - 1)
+    return [leader, *(name for name in steps if name != leader and not _beats(steps[leader], steps[name], confidence=each))]
 
 
 def _beats(ours: Bounds, theirs: Bounds, *, confidence: float) -> bool:
     """Whether our longest step is shorter than their shortest, beyond chance."""
-    found = t_interval((_log(theirs[0]) - _log(ours[1])).dropna(), confidence=confidence)
-    return found is not None and found.ci_low is not None and found.ci_low > 0
+    lead = t_interval((_log(theirs[0]) - _log(ours[1])).dropna(), confidence=confidence)
+    return lead is not None and lead.ci_low is not None and lead.ci_low > 0
 
 
-def _without(term: Term, told: ArmTerms) -> Bounds | str:
-    """The step less a term; one that is below 0 on average has nothing to give, as far as its launches can tell."""
-    if told.is_step_exchanging and term != "imbalance":
+def _without(term: Term, arm: ArmTerms) -> Bounds | str:
+    """The step less a term; a term that is below 0 on average gains nothing."""
+    if arm.is_step_exchanging and term != "imbalance":
         return SHARDED_STEP
-    lost = told.terms[term] + (_given_back(told) if term != "exposed_exchange" else 0.0)
+    lost, exposed = arm.terms[term], arm.terms["exposed_exchange"]
+    if term != "exposed_exchange" and exposed.mean() < 0:
+        lost = lost + exposed  # steps with exchange have less of what is lost in those without
     if lost.isna().any():
         return "there is no floor to tell it from computing"
-    step = told.terms["step"] - (lost - min(lost.mean(), 0.0))
+    step = arm.terms["step"] - (lost - min(lost.mean(), 0.0))
     return step, step
 
 
-def _given_back(told: ArmTerms) -> pd.Series:
-    """Exchange that seems to cost less than nothing: steps with it then have less of what is lost in those without."""
-    exposed = told.terms["exposed_exchange"]
-    return exposed if exposed.mean() < 0 else 0 * exposed
-
-
-def _with_link(rate: int, told: ArmTerms) -> Bounds | str:
+def _with_link(rate: int, arm: ArmTerms) -> Bounds | str:
     """Send the bytes at another rate.
 
     The bounds hold all of backward hiding them and no more of them hidden than now. They hold both ways used at once, and one after
     the other, as Open MPI does over TCP: twice as long, or on a link of known rate as long as a step leaves time for.
     """
-    if told.is_step_exchanging:
+    if arm.is_step_exchanging:
         return SHARDED_STEP
-    if not told.link_bits:
+    if not arm.link_bits:
         return "no bytes of its exchange were counted between hosts"
-    step, alone = told.terms["step"], told.terms["step"] - told.terms["exposed_exchange"]
-    now_s, then_s = told.link_bits / told.link_rate if told.link_rate else 0.0, told.link_bits / rate
-    quiet_s = told.quiet_s.reindex(step.index)
+    step, alone = arm.terms["step"], arm.terms["step"] - arm.terms["exposed_exchange"]
+    now_s, then_s = arm.link_bits / arm.link_rate if arm.link_rate else 0.0, arm.link_bits / rate
+    quiet_s = arm.quiet_s.reindex(step.index)
     ways = ((step - quiet_s) / now_s).clip(1, WAYS) if now_s else WAYS
-    if told.link_rate and rate > told.link_rate:
+    if arm.link_rate and rate > arm.link_rate:
         in_tail_s = (now_s - (alone - quiet_s)).clip(lower=0)  # what backward cannot have hidden
-        longest = (step - in_tail_s * (1 - told.link_rate / rate)).clip(lower=alone)
+        longest = (step - in_tail_s * (1 - arm.link_rate / rate)).clip(lower=alone)
         return (step - ways * (now_s - then_s)).clip(lower=alone).clip(upper=longest), longest
     shortest = step.clip(lower=quiet_s + then_s)
     return shortest, (step + ways * (then_s - now_s)).clip(lower=shortest)

@@ -1,4 +1,4 @@
-"""What scripts do differently, most important first: usual mistakes of a porting, other work, other settings."""
+"""What scripts do differently, most important first: porting mistakes, other work, other settings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from measurement.conditions.differences import (
 )
 from measurement.conditions.known_bad import faults_clause
 from measurement.records.record import LaunchRecord
-from reports.scripts.culprits import Culprit, Pair, find_culprits
+from reports.scripts.culprits import FINDERS, Culprit, Pair
 from reports.scripts.lines import line_differences
 from reports.scripts.script_arms import OF_LOADER, SEEN, ScriptArm
 
@@ -32,40 +32,43 @@ def script_differences(records: Sequence[LaunchRecord], *, allow: Collection[str
 
     ``allow``: differences in work that do not withhold the verdict: names of fields, or ``all``.
     """
-    known = [record for record in records if record.scripts and record.role in ("baseline", "candidate")]
-    known.sort(key=lambda record: record.role != "baseline")
-    if len(known) < 2 or known[0].role != "baseline":
+    compared = [record for record in records if record.scripts and record.role in ("baseline", "candidate")]
+    compared.sort(key=lambda record: record.role != "baseline")
+    if len(compared) < 2 or compared[0].role != "baseline":
         return []
-    baseline, *candidates = arms = [ScriptArm.of(record) for record in known]
-    culprits = [culprit for candidate in candidates for culprit in find_culprits(Pair(ours=candidate, theirs=baseline))]
+    baseline, *candidates = arms = [ScriptArm.of(record) for record in compared]
+    pairs = [Pair(ours=candidate, theirs=baseline) for candidate in candidates]
+    culprits = [culprit for pair in pairs for finder in FINDERS for culprit in finder(pair)]
     mistakes = _mistakes(culprits)
     covered = {start: culprit.field for culprit in culprits for start in (culprit.field, *culprit.covers)}
     controls = [ScriptArm.of(record) for record in records if record.scripts and record.role == "control"]
-    rest = _settings(arms, controls, covered=covered, own=own_work(known))
-    of_ranks = [row for row in arm_differences(known, allow=allow) if condition_of(row.field).scripts]
-    found = []
+    rest = _settings(arms, controls, covered=covered, own_fields=own_work(compared))
+    of_ranks = [row for row in arm_differences(compared, allow=allow) if condition_of(row.field).scripts]
+    rows = []
     for row in [*mistakes.values(), *(row for row in rest if row.field not in mistakes)]:
         cause = next((field for start, field in covered.items() if row.field.startswith(start)), row.field)
         allows = is_allowed({row.field, cause}, allow, changes_work=row.changes_work)
-        found.append(row.model_copy(update={"allowed": row.allowed or allows}))
-    return by_severity([*found, *line_differences(arms), *of_ranks])
+        rows.append(row.model_copy(update={"allowed": row.allowed or allows}))
+    return by_severity([*rows, *line_differences(arms), *of_ranks])
 
 
 def _mistakes(culprits: Sequence[Culprit]) -> dict[str, Difference]:
     """The culprits by field; those of several candidates in the same field together."""
-    found: dict[str, Difference] = {}
-    for one in culprits:
-        before = found.setdefault(one.field, one)
-        if before is not one:
-            both = {"values": {**one.values, **before.values}, "sentence": f"{before.sentence}; {one.sentence}"}
-            found[one.field] = one.model_copy(update={**both, "changes_work": one.changes_work or before.changes_work})
-    return found
+    by_field: dict[str, Difference] = {}
+    for culprit in culprits:
+        before = by_field.setdefault(culprit.field, culprit)
+        if before is not culprit:
+            both = {"values": {**culprit.values, **before.values}, "sentence": f"{before.sentence}; {culprit.sentence}"}
+            by_field[culprit.field] = culprit.model_copy(
+                update={**both, "changes_work": culprit.changes_work or before.changes_work}
+            )
+    return by_field
 
 
 def _settings(
-    arms: Sequence[ScriptArm], controls: Sequence[ScriptArm], *, covered: Collection[str], own: Collection[str]
+    arms: Sequence[ScriptArm], controls: Sequence[ScriptArm], *, covered: Collection[str], own_fields: Collection[str]
 ) -> list[Difference]:
-    """Every setting in which arms differ, the most telling first; a note where a culprit says it already."""
+    """Every setting in which arms differ, the most informative first; a note where a culprit says it already."""
     rows = []
     for name, values in differing({arm.name: arm.fields for arm in arms}).items():
         condition = condition_of(name, of_scripts=True)
@@ -84,11 +87,11 @@ def _settings(
                 values=values,
                 severity="note" if is_note else _severity(name, condition, changes_work=changes_work),
                 changes_work=changes_work,
-                allowed=is_default or bool(condition.follows & set(own)),
+                allowed=is_default or bool(condition.follows & set(own_fields)),
                 is_default=is_default,
                 sentence=sentence
                 + faults_clause(name, values)
-                + "".join(f"; by itself the library has {one}" for one in by_itself),
+                + "".join(f"; by itself the library has {default}" for default in by_itself),
             )
         )
     return sorted(rows, key=lambda row: CONDITIONS.index(condition_of(row.field, of_scripts=True)))
@@ -105,7 +108,7 @@ def _is_idle(name: str, arms: Sequence[ScriptArm]) -> bool:
 
 
 def _is_without_effect(name: str, arms: Sequence[ScriptArm]) -> bool:
-    """Whether a variable steers what no arm uses, or what all arms have alike."""
+    """Whether a variable controls what no arm uses, or what is equal in all arms."""
     if name == "environment.OMP_NUM_THREADS":
         return len({arm.number("threads.torch") for arm in arms}) == 1 and arms[0].number("threads.torch") is not None
     if name == "ddp.broadcast_buffers":  # Horovod never does
@@ -135,10 +138,10 @@ def _sentence(name: str, condition: Condition, values: Mapping[str, Any], *, is_
         return f"{name} is another each time {arms[0].name} is started: it sets no seed"
     variable = name.removeprefix("environment.")
     none = "not seen on every rank" if name == SEEN else "not set"
-    said = in_words(condition.label or variable, values, none=none)
+    sentence = in_words(condition.label or variable, values, none=none)
     ones = {arm.name for arm in arms if str(arm.fields.get("environment.OMP_NUM_THREADS")) == "1"}
-    if name in ("threads.torch", "environment.OMP_NUM_THREADS") and any(str(values[one]) == "1" for one in ones):
-        return f"{said} (torchrun sets OMP_NUM_THREADS=1)"
+    if name in ("threads.torch", "environment.OMP_NUM_THREADS") and any(str(values[arm_name]) == "1" for arm_name in ones):
+        return f"{sentence} (torchrun sets OMP_NUM_THREADS=1)"
     if name.startswith("seed.") and not any(is_by_rank(value) for value in values.values()):
-        return f"{said}: they draw other weights, orders and dropout"
-    return said
+        return f"{sentence}: they draw other weights, orders and dropout"
+    return sentence

@@ -1,4 +1,4 @@
-"""Usual mistakes of a porting, each told from two scripts' settings and first steps, in words."""
+"""Common porting mistakes, each detected from the settings and first steps of two scripts, in words."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NEAR = 0.02
 
 
 class Culprit(Difference):
-    """One mistake that two arms' difference looks like."""
+    """A likely mistake behind a difference between two arms."""
 
     severity: Severity = "mistake"
     covers: Sequence[str] = ()
@@ -47,9 +47,9 @@ class Pair:
     def is_ranks(self, factor: float | None) -> bool:
         """Whether two numbers differ by as much as there are ranks."""
         wanted = [float(arm.ranks) for arm in (self.ours, self.theirs) if arm.ranks > 1]
-        return factor is not None and any(_near(factor, one) or _near(factor, 1 / one) for one in wanted)
+        return factor is not None and any(_near(factor, ranks) or _near(factor, 1 / ranks) for ranks in wanted)
 
-    def apart(self, is_so: Callable[[ScriptArm], bool | None]) -> list[tuple[ScriptArm, ScriptArm]]:
+    def differing(self, is_so: Callable[[ScriptArm], bool | None]) -> list[tuple[ScriptArm, ScriptArm]]:
         """The arm for which something is so, and the other; none unless it is so for one and not for the other."""
         ours, theirs = is_so(self.ours), is_so(self.theirs)
         if ours is None or theirs is None or ours == theirs:
@@ -68,11 +68,6 @@ class Pair:
         return self.gradient_factor is not None and _near(self.gradient_factor, 1.0)
 
 
-def find_culprits(pair: Pair) -> list[Culprit]:
-    """The mistakes that a pair of arms looks like, most harmful first."""
-    return [culprit for finder in FINDERS for culprit in finder(pair)]
-
-
 def _near(value: float, wanted: float) -> bool:
     return abs(value - wanted) <= NEAR * wanted
 
@@ -82,26 +77,26 @@ CAUSES = {
     "ddp.is_passed_by": "its forward passes are those of model.module, which DDP does not see",
     "step.clipping": "it clips gradients before they are exchanged, on each rank by its own",
 }
-"""Why ranks may be apart, by a setting that is then on, unlike on ranks, or comes before the exchange."""
+"""Why ranks may differ, by a setting that is then on, differs between ranks, or comes before the exchange."""
 
 
 def _ranks_apart(pair: Pair) -> Iterator[Culprit]:
-    found = {arm.name: arm.agreement for arm in (pair.theirs, pair.ours) if arm.agreement is not None}
-    said = {name: own.sentence(name) for name, own in found.items()}
-    for arm, _ in pair.apart(lambda arm: bool(said.get(arm.name))):
-        field = "gradients.by_rank" if found[arm.name].gradients else "parameters.by_rank"
-        values = {name: "apart" if words else "alike" for name, words in said.items()}
+    agreements = {arm.name: arm.agreement for arm in (pair.theirs, pair.ours) if arm.agreement is not None}
+    sentences = {name: agreement.sentence(name) for name, agreement in agreements.items()}
+    for arm, _ in pair.differing(lambda arm: bool(sentences.get(arm.name))):
+        field = "gradients.by_rank" if agreements[arm.name].gradients else "parameters.by_rank"
+        values = {name: "apart" if words else "alike" for name, words in sentences.items()}
         seen = {name: arm.fields.get(name) for name in CAUSES}
-        told = [name for name, value in seen.items() if is_by_rank(value) or value is True or str(value).startswith("before")]
-        why = "".join(f": {CAUSES[name]}" for name in told)
-        yield Culprit(field=field, sentence=f"{said[arm.name]}{why}", values=values)
+        settings = [name for name, value in seen.items() if is_by_rank(value) or value is True or str(value).startswith("before")]
+        why = "".join(f": {CAUSES[name]}" for name in settings)
+        yield Culprit(field=field, sentence=f"{sentences[arm.name]}{why}", values=values)
 
 
 def _summed(pair: Pair) -> Iterator[Culprit]:
     factor = pair.gradient_factor
     if pair.has_same_gradients:
         return  # however each comes to them
-    for arm, other in pair.apart(lambda arm: "sum" in str(arm.fields.get("horovod.op", "")).lower().replace("adasum", "")):
+    for arm, other in pair.differing(lambda arm: "sum" in str(arm.fields.get("horovod.op", "")).lower().replace("adasum", "")):
         sentence = f"{arm.name} sums gradients over its ranks (horovod.op Sum) where {other.name} averages them"
         yield Culprit(field="horovod.op", sentence=f"{sentence}: {arm.ranks} times as large", values=pair.values("horovod.op"))
         return
@@ -112,7 +107,8 @@ def _summed(pair: Pair) -> Iterator[Culprit]:
     passes = [arm.number("accumulation") or 1 for arm in (pair.ours, pair.theirs)]
     reasons = [
         *["the number of ranks: it sums where the other averages"] * pair.is_ranks(factor),
-        *["the number of passes in a step, by which a loss is divided"] * any(one > 1 and _near(size, one) for one in passes),
+        *["the number of passes in a step, by which a loss is divided"]
+        * any(number > 1 and _near(size, number) for number in passes),
     ]
     why = f", {', or '.join(reasons)}" if reasons else ""
     sentence = f"gradients of {arm.name} are {size:.3g} times as large as those of {other.name}{why}"
@@ -121,12 +117,12 @@ def _summed(pair: Pair) -> Iterator[Culprit]:
 
 def _not_zeroed(pair: Pair) -> Iterator[Culprit]:
     field = "optimizer.keeps_gradients"
-    for arm, other in pair.apart(lambda arm: arm.fields.get(field)):
+    for arm, other in pair.differing(lambda arm: arm.fields.get(field)):
         how = "never zeroes its gradients: each step adds to those of the steps before"
         yield Culprit(field=field, sentence=f"{arm.name} {how}; {other.name} has zero_grad()", values=pair.values(field))
 
 
-def _left_out(arm: ScriptArm) -> list[str]:
+def _without_optimizer(arm: ScriptArm) -> list[str]:
     """Parameters that get a gradient and that no optimizer has."""
     return list(dict.fromkeys(name for report in arm.reports for name in report.without_optimizer))
 
@@ -149,21 +145,21 @@ def _unmoved(arm: ScriptArm) -> list[str]:
 
 
 def _not_optimized(pair: Pair) -> Iterator[Culprit]:
-    left = pair.each(_left_out)
-    for arm, _ in pair.apart(lambda arm: bool(left[arm.name])):
+    left = pair.each(_without_optimizer)
+    for arm, _ in pair.differing(lambda arm: bool(left[arm.name])):
         why = "its optimizer was made before the model was moved or replaced, or lacks them"
         sentence = f"no step of {arm.name} changes {named(left[arm.name])}: {why}"
-        values = {name: f"without {named(found)}" if found else "all parameters" for name, found in left.items()}
+        values = {name: f"without {named(names)}" if names else "all parameters" for name, names in left.items()}
         yield Culprit(field="optimizer.left_out", sentence=sentence, values=values, covers=["optimizer.0.parameters"])
     stay = pair.each(_unmoved)
-    for arm, _ in pair.apart(lambda arm: bool(stay[arm.name])):
+    for arm, _ in pair.differing(lambda arm: bool(stay[arm.name])):
         sentence = (
             f"the first {len(arm.first.steps)} steps of {arm.name} leave {named(stay[arm.name])} as before; its optimizer has it"
         )
         yield Culprit(
             field="parameters.unmoved",
             sentence=sentence,
-            values={name: named(found) or None for name, found in stay.items()},
+            values={name: named(names) or None for name, names in stay.items()},
             severity="training",
         )
 
@@ -173,8 +169,8 @@ def _zeros_for_none(pair: Pair) -> Iterator[Culprit]:
     for arm, other in ((pair.theirs, pair.ours), (pair.ours, pair.theirs)):
         if not arm.first.steps or not other.first.steps:
             return
-        given, started, ended = other.first.steps[0].gradients, arm.first.started, arm.first.steps[-1].parameters
-        zeros = [name for name, one in arm.first.steps[0].gradients.items() if not any(one) and name not in given]
+        gradients, started, ended = other.first.steps[0].gradients, arm.first.started, arm.first.steps[-1].parameters
+        zeros = [name for name, gradient in arm.first.steps[0].gradients.items() if not any(gradient) and name not in gradients]
         if moved := [name for name in zeros if name in other.first.started and ended.get(name) != started.get(name)]:
             sentence = f"{arm.name} has zeros as gradients of {named(moved)}, {other.name} none: weight decay moves them"
             values = {arm.name: "zeros", other.name: None}
@@ -184,10 +180,10 @@ def _zeros_for_none(pair: Pair) -> Iterator[Culprit]:
 def _stepped_empty(pair: Pair) -> Iterator[Culprit]:
     """Horovod's ``broadcast_optimizer_state`` has a new optimizer make its state by a step in which all gradients are zero."""
     field = "optimizer.empty_steps"
-    for arm, other in pair.apart(lambda arm: bool(arm.number(field))):
-        own = {name.rpartition(".")[2] for name, value in arm.fields.items() if name.startswith("optimizer.") and value}
+    for arm, other in pair.differing(lambda arm: bool(arm.number(field))):
+        settings = {name.rpartition(".")[2] for name, value in arm.fields.items() if name.startswith("optimizer.") and value}
         does = {"weight_decay": "weight decay moves parameters", "betas": "Adam's bias correction counts it"}
-        if effects := [words for name, words in does.items() if name in own]:
+        if effects := [words for name, words in does.items() if name in settings]:
             sentence = (
                 f"{arm.name} takes a step without gradients before the first (Horovod's broadcast_optimizer_state): "
                 f"{' and '.join(effects)}; {other.name} takes none"
@@ -230,7 +226,7 @@ def _is_sharded_by_sampler(arm: ScriptArm) -> bool | None:
 
 def _same_data(pair: Pair) -> Iterator[Culprit]:
     covers = ["sampler.", "loader.length", "epoch.steps", "loader.class"]
-    shared, sampled = pair.apart(lambda arm: arm.shares_batches), pair.apart(_is_sharded_by_sampler)
+    shared, sampled = pair.differing(lambda arm: arm.shares_batches), pair.differing(_is_sharded_by_sampler)
     lengths = [length for arm in (pair.ours, pair.theirs) if (length := arm.number("loader.length", "epoch.steps"))]
     changes_work = len(set(lengths)) > 1
     for arm, other in shared:
@@ -279,19 +275,21 @@ def _counts_steps(arm: ScriptArm) -> bool | None:
 
 
 def _schedule(pair: Pair) -> Iterator[Culprit]:
-    given = pair.values("schedule.lr")
-    rates = pair.each(lambda arm: arm.learning_rates or (own if isinstance(own := given[arm.name], list) else []))
-    moving = pair.apart(lambda arm: len(set(rates[arm.name])) > 1 if len(rates[arm.name]) > 1 else None)
-    for arm, other in moving or pair.apart(_counts_steps):
+    reported = pair.values("schedule.lr")
+    rates = pair.each(lambda arm: arm.learning_rates or (values if isinstance(values := reported[arm.name], list) else []))
+    moving = pair.differing(lambda arm: len(set(rates[arm.name])) > 1 if len(rates[arm.name]) > 1 else None)
+    for arm, other in moving or pair.differing(_counts_steps):
         taken, kinds = len(arm.first.steps), pair.each(lambda arm: arm.fields.get("schedule.class") or "no schedule")
         sentence = (
             f"{arm.name} steps its {kinds[arm.name]} with every optimizer step, {other.name} in none of the first {taken} steps"
         )
         if moving:
-            said = (f"{_span(rates[one.name])} in {one.name} ({kinds[one.name]})" for one in (arm, other))
-            sentence = f"the learning rate of the first {taken} steps: {', '.join(said)}"
-        own = (name for one in (arm, other) for name in one.fields if name.startswith("optimizer.") and name.endswith("lr"))
-        covers = ["schedule.", *own]
+            parts = (f"{_span(rates[script.name])} in {script.name} ({kinds[script.name]})" for script in (arm, other))
+            sentence = f"the learning rate of the first {taken} steps: {', '.join(parts)}"
+        settings = (
+            name for script in (arm, other) for name in script.fields if name.startswith("optimizer.") and name.endswith("lr")
+        )
+        covers = ["schedule.", *settings]
         yield Culprit(field="schedule.lr", sentence=sentence, values=rates, covers=covers)
 
 
@@ -321,7 +319,7 @@ def _exchanged(arm: ScriptArm) -> str:
 
 
 def _seeds(pair: Pair) -> Iterator[Culprit]:
-    for arm, other in pair.apart(lambda arm: arm.seeds_alike):
+    for arm, other in pair.differing(lambda arm: arm.seeds_alike):
         sentence = (
             f"seeds are alike on all ranks of {arm.name} and differ on those of {other.name}: "
             f"dropout and augmentation draw alike on all ranks of {arm.name}"
@@ -337,23 +335,23 @@ def _buffers(pair: Pair) -> Iterator[Culprit]:
             return []  # whatever they are behind a forward pass, the next one begins with rank 0's
         return arm.agreement.buffers if arm.agreement else None
 
-    apart = pair.each(own)
+    buffers = pair.each(own)
     if any(arm.number("model.buffers") != 0 for arm in (pair.ours, pair.theirs)):
-        for arm, _ in pair.apart(lambda arm: None if (kept := arm.fields.get(field)) is None else not kept):  # Horovod has none
+        for arm, _ in pair.differing(lambda arm: None if (kept := arm.fields.get(field)) is None else not kept):  # Horovod has none
             kept = "each rank keeps its own, such as statistics of batch norm"
             yield Culprit(
                 field=field, sentence=f"{arm.name} does not broadcast buffers ({field}): {kept}", values=pair.values(field)
             )
             return
-    for arm, other in pair.apart(lambda arm: None if apart[arm.name] is None else bool(apart[arm.name])):
+    for arm, other in pair.differing(lambda arm: None if buffers[arm.name] is None else bool(buffers[arm.name])):
         if other.shares_batches and not arm.shares_batches:
-            continue  # ranks that read the same batches have the same statistics, whoever broadcasts
+            continue  # ranks that read the same batches have the same statistics, with or without a broadcast
         comes_with_it = (arm.fields.get("library"), other.fields.get("library")) == ("horovod", "ddp")
-        names = named(apart[arm.name] or [])
+        apart = named(buffers[arm.name] or [])
         how = "gets rank 0's before each forward pass" if comes_with_it else "has like ones"
-        sentence = f"buffers differ between ranks of {arm.name} ({names}); {other.name} {how}"
-        values = {name: "apart" if found else "alike" for name, found in apart.items()}
-        has_other_norms = len({str(one.fields.get("model.norms")) for one in (arm, other)}) > 1
+        sentence = f"buffers differ between ranks of {arm.name} ({apart}); {other.name} {how}"
+        values = {name: "apart" if names else "alike" for name, names in buffers.items()}
+        has_other_norms = len({str(script.fields.get("model.norms")) for script in (arm, other)}) > 1
         severity: Severity = "training" if comes_with_it or has_other_norms else "mistake"
         yield Culprit(
             field="buffers.by_rank",
@@ -380,4 +378,4 @@ FINDERS: tuple[Callable[[Pair], Iterator[Culprit]], ...] = (
     _seeds,
     _buffers,
 )
-"""Each tells one mistake."""
+"""Each detects one mistake in a pair of arms; the most harmful first."""

@@ -1,15 +1,15 @@
 """Whether scripts train alike: start, gradients of the first step, parameters after each compared step, loss.
 
-The baseline's rank 0 is compared with each other arm's, launch by launch, and the launch in which they are farthest apart counts.
-What rounding makes is allowed, and three times what the control shows: it is the baseline's command once more.
+Rank 0 of each arm is compared with the baseline's, launch by launch; the launch with the largest difference counts. Rounding is
+allowed, and three times the difference of the control, which is the baseline's command once more.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -25,24 +25,22 @@ from measurement.judging.distances import (
     start_distances,
     step_distances,
 )
-from measurement.judging.ranks import BUFFER, START_TOLERANCE, common_names, describe_rank_difference, named
+from measurement.judging.ranks import BUFFER, START_TOLERANCE, common_names, describe_rank_difference
 from measurement.plans.plan import Plan
 from measurement.records.record import LaunchRecord
 from measurement.records.script_report import ScriptReport
 from reports.parts_schema import Equality, GradientEquality, ParameterEquality, StartEquality
+from reports.scripts.judgement import NEAR, NOT_REPEATABLE, BaselineRepeat, Judgement, clause, hint
 from reports.scripts.losses import compare_losses, loss_unit
 from reports.scripts.script_arms import ScriptArm, matched
 
 SINGLE_TENSOR = 10.0
 """One tensor may be this many times as far off as all together."""
 TIMES_CONTROL = 3.0
-NEAR = ("equal", "equal up to rounding")
-NOT_REPEATABLE = 0.3
-"""Where the control is that far off, times ``TIMES_CONTROL``, nothing can be told."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Pair:
+class _LaunchPair:
     """One arm beside the baseline in one launch."""
 
     names: Sequence[str]
@@ -60,126 +58,88 @@ class _Pair:
     """In which names were matched, as ``matched`` says it."""
 
 
-@dataclass(kw_only=True)
-class _Judged:
-    """What is said of one arm."""
-
-    start: StartEquality = field(default_factory=StartEquality)
-    gradients: GradientEquality = field(default_factory=GradientEquality)
-    parameters: ParameterEquality = field(default_factory=ParameterEquality)
-    how: str = ""
-    hint: str = ""
-    """What may be the cause, and how to find out, after a semicolon."""
-
-    @property
-    def first_step(self) -> int | None:
-        """From which on it is apart: 0 from the start on."""
-        if self.start.verdict == "another start":
-            return 0
-        return 1 if self.gradients.verdict == "apart" else self.parameters.first_difference_step
-
-    @property
-    def is_equal(self) -> bool:
-        """Whether all that was compared is equal, and the parameters were."""
-        rest = (self.gradients.verdict, self.parameters.verdict)
-        return self.start.verdict in NEAR and self.parameters.verdict in NEAR and "apart" not in rest
-
-
-class _Again(NamedTuple):
-    """What the baseline's command did when it was started once more, as the control."""
-
-    starts_apart: bool
-    why: str
-    remedy: str
-
-
 def judge_equality(
     plan: Plan, records: Sequence[LaunchRecord], *, losses: Mapping[tuple[int, str], pd.DataFrame] | None = None
 ) -> Equality:
-    """Hold every arm of scripts against the baseline.
+    """Compare every arm of scripts with the baseline.
 
     ``losses``: by launch and arm (``measurement.records.results.ResultsFolder.losses``); None: not known.
     """
-    firsts = {(one.launch, one.arm): ScriptArm.of(one).first for one in records if one.scripts}
+    firsts = {(record.launch, record.arm): ScriptArm.of(record).first for record in records if record.scripts}
     others = [arm for arm in plan.compared_arms() if arm != plan.baseline]
     arithmetics = {arm: _shared_arithmetic(plan.baseline, arm, firsts) for arm in others}
-    pairs = {arm: _worst(plan.baseline, arm, firsts, ARITHMETICS[arithmetics[arm]]) for arm in others}
+    pairs = {arm: _farthest_launch(plan.baseline, arm, firsts, ARITHMETICS[arithmetics[arm]]) for arm in others}
     control = pairs.get(plan.control_name) if plan.measurement.control else None
     judged = {arm: _judge(pair, arithmetics[arm], None if arm == plan.control_name else control) for arm, pair in pairs.items()}
-    arms = {one.arm: ScriptArm.of(one) for one in reversed(records) if one.scripts}
+    arms = {record.arm: ScriptArm.of(record) for record in reversed(records) if record.scripts}
     curves = compare_losses(plan, losses or {}, scales={arm: _loss_scale(judged[arm], plan.baseline, arm, arms) for arm in others})
-    batches = {arm: said for arm in others if (said := _batches(plan.baseline, arm, records)) is not None}
-    candidates = {arm: found for arm, found in judged.items() if plan.role(arm) == "candidate"}
-    steps = [found.first_step for found in candidates.values() if found.first_step is not None]
+    batches = {arm: sentence for arm in others if (sentence := _batches(plan.baseline, arm, records)) is not None}
+    candidates = {arm: judgement for arm, judgement in judged.items() if plan.role(arm) == "candidate"}
+    steps = [judgement.first_step for judgement in candidates.values() if judgement.first_step is not None]
     worse = {arm for arm, loss in curves.items() if loss.verdict == "worse"}
     seeds = [arms[name].fields.get("seed.torch") for name in (plan.baseline, plan.control_name) if name in arms]
-    again = _Again(
+    again = BaselineRepeat(
         starts_apart=control is not None and judged[plan.control_name].start.verdict == "another start",
         why="its batches are others" if "other batches" in batches.get(plan.control_name, "") else "it is not repeatable",
         remedy="set a seed" if seeds[0:1] != seeds[1:] and seeds[1:] else "",
     )
     seen = [arm for arm in candidates if _launches_of_both(plan.baseline, arm, firsts)]
     for arm in seen:
-        candidates[arm].hint = _hint(candidates[arm], arms[plan.baseline], arms[arm])
-    clauses = [_clause(arm, candidates[arm], plan, arithmetics[arm], batches, again) for arm in seen]
+        candidates[arm].hint = hint(candidates[arm], arms[plan.baseline], arms[arm])
+    clauses = [clause(arm, candidates[arm], plan, arithmetics[arm], batches, again) for arm in seen]
     clauses += [batches[arm] for arm in candidates if arm in batches and plan.scripts.same_data]
+    by_rank = {record.arm: sentence for record in records if (sentence := describe_rank_difference(record)) is not None}
     return Equality(
-        start={arm: found.start for arm, found in judged.items()},
-        gradients={arm: found.gradients for arm, found in judged.items()},
-        parameters={arm: found.parameters for arm, found in judged.items()},
+        start={arm: judgement.start for arm, judgement in judged.items()},
+        gradients={arm: judgement.gradients for arm, judgement in judged.items()},
+        parameters={arm: judgement.parameters for arm, judgement in judged.items()},
         loss=curves,
         loss_margin=plan.scripts.loss_margin,
         loss_unit=loss_unit(losses or {}),
         batches=batches,
-        ranks=dict(sorted({one.arm: said for one in records if (said := describe_rank_difference(one)) is not None}.items())),
-        unequal=[arm for arm, found in candidates.items() if not found.is_equal or arm in worse],
+        ranks=dict(sorted(by_rank.items())),
+        unequal=[arm for arm, judgement in candidates.items() if not judgement.is_equal or arm in worse],
         first_difference_step=min(steps, default=None),
         sentence=". ".join(clauses) or f"{plan.baseline} has nothing to be compared with",
     )
 
 
-def _hint(found: _Judged, *arms: ScriptArm) -> str:
-    """What explains another start besides other weights; or that later steps may have amplified rounding."""
-    if found.start.verdict == "another start":
-        empty = [arm.name for arm in arms if arm.number("optimizer.empty_steps")]
-        return f"; {empty[0]} takes a step without gradients before its first" if len(empty) == 1 else ""
-    if found.gradients.verdict not in NEAR or (found.parameters.first_difference_step or 0) < 2:
-        return ""
-    threads = {str(arm.fields.get("threads.torch")) for arm in arms}
-    remedies = ["with equal threads (torch.set_num_threads)"] * (len(threads) > 1)
-    remedies += ["without compression"] * all(arm.compression for arm in arms)  # of one alone it is a cause of its own
-    return f"; it may be rounding that later steps amplify: look again {' and '.join(remedies)}" if remedies else ""
-
-
-def _loss_scale(found: _Judged, baseline: str, arm: str, arms: Mapping[str, ScriptArm]) -> float | None:
+def _loss_scale(judgement: Judgement, baseline: str, arm: str, arms: Mapping[str, ScriptArm]) -> float | None:
     """Times how much the mean loss of an arm's passes is comparable with the baseline's; None where that is not known.
 
-    Where a step has another number of passes, gradients tell: if they agree, so does what the passes' losses sum up to.
+    Where a step has another number of passes, gradients decide: if they agree, so do the sums of the passes' losses.
     """
     passes, wanted = (arms[name].number("accumulation") if name in arms else None for name in (arm, baseline))
     if not passes or not wanted or passes == wanted:
         return 1.0
-    return passes / wanted if found.gradients.verdict in NEAR else None
+    return passes / wanted if judgement.gradients.verdict in NEAR else None
 
 
-def _worst(baseline: str, arm: str, firsts: Mapping[tuple[int, str], ScriptReport], shared: Arithmetic) -> _Pair | None:
+def _farthest_launch(
+    baseline: str, arm: str, firsts: Mapping[tuple[int, str], ScriptReport], shared: Arithmetic
+) -> _LaunchPair | None:
     """The launch in which two arms are farthest apart; None where no launch has both, or each rank has a share only."""
-    pairs = [_pair(firsts[launch, arm], firsts[launch, baseline], shared) for launch in _launches_of_both(baseline, arm, firsts)]
-    known = [pair for pair in pairs if pair is not None and pair.names]
-    return max(known, key=lambda one: (one.start.distance, max((step.distance for step in one.steps), default=0.0)), default=None)
+    pairs = [
+        _compare_launch(firsts[launch, arm], firsts[launch, baseline], shared)
+        for launch in _launches_of_both(baseline, arm, firsts)
+    ]
+    comparable = [pair for pair in pairs if pair is not None and pair.names]
+    return max(
+        comparable, key=lambda pair: (pair.start.distance, max((step.distance for step in pair.steps), default=0.0)), default=None
+    )
 
 
 def _launches_of_both(baseline: str, arm: str, firsts: Mapping[tuple[int, str], ScriptReport]) -> list[int]:
     return sorted(launch for launch, name in firsts if name == arm and (launch, baseline) in firsts)
 
 
-def _pair(ours: ScriptReport, theirs: ScriptReport, shared: Arithmetic) -> _Pair | None:
+def _compare_launch(ours: ScriptReport, theirs: ScriptReport, shared: Arithmetic) -> _LaunchPair | None:
     if ours.sharded or theirs.sharded:
         return None
     ours, how = matched(ours, theirs)
     names = [name for name in common_names(ours.started, theirs.started) if ours.sizes.get(name) == theirs.sizes.get(name)]
     mine, its = first_gradients(ours, theirs)
-    return _Pair(
+    return _LaunchPair(
         names=names,
         start=start_distances(Sketches.of(ours.started, names), Sketches.of(theirs.started, names)),
         only_here=[name for name in ours.started if name not in names],
@@ -201,8 +161,8 @@ def first_gradients(ours: ScriptReport, theirs: ScriptReport) -> tuple[Sketches,
 def _steps(ours: ScriptReport, theirs: ScriptReport, names: Sequence[str], *, negligible: Sequence[str]) -> list[Distances]:
     """Parameters after each step that both have; without those whose gradients are nothing but rounding."""
     kept = [name for name in names if not name.startswith(BUFFER) and name not in negligible]
-    stored = max((_stored(report) for report in (ours, theirs)), key=lambda one: one.epsilon)
-    found = []
+    stored = max((_stored(report) for report in (ours, theirs)), key=lambda kind: kind.epsilon)
+    distances = []
     for number, (mine, its) in enumerate(zip(ours.steps, theirs.steps, strict=False), start=1):
         shared = [name for name in kept if name in mine.parameters and name in its.parameters]
         if not shared:
@@ -211,87 +171,89 @@ def _steps(ours: ScriptReport, theirs: ScriptReport, names: Sequence[str], *, ne
             TensorChange(start=Sketches.of(report.started, shared), end=Sketches.of(step.parameters, shared))
             for report, step in ((ours, mine), (theirs, its))
         )
-        found.append(step_distances(moved, wanted, theirs.sizes, steps=number, stored=stored))
-    return found
+        distances.append(step_distances(moved, wanted, theirs.sizes, steps=number, stored=stored))
+    return distances
 
 
 def _stored(report: ScriptReport) -> Arithmetic:
     """The coarsest dtype in which parameters are kept."""
     dtypes = str(report.configuration.get("model.dtypes", ""))
     kept = [arithmetic_of(name) for name in ARITHMETICS if name in dtypes]
-    return max(kept, key=lambda one: one.epsilon, default=arithmetic_of("float32"))
+    return max(kept, key=lambda kind: kind.epsilon, default=arithmetic_of("float32"))
 
 
 def _shared_arithmetic(baseline: str, arm: str, firsts: Mapping[tuple[int, str], ScriptReport]) -> str:
     """The coarsest arithmetic that both arms use; one alone is a difference and no excuse."""
-    found = [next((report for (_, name), report in firsts.items() if name == one), None) for one in (baseline, arm)]
-    known = [arithmetic(report.configuration) for report in found if report is not None]
-    return min(known, key=list(ARITHMETICS).index, default="float32")
+    reports = [next((report for (_, name), report in firsts.items() if name == wanted), None) for wanted in (baseline, arm)]
+    arithmetics = [arithmetic(report.configuration) for report in reports if report is not None]
+    return min(arithmetics, key=list(ARITHMETICS).index, default="float32")
 
 
 def arithmetic(configuration: Mapping[str, Any]) -> str:
     """The coarsest that a script computes or exchanges gradients in, a name of ``ARITHMETICS``."""
     names = ("model.dtypes", "horovod.compression", "ddp.comm_hook")
-    said = " ".join(str(configuration.get(name, "")) for name in names).lower()
+    text = " ".join(str(configuration.get(name, "")) for name in names).lower()
     if configuration.get("autocast.enabled"):
-        said += str(configuration.get("autocast.dtype", "")).lower()
-    if "bf16" in said or "bfloat16" in said:
+        text += str(configuration.get("autocast.dtype", "")).lower()
+    if "bf16" in text or "bfloat16" in text:
         return "bfloat16"
-    if "fp16" in said or "float16" in said:
+    if "fp16" in text or "float16" in text:
         return "float16"
     is_rounded = configuration.get("tf32.matmul") or configuration.get("tf32.cudnn")
     return "TensorFloat-32" if is_rounded and str(configuration.get("device", "cpu")) != "cpu" else "float32"
 
 
-def _judge(pair: _Pair | None, precision: str, control: _Pair | None) -> _Judged:
-    """What may be said of one arm, beside what the control shows."""
+def _judge(pair: _LaunchPair | None, precision: str, control: _LaunchPair | None) -> Judgement:
+    """Judge one arm, with the control's differences as tolerance."""
     if pair is None:
-        return _Judged()
+        return Judgement()
     beyond = pair.start.names_beyond(START_TOLERANCE)
     start = StartEquality(
-        verdict="another start" if beyond else _near(pair.start.worst),
+        verdict="another start" if beyond else _equality(pair.start.worst),
         names=[name for name in beyond if not name.startswith(BUFFER)] or beyond,
         distance=pair.start.distance,
         only_here=pair.only_here,
         missing_here=pair.missing_here,
     )
-    judged, allowed = _Judged(start=start, how=pair.how), ARITHMETICS[precision]
+    judged, allowed = Judgement(start=start, how=pair.how), ARITHMETICS[precision]
     if pair.gradients and not beyond:
-        told, apart = _held(pair.gradients, allowed.recomputed, control.gradients if control else [])
-        distance, factor = pair.gradients[0].distance, pair.factor if apart else None
-        judged.gradients = GradientEquality(distance=distance, factor=factor, **told)
+        fields, first_beyond = _verdict_of(pair.gradients, allowed.recomputed, control.gradients if control else [])
+        distance, factor = pair.gradients[0].distance, pair.factor if first_beyond else None
+        judged.gradients = GradientEquality(distance=distance, factor=factor, **fields)
     if pair.steps and not beyond:
-        told, apart = _held(pair.steps, allowed.stepped, control.steps if control else [])
-        if apart and len(told["names"]) == len(pair.steps[apart - 1].names):
-            told["names"] = []
-        judged.parameters = ParameterEquality(distances=[step.distance for step in pair.steps], first_difference_step=apart, **told)
+        fields, first_beyond = _verdict_of(pair.steps, allowed.stepped, control.steps if control else [])
+        if first_beyond and len(fields["names"]) == len(pair.steps[first_beyond - 1].names):
+            fields["names"] = []
+        judged.parameters = ParameterEquality(
+            distances=[step.distance for step in pair.steps], first_difference_step=first_beyond, **fields
+        )
     return judged
 
 
-def _held(found: Sequence[Distances], least: float, control: Sequence[Distances]) -> tuple[dict[str, Any], int | None]:
-    """Verdict, tolerance and names of what is compared with the baseline's, and the number, from 1, of the first that is apart."""
-    tolerance = max([least, *(TIMES_CONTROL * one.distance for one in control)])
-    single = max([SINGLE_TENSOR * tolerance, *(TIMES_CONTROL * one.worst for one in control)])
+def _verdict_of(distances: Sequence[Distances], least: float, control: Sequence[Distances]) -> tuple[dict[str, Any], int | None]:
+    """Verdict, tolerance and names; and the number, from 1, of the first that differs from the baseline's beyond tolerance."""
+    tolerance = max([least, *(TIMES_CONTROL * step.distance for step in control)])
+    single = max([SINGLE_TENSOR * tolerance, *(TIMES_CONTROL * step.worst for step in control)])
     if tolerance > NOT_REPEATABLE:
         return {"tolerance": tolerance}, None
-    for number, one in enumerate(found, start=1):
-        if one.is_beyond(tolerance, single):
-            names = one.names_beyond(single if one.distance <= tolerance else tolerance)
+    for number, step in enumerate(distances, start=1):
+        if step.is_beyond(tolerance, single):
+            names = step.names_beyond(single if step.distance <= tolerance else tolerance)
             return {"tolerance": tolerance, "verdict": "apart", "names": names}, number
-    return {"tolerance": tolerance, "verdict": _near(max(one.distance for one in found))}, None
+    return {"tolerance": tolerance, "verdict": _equality(max(step.distance for step in distances))}, None
 
 
-def _near(distance: float) -> Literal["equal", "equal up to rounding"]:
+def _equality(distance: float) -> Literal["equal", "equal up to rounding"]:
     return "equal" if distance == 0 else "equal up to rounding"
 
 
 def _batches(baseline: str, arm: str, records: Sequence[LaunchRecord]) -> str | None:
     """What the digests of the first batches say, of the first launch that has them; None where there are none."""
-    arms = [(one, ScriptArm.of(one)) for one in records if one.scripts and one.arm in (arm, baseline)]
-    if len({own.fields.get("accumulation") for _, own in arms}) > 1:
+    arms = [(record, ScriptArm.of(record)) for record in records if record.scripts and record.arm in (arm, baseline)]
+    if len({script.fields.get("accumulation") for _, script in arms}) > 1:
         return None  # a digest is that of all batches of a step
-    known = {(one.launch, one.arm): own.batches for one, own in arms}
-    whole = {place: digests for place, digests in known.items() if all(None not in ranks for ranks in digests)}
+    batches = {(record.launch, record.arm): script.batches for record, script in arms}
+    whole = {place: digests for place, digests in batches.items() if all(None not in ranks for ranks in digests)}
     launches = sorted(launch for launch, name in whole if name == arm and whole[launch, arm] and whole.get((launch, baseline)))
     if not launches:
         return None
@@ -302,69 +264,3 @@ def _batches(baseline: str, arm: str, records: Sequence[LaunchRecord]) -> str | 
         return f"{arm} reads the same batches as {baseline}, on other ranks"
     first = next(number for number, (mine, its) in enumerate(shared, start=1) if Counter(mine) != Counter(its))
     return f"{arm} reads other batches than {baseline}, from step {first} on"
-
-
-def _clause(arm: str, found: _Judged, plan: Plan, precision: str, batches: Mapping[str, str], again: _Again) -> str:
-    """What is said of one candidate, without a full stop."""
-    start, parameters = found.start, found.parameters
-    if start.verdict == "not compared":
-        return f"Whether {arm} trains like {plan.baseline} is not known: there are no parameters that both have whole"
-    if start.verdict == "another start":
-        return _another_start(arm, found, plan, again)
-    unmatched = [*start.only_here, *start.missing_here]
-    besides = found.how + (f"; without a counterpart: {named(unmatched)}" if unmatched else "")
-    if "apart" in (found.gradients.verdict, parameters.verdict):
-        data = "; their batches differ, too" if "other batches" in batches.get(arm, "") else ""
-        return f"{arm} starts equal to {plan.baseline}{_apart_words(found)}{data}{found.hint}{besides}"
-    if parameters.verdict == "not compared":
-        return f"{arm} starts equal to {plan.baseline}{_not_compared(plan, parameters, again)}{besides}"
-    rounding = "" if parameters.verdict == "equal" else f" up to {precision} rounding"
-    steps = "step" if len(parameters.distances) == 1 else f"{len(parameters.distances)} steps"
-    return f"{arm} trains like {plan.baseline}: equal start, and equal{rounding} over the first {steps}{besides}"
-
-
-def _another_start(arm: str, found: _Judged, plan: Plan, again: _Again) -> str:
-    start = found.start
-    which = "" if start.distance is not None and start.distance > NOT_REPEATABLE else f" ({named(start.names)})"
-    if again.starts_apart:
-        remedy = ", or ".join(filter(None, (again.remedy, "use --same-start")))
-        return (
-            f"{arm} has another start than {plan.baseline}, but so has {plan.baseline} each time: "
-            f"it is not repeatable; {remedy}{found.how}"
-        )
-    remedy = found.how or found.hint or ("" if plan.scripts.same_start else "; --same-start compares what follows")
-    return f"{arm} has another start than {plan.baseline}{which}{remedy}"
-
-
-def _not_compared(plan: Plan, parameters: ParameterEquality, again: _Again) -> str:
-    if not parameters.distances:
-        return ", but its parameters after the first steps are not known"
-    return f", but {plan.baseline} itself steps otherwise each time: {'; '.join(filter(None, again[1:]))}"
-
-
-def _apart_words(found: _Judged) -> str:
-    """From which step on, by how much, and what the gradients say of it."""
-    gradients, parameters = found.gradients, found.parameters
-    if parameters.verdict != "apart":
-        agree = "" if parameters.verdict == "not compared" else "; the parameters agree"
-        return f", but gradients of the first step are apart{_gradient_words(gradients)}{agree}"
-    assert parameters.first_difference_step is not None
-    percent = float(f"{100 * parameters.distances[parameters.first_difference_step - 1]:.2g}")
-    by = f"{percent:g}%"
-    where = f" ({named(parameters.names)})" if 0 < len(parameters.names) <= MAX_TENSORS else ""
-    words = f", then is apart from step {parameters.first_difference_step} on by {by} of what the steps changed{where}"
-    if gradients.verdict == "apart":
-        return f"{words}; its gradients differ{_gradient_words(gradients)}"
-    return f"{words}; its first gradients agree" if gradients.verdict != "not compared" else words
-
-
-MIN_FACTOR = 0.01
-"""Gradients whose sizes differ by less are not said to be apart by a factor."""
-MAX_TENSORS = 5
-"""Where more are apart, they are not named in the sentence."""
-
-
-def _gradient_words(gradients: GradientEquality) -> str:
-    if gradients.factor is not None and abs(gradients.factor - 1) > MIN_FACTOR:
-        return f" by a factor of {gradients.factor:.3g}"
-    return f" ({named(gradients.names)})" if 0 < len(gradients.names) <= MAX_TENSORS else ""

@@ -26,29 +26,31 @@ def explanations(evidence: Evidence, results: Sequence[RatioSummary]) -> list[Ex
     """
     plan = evidence.plan
     tried = {name: arm.impose for name, arm in plan.arms.items() if arm.impose and name != plan.baseline}
-    asked = [one for one in results if one.role == "candidate" and one.candidate not in tried]
+    asked = [result for result in results if result.role == "candidate" and result.candidate not in tried]
     confidence = evidence.confidence ** (1 / max(1, len(tried) * len(asked)))
-    return [_explanation(evidence, name, one, confidence) for name in tried for one in asked]
+    return [_explanation(evidence, name, result, confidence) for name in tried for result in asked]
 
 
 def _explanation(evidence: Evidence, tried: str, result: RatioSummary, confidence: float) -> Explanation:
     plan, candidate = evidence.plan, result.candidate
     groups = [[name, *copies_of_baseline(plan, name)] for name in (tried, candidate)]
     saved = [1 - np.exp(-log_ratios(tables)) for tables in total_tables(plan, evidence.blocks, groups)]
-    known = np.isfinite(saved).all(axis=0)
-    found = ratio_of_means(saved[0][known], saved[1][known], confidence=confidence)
+    is_known = np.isfinite(saved).all(axis=0)
+    explained = ratio_of_means(saved[0][is_known], saved[1][is_known], confidence=confidence)
     settings = plan.arms[tried].impose
-    said = ", ".join(f"{name} {shown(value)}" for name, value in settings.items())
-    lead = f"{plan.baseline} with {said}, as in {candidate}"
+    settings_text = ", ".join(f"{name} {shown(value)}" for name, value in settings.items())
+    lead = f"{plan.baseline} with {settings_text}, as in {candidate}"
     if unlike := [name for name, value in settings.items() if not _is_in_force(evidence, tried, name, value)]:
-        found, how = None, f"{unlike[0]} did not come into force, so it was not tried"
+        explained, how = None, f"{unlike[0]} did not come into force, so it was not tried"
     elif result.withheld_by == "work":
-        found, how = None, "no share is told, since the two do different work"
-    elif found is None:
+        explained, how = None, "no share is told, since the two do different work"
+    elif explained is None:
         how = f"no share is told, since no difference between {plan.baseline} and {candidate} is shown"
     else:
-        how = f"closes {share(found.value)} ({bounds_text(found.ci_low, found.ci_high, share)}) of the difference in time"
-    return Explanation(arm=tried, candidate=candidate, settings=settings, share=found, sentence=f"{lead}: {how}")
+        how = (
+            f"closes {share(explained.value)} ({bounds_text(explained.ci_low, explained.ci_high, share)}) of the difference in time"
+        )
+    return Explanation(arm=tried, candidate=candidate, settings=settings, share=explained, sentence=f"{lead}: {how}")
 
 
 def _is_in_force(evidence: Evidence, arm: str, name: str, value: Any) -> bool:

@@ -34,7 +34,10 @@ class Golden(Written):
 
 def write_golden(file: Path, plan: Plan, records: Sequence[LaunchRecord]) -> None:
     """Store the first steps of the baseline; raises a ``PlanError`` where there are none, or the file cannot be written."""
-    scripts = {name: next((one.scripts for one in records if one.arm == name and one.scripts), []) for name in plan.compared_arms()}
+    scripts = {
+        name: next((record.scripts for record in records if record.arm == name and record.scripts), [])
+        for name in plan.compared_arms()
+    }
     if not scripts[plan.baseline]:
         raise PlanError(f"no golden result: {plan.baseline} took no step that could be read")
     command = str(plan.arms[plan.baseline].command)
@@ -53,10 +56,10 @@ def read_golden(file: Path) -> Golden:
         raise PlanError(f"'{file}' is no golden result; write one by 'ringside ab COMMAND --write-golden FILE'") from error
 
 
-def held_against(golden: Golden, records: Sequence[LaunchRecord], arm: str) -> tuple[Equality, list[str]]:
+def compare_to_golden(golden: Golden, records: Sequence[LaunchRecord], arm: str) -> tuple[Equality, list[str]]:
     """Whether an arm trains as the stored run, and in what they differ for which the stored one holds, a phrase each."""
-    own = next((one for one in records if one.arm == arm and one.scripts), None)
-    if own is None:
+    measured_record = next((record for record in records if record.arm == arm and record.scripts), None)
+    if measured_record is None:
         return Equality(loss_margin=0.0, unequal=[arm], sentence=f"{arm} took no step that could be read"), []
     arms = {GOLDEN: Arm(command=golden.command), arm: Arm(command=golden.command)}
     measured = Measurement(control=bool(golden.control), floor=False, local_every=0)
@@ -66,22 +69,24 @@ def held_against(golden: Golden, records: Sequence[LaunchRecord], arm: str) -> t
             "baseline": GOLDEN,
             "arms": arms,
             "measurement": measured,
-            "world_size": own.world_size,
+            "world_size": measured_record.world_size,
             "workload": SCRIPT,
         }
     )
     stored = {GOLDEN: golden.scripts, plan.control_name: golden.control}
     roles = {GOLDEN: "baseline", plan.control_name: "control"}
-    known = [
-        own.model_copy(update={"arm": name, "role": roles[name], "scripts": scripts}) for name, scripts in stored.items() if scripts
+    stored_records = [
+        measured_record.model_copy(update={"arm": name, "role": roles[name], "scripts": scripts})
+        for name, scripts in stored.items()
+        if scripts
     ]
-    now, then = own.scripts[0].configuration, golden.scripts[0].configuration
+    now, then = measured_record.scripts[0].configuration, golden.scripts[0].configuration
     fields = [field for field in {**then, **now} if field.startswith(HOLDS_FOR) and then.get(field) != now.get(field)]
-    equality = judge_equality(plan, [*known, own.model_copy(update={"role": "candidate"})])
-    losses = [(mine.loss, its.loss) for mine, its in zip(own.scripts[0].steps, golden.scripts[0].steps, strict=False)]
-    apart = max(
+    equality = judge_equality(plan, [*stored_records, measured_record.model_copy(update={"role": "candidate"})])
+    losses = [(mine.loss, its.loss) for mine, its in zip(measured_record.scripts[0].steps, golden.scripts[0].steps, strict=False)]
+    largest = max(
         (abs(mine - its) / max(abs(its), 1e-12) for mine, its in losses if mine is not None and its is not None), default=None
     )
-    said = "" if apart is None else f"; losses of the first steps differ by at most {apart:.2g} of theirs"
-    told = [f"{field} was {then.get(field)}, and is {now.get(field)}" for field in sorted(fields)]
-    return equality.model_copy(update={"sentence": f"{equality.sentence}{said}"}), told
+    loss_clause = "" if largest is None else f"; losses of the first steps differ by at most {largest:.2g} of theirs"
+    changes = [f"{field} was {then.get(field)}, and is {now.get(field)}" for field in sorted(fields)]
+    return equality.model_copy(update={"sentence": f"{equality.sentence}{loss_clause}"}), changes

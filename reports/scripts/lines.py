@@ -1,4 +1,4 @@
-"""What the lines of scripts tell: which of them take time besides the phases that are timed, and which call collectives."""
+"""The lines of scripts: which take time outside of the timed phases, and which call collectives."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from reports.schema import NamedCause, Phase
 from reports.scripts.script_arms import ScriptArm
 from reports.wording.formatting import milliseconds
 
-WORTH = 0.05
-"""Lines are told of that take this share of a step or more."""
+MIN_LINE_SHARE = 0.05
+"""Lines are reported that take this share of a step or more."""
 TIMED = ("step.line.", "step.collectives")
-"""How fields begin whose differences have milliseconds: they are others in each launch."""
+"""Prefixes of fields whose differences have milliseconds: these change with each launch."""
 MAX_LINES = 3
 """That differences name of one arm."""
 
 
 def other_lines(arm: ScriptArm) -> list[LineUse]:
     """Lines of rank 0's step that hold no phase, the longest first: seconds besides exchange, and exchange without a late rank."""
-    found = []
+    others = []
     for line in arm.first.lines:
-        waited_s = min(one.exchange_s for report in arm.reports for one in report.lines if one.place == line.place)
+        waited_s = min(same.exchange_s for report in arm.reports for same in report.lines if same.place == line.place)
         if not line.phases:
-            found.append(line.model_copy(update={"seconds": line.seconds - line.exchange_s, "exchange_s": waited_s}))
-    return sorted(found, key=lambda line: -line.seconds)
+            others.append(line.model_copy(update={"seconds": line.seconds - line.exchange_s, "exchange_s": waited_s}))
+    return sorted(others, key=lambda line: -line.seconds)
 
 
 def line_causes(records: Iterable[LaunchRecord], *, step_s: float) -> list[NamedCause]:
@@ -44,7 +44,7 @@ def line_causes(records: Iterable[LaunchRecord], *, step_s: float) -> list[Named
     return [
         NamedCause(name=f"{line.place} ({line.text})", term=phase, per_step_s=Estimate(value=seconds), setting=None)
         for line, phase, seconds in parts
-        if seconds >= WORTH * step_s
+        if seconds >= MIN_LINE_SHARE * step_s
     ]
 
 
@@ -54,18 +54,18 @@ def line_differences(arms: Sequence[ScriptArm]) -> list[Difference]:
     Named are lines that one arm alone has, where all its lines take longer than the other's; and collectives besides those of
     gradients, where arms call unlike numbers of them in a step.
     """
-    known = [arm for arm in arms if arm.first.lines]
-    found = [difference for arm in known[1:] for difference in _own_lines(arm, known[0])]
-    called = {arm.name: _collectives(arm) for arm in known}
-    sums = {arm.name: any("(sum)" in one for one in called[arm.name]) for arm in known if called[arm.name]}
-    if len({(one.total(), sums.get(name)) for name, one in called.items()}) > 1:
+    traced = [arm for arm in arms if arm.first.lines]
+    rows = [difference for arm in traced[1:] for difference in _own_lines(arm, traced[0])]
+    called = {arm.name: _collectives(arm) for arm in traced}
+    sums = {arm.name: any("(sum)" in call for call in called[arm.name]) for arm in traced if called[arm.name]}
+    if len({(calls.total(), sums.get(name)) for name, calls in called.items()}) > 1:
         label = "collectives of a step besides those of gradients"
-        values = {arm.name: _listed(called[arm.name], arm) if called[arm.name] else None for arm in known}
+        values = {arm.name: _listed(called[arm.name], arm) if called[arm.name] else None for arm in traced}
         one_sums = len(set(sums.values())) > 1
         sentence = in_words(label, values) + "; a sum is the mean times the number of ranks" * one_sums
         severity: Severity = "training" if one_sums else "speed"
-        found.append(Difference(field="step.collectives", values=values, severity=severity, sentence=sentence))
-    return found
+        rows.append(Difference(field="step.collectives", values=values, severity=severity, sentence=sentence))
+    return rows
 
 
 def _own_lines(ours: ScriptArm, theirs: ScriptArm) -> Iterator[Difference]:
@@ -75,11 +75,11 @@ def _own_lines(ours: ScriptArm, theirs: ScriptArm) -> Iterator[Difference]:
     apart_s = whole_s[more.name] - whole_s[less.name]
     texts = {line.text for line in less.first.lines}
     for line in other_lines(more)[:MAX_LINES]:
-        waited_s = max(one.exchange_s for report in more.reports for one in report.lines if one.place == line.place)
+        waited_s = max(same.exchange_s for report in more.reports for same in report.lines if same.place == line.place)
         if (
             line.text not in texts
             and line.seconds > waited_s
-            and min(line.seconds, apart_s) >= WORTH * sum(one.seconds for one in more.first.lines)
+            and min(line.seconds, apart_s) >= MIN_LINE_SHARE * sum(other.seconds for other in more.first.lines)
         ):
             size = f"{milliseconds(line.seconds)} ms of each of the first steps"
             sentence = f"{size} of {more.name} is {line.place}: {line.text}"
@@ -88,10 +88,10 @@ def _own_lines(ours: ScriptArm, theirs: ScriptArm) -> Iterator[Difference]:
 
 
 def _collectives(arm: ScriptArm) -> Counter[str]:
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for line in arm.first.lines:
-        found.update({f"{name} at {line.place}": round(count) for name, count in line.collectives.items()})
-    return +found
+        counts.update({f"{name} at {line.place}": round(count) for name, count in line.collectives.items()})
+    return +counts
 
 
 def _listed(called: Counter[str], arm: ScriptArm) -> str:

@@ -35,7 +35,7 @@ Curve = tuple[Array, Array]
 
 
 def loss_unit(losses: Mapping[tuple[int, str], pd.DataFrame]) -> Literal["samples", "steps"]:
-    """Against what losses stand: steps where some arm's samples could not be counted."""
+    """The unit of the x axis: steps where some arm's samples could not be counted."""
     return "samples" if all(int(table["samples"].min()) > 0 for table in losses.values() if len(table)) else "steps"
 
 
@@ -44,8 +44,8 @@ def curve_of(table: pd.DataFrame, unit: Literal["samples", "steps"]) -> Curve:
     first = table[table["start"] == 0]
     by_step = first.groupby("step").agg(samples=("samples", "sum"), loss=("loss", "mean")).sort_index()
     reached = by_step["samples"].cumsum() if unit == "samples" else by_step.index.to_series() + 1
-    known = by_step["loss"].notna().to_numpy()
-    return reached.to_numpy(dtype=np.float64)[known], by_step["loss"].to_numpy(dtype=np.float64)[known]
+    has_loss = by_step["loss"].notna().to_numpy()
+    return reached.to_numpy(dtype=np.float64)[has_loss], by_step["loss"].to_numpy(dtype=np.float64)[has_loss]
 
 
 def compare_losses(
@@ -59,20 +59,20 @@ def compare_losses(
         scales: by arm, times how much its losses are comparable with the baseline's, where that is not 1; None: that is not known.
     """
     unit, scales = loss_unit(losses), scales or {}
-    known = {place: curve for place, table in losses.items() if len((curve := curve_of(table, unit))[0])}
-    curves = {place: (x, y * (scales.get(place[1]) or 1.0)) for place, (x, y) in known.items()}
+    raw_curves = {place: curve for place, table in losses.items() if len((curve := curve_of(table, unit))[0])}
+    curves = {place: (x, y * (scales.get(place[1]) or 1.0)) for place, (x, y) in raw_curves.items()}
     by_arm = {
         arm: {launch: curve for (launch, name), curve in sorted(curves.items(), key=lambda entry: entry[0]) if name == arm}
         for arm in plan.compared_arms()
     }
     theirs = by_arm[plan.baseline]
     end = min((float(curve[0][-1]) for curve in curves.values()), default=0.0)
-    found = {plan.baseline: _drawn(theirs, end)} if theirs else {}
+    equalities = {plan.baseline: _drawn(theirs, end)} if theirs else {}
     for arm, ours in by_arm.items():
         if arm != plan.baseline and ours:
-            told = _compared(arm, plan, ours, theirs) if scales.get(arm, 1.0) else {"sentence": UNLIKE.format(arm, plan.baseline)}
-            found[arm] = _drawn(ours, end).model_copy(update=told)
-    return found
+            fields = _compared(arm, plan, ours, theirs) if scales.get(arm, 1.0) else {"sentence": UNLIKE.format(arm, plan.baseline)}
+            equalities[arm] = _drawn(ours, end).model_copy(update=fields)
+    return equalities
 
 
 def _drawn(curves: Mapping[int, Curve], end: float) -> LossEquality:
@@ -80,8 +80,8 @@ def _drawn(curves: Mapping[int, Curve], end: float) -> LossEquality:
     edges = np.linspace(0.0, end, min(POINTS, max(len(x) for x, _ in curves.values())) + 1)
     binned = [_binned(curve, edges) for curve in curves.values()]
     table = np.array(binned)
-    known = np.isfinite(table)
-    sums, counts = np.where(known, table, 0.0).sum(axis=0), known.sum(axis=0)
+    is_known = np.isfinite(table)
+    sums, counts = np.where(is_known, table, 0.0).sum(axis=0), is_known.sum(axis=0)
     means = [float(total / number) if number else None for total, number in zip(sums, counts, strict=True)]
     return LossEquality(
         samples=[float(edge) for edge in edges[1:]],
@@ -112,18 +112,18 @@ def _compared(arm: str, plan: Plan, ours: Mapping[int, Curve], theirs: Mapping[i
         if launch in theirs:
             end = min(float(ours[launch][0][-1]), float(theirs[launch][0][-1]))
             pairs.append((_later_half(ours[launch], end), _later_half(theirs[launch], end)))
-    known = [(mine, its) for mine, its in pairs if mine is not None and its is not None]
-    if not known:
+    finished = [(mine, its) for mine, its in pairs if mine is not None and its is not None]
+    if not finished:
         return {"verdict": None, "sentence": f"The losses of {arm} and {plan.baseline} have no common stretch"}
-    if any(not math.isfinite(mine) and math.isfinite(its) for mine, its in known):
-        return {"verdict": "worse", "launches": len(known), "sentence": f"The loss of {arm} is not finite in the later half"}
-    difference = loss_difference(known)
+    if any(not math.isfinite(mine) and math.isfinite(its) for mine, its in finished):
+        return {"verdict": "worse", "launches": len(finished), "sentence": f"The loss of {arm} is not finite in the later half"}
+    difference = loss_difference(finished)
     verdict = loss_verdict(difference, margin=margin)
     return {
         "difference": difference,
-        "launches": len(known),
+        "launches": len(finished),
         "verdict": verdict,
-        "sentence": _sentence(arm, plan.baseline, difference, verdict, margin, len(known)),
+        "sentence": _sentence(arm, plan.baseline, difference, verdict, margin, len(finished)),
     }
 
 

@@ -18,16 +18,16 @@ from reports.statistics.student import t_interval
 from reports.wording.disturbances import straggler_lines
 from reports.wording.formatting import count, milliseconds, percent, share
 
-SURE = 0.99
-"""With which steps get slower in the course of a launch, where that is told."""
-WORTH = 0.1
-"""What takes a smaller share of a step is not told."""
+CONFIDENCE = 0.99
+"""Confidence from which a slowdown in the course of a launch is reported."""
+MIN_SHARE = 0.1
+"""What takes a smaller share of a step is not reported."""
 WORKERS = "loader.workers"
 THREADS = "threads.torch"
 BUCKET = "ddp.bucket_cap_mb"
 USUAL_BUCKET_MB = 25
 """DDP's default."""
-SHORTEST = 2
+MIN_BLOCKS = 2
 """Blocks that a third of a launch must have."""
 
 
@@ -41,17 +41,17 @@ def profile_of(evidence: Evidence, arm: ArmSummary) -> Profile | None:
     hosts = {place.rank: place.host for record in evidence.records for place in record.ranks}
     ranks = [
         RankProfile.model_validate(
-            {"rank": rank, "host": hosts.get(int(str(rank)), ""), "step_s": own["step_s"]}
-            | {"phases_s": {phase: own[f"{phase}_s"] for phase in PHASES}}
+            {"rank": rank, "host": hosts.get(int(str(rank)), ""), "step_s": times["step_s"]}
+            | {"phases_s": {phase: times[f"{phase}_s"] for phase in PHASES}}
         )
-        for rank, own in means.items()
+        for rank, times in means.items()
     ]
-    own = blocks[blocks["rank"] == blocks["rank"].min()]
-    drift = _drift(own, confidence=SURE)
+    first_rank = blocks[blocks["rank"] == blocks["rank"].min()]
+    drift = _drift(first_rank, confidence=CONFIDENCE)
     step_s = max(rank.step_s for rank in ranks)
-    found = sorted(_findings(arm, ranks, drift, steps=int(own["steps"].sum())), key=lambda one: -one[0])
-    findings = [sentence for seconds, sentence in found if seconds >= WORTH * step_s]
-    waits = max(rank.phases_s["data_wait"] for rank in ranks) >= WORTH * step_s
+    costs = sorted(_findings(arm, ranks, drift, steps=int(first_rank["steps"].sum())), key=lambda cost: -cost[0])
+    findings = [sentence for seconds, sentence in costs if seconds >= MIN_SHARE * step_s]
+    waits = max(rank.phases_s["data_wait"] for rank in ranks) >= MIN_SHARE * step_s
     to_try = settings_to_try([record for record in evidence.records if record.arm == arm.name])
     return Profile(
         ranks=ranks,
@@ -98,7 +98,7 @@ def _findings(arm: ArmSummary, ranks: Sequence[RankProfile], drift: Estimate | N
     if late is not None:
         yield late.late_s, straggler_lines([arm])[0]
     if threads := arm.threads_s.get("sync"):
-        if arm.load is None or arm.load.foreign_share < WORTH:  # else it is others that have the cores
+        if arm.load is None or arm.load.foreign_share < MIN_SHARE:  # else it is others that have the cores
             yield (
                 threads.runnable_s.value,
                 f"The training threads are ready, and wait for a core, for {part(threads.runnable_s.value)}",
@@ -115,10 +115,10 @@ def _findings(arm: ArmSummary, ranks: Sequence[RankProfile], drift: Estimate | N
 
 def _drift(blocks: pd.DataFrame, *, confidence: float) -> Estimate | None:
     """``blocks``: one rank's, with exchange."""
-    apart = []
+    shares = []
     for _, launch in blocks.groupby("launch"):
         each = (launch["step_s"] / launch["steps"]).to_numpy()
         third = len(each) // 3
-        if third >= SHORTEST:
-            apart.append(float(each[-third:].mean() / each[:third].mean() - 1))
-    return t_interval(apart, confidence=confidence)
+        if third >= MIN_BLOCKS:
+            shares.append(float(each[-third:].mean() / each[:third].mean() - 1))
+    return t_interval(shares, confidence=confidence)

@@ -61,8 +61,8 @@ class ScriptArm:
     @property
     def samples(self) -> float | None:
         """Samples of a rank in the first step, where they were counted."""
-        found = [report.steps[0].samples for report in self.reports if report.steps]
-        return float(found[0]) if found and found[0] is not None and len(set(found)) == 1 else None
+        counts = [report.steps[0].samples for report in self.reports if report.steps]
+        return float(counts[0]) if counts and counts[0] is not None and len(set(counts)) == 1 else None
 
     @property
     def batches(self) -> list[list[str | None]]:
@@ -93,12 +93,14 @@ class ScriptArm:
     def compression(self) -> str | None:
         """In what gradients are exchanged, where that is not their own type."""
         horovod, hook = self.fields.get("horovod.compression"), self.fields.get("ddp.comm_hook")
-        said = next((str(value) for value in (horovod, hook) if value not in (None, "", "none", "None", "NoneCompressor")), None)
-        if said is None:
+        compressor = next(
+            (str(value) for value in (horovod, hook) if value not in (None, "", "none", "None", "NoneCompressor")), None
+        )
+        if compressor is None:
             return None
-        if "bf16" in said.lower():
+        if "bf16" in compressor.lower():
             return "bfloat16"
-        return "float16" if "fp16" in said.lower() else said
+        return "float16" if "fp16" in compressor.lower() else compressor
 
 
 def matched(ours: ScriptReport, theirs: ScriptReport) -> tuple[ScriptReport, str]:
@@ -106,17 +108,17 @@ def matched(ours: ScriptReport, theirs: ScriptReport) -> tuple[ScriptReport, str
 
     Frameworks put a prefix before the names of a model. Where that does not explain most, sizes and order must all be the same.
     """
-    mine, its = ([name for name in one.started if not name.startswith(BUFFER)] for one in (ours, theirs))
+    mine, its = ([name for name in report.started if not name.startswith(BUFFER)] for report in (ours, theirs))
     if not mine or not its:
         return ours, ""
     common = {
-        (own, other): len(set(_renamed(mine, own, other).values()) & set(its))
-        for own in _prefixes(mine[0])
+        (prefix, other): len(set(_renamed(mine, prefix, other).values()) & set(its))
+        for prefix in _prefixes(mine[0])
         for other in _prefixes(its[0])
     }
     most = max(common, key=lambda pair: common[pair])  # that without prefixes, where none is better
     if 2 * common[most] > min(len(mine), len(its)):
-        names, without = _renamed(ours.started, *most), " and ".join(repr(one) for one in most if one)
+        names, without = _renamed(ours.started, *most), " and ".join(repr(prefix) for prefix in most if prefix)
         how = f", names matched without {without}" if without else ""
     elif [ours.sizes.get(name) for name in mine] == [theirs.sizes.get(name) for name in its]:
         names, how = dict(zip(mine, its, strict=True)), ", tensors matched by size and order"
@@ -137,9 +139,9 @@ def _prefixes(name: str) -> list[str]:
     return ["".join(f"{part}." for part in parts[:count]) for count in range(len(parts) + 1)]
 
 
-def _renamed(names: Iterable[str], own: str, other: str) -> dict[str, str]:
+def _renamed(names: Iterable[str], prefix: str, other: str) -> dict[str, str]:
     """Names that begin with ``own``, with ``other`` in its place."""
-    heads = {head: f"{BUFFER * head.startswith(BUFFER)}{other}" for head in (own, f"{BUFFER}{own}")}
+    heads = {head: f"{BUFFER * head.startswith(BUFFER)}{other}" for head in (prefix, f"{BUFFER}{prefix}")}
     return {name: new + name.removeprefix(head) for head, new in heads.items() for name in names if name.startswith(head)}
 
 
@@ -177,7 +179,7 @@ def script_notes(records: Sequence[LaunchRecord], differences: Sequence[Differen
             f"Samples of {', '.join(uncounted)} could not be counted: iterations per second are compared, which is fair only "
             "where global batches are alike; 'samples_per_step' tells them"
         )
-    allowed = [one.field for one in differences if one.changes_work and one.allowed]
+    allowed = [difference.field for difference in differences if difference.changes_work and difference.allowed]
     if allowed:
         notes.append(f"Work differs, and is allowed to: {', '.join(allowed[:MAX_ALLOWED])}")
     unseen: dict[str, list[str]] = {}
@@ -190,14 +192,14 @@ def script_notes(records: Sequence[LaunchRecord], differences: Sequence[Differen
 
 
 def notes_on_files(records: Sequence[LaunchRecord]) -> list[str]:
-    """What each arm writes outside the folders of its starts, with the remedy; and the trackers that are told to stay offline."""
+    """What each arm writes outside the folders of its starts, with the remedy; and the trackers that are set offline."""
     compared = [record for record in records if record.role != "control"]
-    written = {record.arm: sorted({name for one in record.scripts for name in one.written_files}) for record in compared}
-    said = "; ".join(f"{', '.join(names[:MAX_FILES])} ({arm})" for arm, names in sorted(written.items()) if names)
-    trackers = sorted({name for record in compared for one in record.scripts for name in one.trackers})
+    written = {record.arm: sorted({name for script in record.scripts for name in script.written_files}) for record in compared}
+    files = "; ".join(f"{', '.join(names[:MAX_FILES])} ({arm})" for arm, names in sorted(written.items()) if names)
+    trackers = sorted({name for record in compared for script in record.scripts for name in script.trackers})
     notes = [
-        f"Written outside the folder of the command: {said}. Each arm, the control and each launch starts its script again, and "
+        f"Written outside the folder of the command: {files}. Each arm, the control and each launch starts its script again, and "
         "writes there, unless the command says {arm} and {launch} in the path, such as --output /tmp/{arm}-{launch}. A path that "
         "begins where the command starts is each start's own"
-    ] * bool(said)
+    ] * bool(files)
     return [*notes, *([f"Told to stay offline: {', '.join(trackers)}; --trackers on leaves them as they are"] if trackers else [])]

@@ -5,12 +5,12 @@ a launch and launches differ by l, the best number of rounds is sqrt(S / c) * s 
 reasonable time", ISMM 2013; arXiv 2007.10899, with its erratum). That holds for many launches. Student's t asks for more launches
 where few fit, so the number is chosen that makes the expected half-width t * sqrt(sum of the launches' variances) / launches least.
 
-Nothing here sees a ratio. Variances do not tell which arm is faster, so that a choice by them leaves the promised error as it is.
+Nothing here sees a ratio. Variances do not show which arm is faster, so that a choice by them leaves the promised error as it is.
 ``benchmarks/interval_coverage.py --only budget`` shows by simulation that it does, and what is lost to the best fixed choice.
 
 Verdicts before the last launch decide whether to measure on, and cost: every analysis may be the lucky one. Analysis j may spend
 1 / (j (j + 1)) of the promised error, which sums to 1 over any number of them (``reports.statistics.intervals``). They come after
-5, 7, 10, 14, 20, ... launches: few launches tell their own variance badly, and an analysis after each would cost more than it
+5, 7, 10, 14, 20, ... launches: few launches estimate their own variance badly, and an analysis after each would cost more than it
 brings. A comparison of a fixed number of launches spends all of it on its only analysis; whoever then measures on spends more.
 """
 
@@ -41,7 +41,7 @@ class Cost:
     """What a launch takes."""
 
     start_s: float
-    """Besides its rounds: start, gate, end."""
+    """StoredContext its rounds: start, gate, end."""
     round_s: float
 
 
@@ -58,10 +58,10 @@ class Spread:
 
     @property
     def expected(self) -> Spread:
-        """These variances, with that of launches drawn towards the usual one: three launches hardly tell it."""
+        """These variances, with that of launches drawn towards the usual one: three launches hardly determine it."""
         usual = self.round_variance / USUAL_RATIO**2
-        known, assumed = self.degrees * self.launch_variance, USUAL_DEGREES * usual
-        variance = (known + assumed) / (self.degrees + USUAL_DEGREES)
+        measured, assumed = self.degrees * self.launch_variance, USUAL_DEGREES * usual
+        variance = (measured + assumed) / (self.degrees + USUAL_DEGREES)
         return Spread(round_variance=self.round_variance, launch_variance=variance, degrees=self.degrees + USUAL_DEGREES)
 
     def of_launch(self, rounds: float) -> float:
@@ -85,13 +85,13 @@ class Length:
 
 def spread_of(pool: Sequence[LaunchRatios]) -> Spread:
     """The spread of these ratios; ``UNKNOWN`` where no launch has two rounds, or none has a second launch."""
-    rounds = [one.round_variance for one in pool if one.df]
-    known = [one for one in pool if one.launches > 1]
-    if not rounds or not known or not any(rounds):
+    rounds = [ratios.round_variance for ratios in pool if ratios.df]
+    several = [ratios for ratios in pool if ratios.launches > 1]
+    if not rounds or not several or not any(rounds):
         return UNKNOWN
-    scale = float(np.mean([one.scale for one in known]))
-    between = launch_variance(known) * scale
-    return Spread(round_variance=float(np.mean(rounds)), launch_variance=between, degrees=pooled_df(known))
+    scale = float(np.mean([ratios.scale for ratios in several]))
+    between = launch_variance(several) * scale
+    return Spread(round_variance=float(np.mean(rounds)), launch_variance=between, degrees=pooled_df(several))
 
 
 def choose(done: Sequence[int], *, cost: Cost, spread: Spread, left_s: float) -> Length | None:
@@ -102,7 +102,7 @@ def choose(done: Sequence[int], *, cost: Cost, spread: Spread, left_s: float) ->
     Returns:
         None: no launch is left that would fit and make the interval narrower.
     """
-    most = _most(cost, left_s)
+    most = _max_launches(cost, left_s)
     if most < 1:
         return None
     length, half = _narrowest(done, range(1, most + 1), cost=cost, spread=spread, left_s=left_s)
@@ -114,19 +114,19 @@ def pilot(cost: Cost, *, left_s: float, done: Sequence[int] = (), owed: int = PI
 
     ``done``: rounds of each pilot that was measured. ``owed``: pilots to be made, this one included, whatever time is left.
     """
-    return _narrowest(done, range(owed, max(_most(cost, left_s), owed) + 1), cost=cost, spread=UNKNOWN, left_s=left_s)[0]
+    return _narrowest(done, range(owed, max(_max_launches(cost, left_s), owed) + 1), cost=cost, spread=UNKNOWN, left_s=left_s)[0]
 
 
 def seconds_for(half: float, *, cost: Cost, spread: Spread) -> float | None:
     """The least seconds in which the interval of a log-ratio has this half-width, as far as can be seen; None: more than a day."""
     for seconds in (60.0 * 1.1**power for power in range(77)):
-        most = _most(cost, seconds)
+        most = _max_launches(cost, seconds)
         if most >= PILOTS and _narrowest((), range(PILOTS, most + 1), cost=cost, spread=spread, left_s=seconds)[1] <= half:
             return seconds
     return None
 
 
-def _most(cost: Cost, left_s: float) -> int:
+def _max_launches(cost: Cost, left_s: float) -> int:
     """How many launches fit, be they as short as they may."""
     return min(int(left_s / (cost.start_s + MIN_ROUNDS * cost.round_s)), MAX_LAUNCHES)
 
@@ -140,9 +140,9 @@ def _narrowest(done: Sequence[int], later: range, *, cost: Cost, spread: Spread,
     """The best of these numbers of launches to come, which share what is left alike, and the half-width to be expected."""
     expected, number = spread.expected, np.array(later)
     rounds = np.minimum(np.floor((left_s / number - cost.start_s) / cost.round_s), MAX_ROUNDS).clip(MIN_ROUNDS)
-    known = sum(map(expected.of_launch, done))
+    variance_done = sum(map(expected.of_launch, done))
     each = expected.launch_variance + expected.round_variance / rounds
-    half = _half_width(known + number * each, launches=len(done) + number)
+    half = _half_width(variance_done + number * each, launches=len(done) + number)
     best = int(np.argmin(half))
     return Length(rounds=int(rounds[best]), launches=int(number[best])), float(half[best])
 

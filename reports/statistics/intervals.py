@@ -34,7 +34,7 @@ import numpy as np
 from reports.estimate import Estimate
 from reports.reasons import Caution
 from reports.schema import RatioBySpeed
-from reports.statistics.student import Array, around, both_sides, student_t
+from reports.statistics.student import Array, both_sides, ratio_bounds, student_t
 
 Launches = Sequence[Array]
 """One ratio's blocks, a table per launch in order of its rounds: float64 [rounds, arms, 2]. Arm 0 is the candidate, each further
@@ -67,8 +67,8 @@ class RatioEstimate(Estimate):
     def times(self, factor: float) -> RatioEstimate:
         """The ratio and all its bounds, multiplied."""
         names = ("value", "ci_low", "ci_high", "equivalence_low", "equivalence_high", "run_low", "run_high")
-        found = {name: getattr(self, name) for name in names}
-        return self.model_copy(update={name: None if bound is None else bound * factor for name, bound in found.items()})
+        bounds = {name: getattr(self, name) for name in names}
+        return self.model_copy(update={name: None if bound is None else bound * factor for name, bound in bounds.items()})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,10 +84,10 @@ class HalfWidths:
 
 def ratio_estimate(centre: float, half: HalfWidths, *, launches: int, pairs: int, caution: Caution | None) -> RatioEstimate:
     """A ratio from its logarithm and half the widths of its intervals."""
-    found = {}
+    bounds = {}
     for name, width in (("ci", half.interval), ("equivalence", half.equivalence), ("run", half.run)):
-        found[f"{name}_low"], found[f"{name}_high"] = around(centre, width)
-    return RatioEstimate(value=float(np.exp(centre)), launches=launches, pairs=pairs, caution=caution, **found)
+        bounds[f"{name}_low"], bounds[f"{name}_high"] = ratio_bounds(centre, width)
+    return RatioEstimate(value=float(np.exp(centre)), launches=launches, pairs=pairs, caution=caution, **bounds)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,27 +132,27 @@ def ratio_intervals(
         family: the number of candidates.
         error_share: how much of the error may be spent now: all, unless there is another analysis.
     """
-    found = [launch_ratios(table, scale=scale) for table, scale in zip(ratios, scales or [1.0] * len(ratios), strict=True)]
-    pool = [one for one in found if one is not None and one.launches > 1]
+    estimates = [launch_ratios(table, scale=scale) for table, scale in zip(ratios, scales or [1.0] * len(ratios), strict=True)]
+    pool = [ratio for ratio in estimates if ratio is not None and ratio.launches > 1]
     spread = launch_variance(pool)
     df = pooled_df(pool)
     spent = 1 - (1 - confidence) * error_share
-    claimed = sum(one is not None for one in found[:family])
+    claimed = sum(ratio is not None for ratio in estimates[:family])
     members = [claimed if number < family else 1 for number in range(len(ratios))]
     return [
-        None if one is None else _interval(one, pool, spread=spread, df=df, confidence=confidence, spent=spent, family=size)
-        for one, size in zip(found, members, strict=True)
+        None if ratio is None else _interval(ratio, pool, spread=spread, df=df, confidence=confidence, spent=spent, family=size)
+        for ratio, size in zip(estimates, members, strict=True)
     ]
 
 
 def launch_ratios(launches: Launches, *, scale: float = 1.0) -> LaunchRatios | None:
     """Each launch's log-ratio of totals and the noise within launches; None without a single pair."""
-    found = [_total(table) for table in launches]
-    logs = np.array([log for log, _, number in found if number])
+    totals = [_total(table) for table in launches]
+    logs = np.array([log for log, _, number in totals if number])
     if not len(logs):
         return None
-    residuals = [residual for _, residual, _ in found]
-    numbers = np.array([number for _, _, number in found if number], dtype=np.float64)
+    residuals = [residual for _, residual, _ in totals]
+    numbers = np.array([number for _, _, number in totals if number], dtype=np.float64)
     df = int((numbers - 1).sum())
     squares = sum(float(np.nansum(residual**2)) for residual in residuals)
     noise = squares / df * _inflation(residuals) if df else 0.0
@@ -223,36 +223,36 @@ def launch_variance(pool: Sequence[LaunchRatios]) -> float:
 
     Newton's steps as in DerSimonian and Kacker (Contemporary Clinical Trials 28, 2007): from 0 they never overshoot.
     """
-    wanted = sum(one.launches - 1 for one in pool)
+    wanted = sum(ratio.launches - 1 for ratio in pool)
     spread = 0.0
     for _ in range(100):
         excess = _dispersion(pool, spread) - wanted
         if excess <= 1e-9 * wanted:
             break
-        spread += excess / sum(one.scale * one.squares / _variance(one, spread) ** 2 for one in pool)
+        spread += excess / sum(ratio.scale * ratio.squares / _variance(ratio, spread) ** 2 for ratio in pool)
     return spread
 
 
 def _dispersion(pool: Sequence[LaunchRatios], spread: float) -> float:
     """Squared deviations of the launches from their mean, in units of a launch's variance, summed."""
-    return sum(one.squares / _variance(one, spread) for one in pool)
+    return sum(ratio.squares / _variance(ratio, spread) for ratio in pool)
 
 
-def _variance(one: LaunchRatios, spread: float) -> float:
+def _variance(ratio: LaunchRatios, spread: float) -> float:
     """Variance of one launch's log-ratio; the least is there for values without any noise."""
-    return max(one.variance + one.scale * spread, 1e-24)
+    return max(ratio.variance + ratio.scale * spread, 1e-24)
 
 
 def pooled_df(pool: Sequence[LaunchRatios]) -> float:
     """Degrees of freedom of the pooled launch variance: fewer than their sum, since ratios that share a baseline move together."""
-    degrees = np.array([one.launches - 1.0 for one in pool])
+    degrees = np.array([ratio.launches - 1.0 for ratio in pool])
     shared = np.array([[_correlation(a, b) ** 2 for b in pool] for a in pool])
     scale = np.sqrt(degrees)
     return float(degrees.sum() ** 2 / (scale @ shared @ scale)) if len(pool) else 0.0
 
 
 def _correlation(a: LaunchRatios, b: LaunchRatios) -> float:
-    """Between two ratios in the same rounds; 1 where that cannot be told, which is the cautious answer."""
+    """Between two ratios in the same rounds; 1 where it is unknown, which is the cautious answer."""
     if a is b:
         return 1.0
     if [len(x) for x in a.residuals] != [len(x) for x in b.residuals]:
@@ -264,7 +264,7 @@ def _correlation(a: LaunchRatios, b: LaunchRatios) -> float:
 
 
 def _interval(
-    one: LaunchRatios,
+    ratio: LaunchRatios,
     pool: Sequence[LaunchRatios],
     *,
     spread: float,
@@ -275,25 +275,27 @@ def _interval(
 ) -> RatioEstimate:
     """One ratio's interval. ``spent`` is the confidence at this analysis, of which ``family`` ratios have their share."""
     half = HalfWidths()
-    if one.launches > 1:
+    if ratio.launches > 1:
         each = spent ** (1 / family)
-        width = _half_width(one, pool, spread=spread, df=df, each=each, alone=spent)
-        narrower = _half_width(one, pool, spread=spread, df=df, each=both_sides(each), alone=both_sides(spent))
-        own_spread = one.squares / (one.launches - 1) - one.variance
-        run = float(np.hypot(width, student_t(confidence, df) * np.sqrt(max(one.scale * spread, own_spread))))
+        width = _half_width(ratio, pool, spread=spread, df=df, each=each, alone=spent)
+        narrower = _half_width(ratio, pool, spread=spread, df=df, each=both_sides(each), alone=both_sides(spent))
+        own_spread = ratio.squares / (ratio.launches - 1) - ratio.variance
+        run = float(np.hypot(width, student_t(confidence, df) * np.sqrt(max(ratio.scale * spread, own_spread))))
         half = HalfWidths(interval=width, equivalence=narrower, run=run)
     cautions: dict[int, Caution] = {1: "one launch", 2: "two launches"}
-    return ratio_estimate(float(one.logs.mean()), half, launches=one.launches, pairs=one.pairs, caution=cautions.get(one.launches))
+    return ratio_estimate(
+        float(ratio.logs.mean()), half, launches=ratio.launches, pairs=ratio.pairs, caution=cautions.get(ratio.launches)
+    )
 
 
-def _half_width(one: LaunchRatios, pool: Sequence[LaunchRatios], *, spread: float, df: float, each: float, alone: float) -> float:
+def _half_width(ratio: LaunchRatios, pool: Sequence[LaunchRatios], *, spread: float, df: float, each: float, alone: float) -> float:
     """The widest of: what the noise of rounds alone allows, the pooled t interval, the t interval of its own launches."""
-    within = student_t(each, one.df) * float(np.sqrt(one.variance / one.launches)) if one.df else 0.0
+    within = student_t(each, ratio.df) * float(np.sqrt(ratio.variance / ratio.launches)) if ratio.df else 0.0
     dispersion = min(1.0, _dispersion(pool, spread) / sum(other.launches - 1 for other in pool))
-    pooled = student_t(each, df) * float(np.sqrt(dispersion * _variance(one, spread) / one.launches))
-    degrees = one.launches - 1
-    own = student_t(alone, degrees) * float(np.sqrt(one.squares / degrees / one.launches))
-    return max(within, pooled, own)
+    pooled = student_t(each, df) * float(np.sqrt(dispersion * _variance(ratio, spread) / ratio.launches))
+    degrees = ratio.launches - 1
+    own_launches = student_t(alone, degrees) * float(np.sqrt(ratio.squares / degrees / ratio.launches))
+    return max(within, pooled, own_launches)
 
 
 MIN_FOR_SPEED = 5
@@ -315,8 +317,8 @@ def ratio_by_speed(ratios: Array, speeds: Array, *, confidence: float) -> RatioB
         speeds: float64 [launches], logarithms of the control's throughput.
         confidence: 1 − the chance of a false one.
     """
-    known = np.isfinite(ratios) & np.isfinite(speeds)
-    ratios, speeds = ratios[known], speeds[known]
+    is_known = np.isfinite(ratios) & np.isfinite(speeds)
+    ratios, speeds = ratios[is_known], speeds[is_known]
     if len(ratios) < MIN_FOR_SPEED or not np.ptp(ratios) or not np.ptp(speeds):
         return None
     correlation, freedom = float(np.corrcoef(speeds, ratios)[0, 1]), len(ratios) - 2

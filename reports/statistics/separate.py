@@ -53,7 +53,7 @@ def ratio_of_usual_blocks(ours: Runs, theirs: Runs) -> float | None:
 
 
 def run_order(ours: Runs, theirs: Runs) -> RunOrder | None:
-    """How the runs of two arms lay in time; None where one has none.
+    """The order of the runs of two arms in time; None where one has none.
 
     ``alternating``: in pairs of neighbours, one of each arm, in whatever order within a pair. ``one after the other``: all of one
     arm before all of the other, so that a drift of the machine looks like a difference.
@@ -74,8 +74,7 @@ def separate_ratio(ours: Runs, theirs: Runs, *, confidence: float, family: int =
     ``confidence``: with which all of ``family`` intervals hold at once (Šidák).
 
     Returns:
-        None where an arm has no run; no bounds where one has a single run, since runs of one job differ by more than their blocks
-        tell.
+        None where an arm has no run; no bounds where one has a single run: runs of a job differ by more than their blocks.
     """
     if not len(ours.logs) or not len(theirs.logs):
         return None

@@ -15,7 +15,7 @@ from reports.estimate import Estimate
 
 Array = npt.NDArray[np.float64]
 LARGEST_LOG = 50.0
-"""Bounds of a ratio lie within e to this power."""
+"""Bounds of a ratio are within e to this power."""
 
 
 def student_t(confidence: float, df: float) -> float:
@@ -66,13 +66,13 @@ def ratio_of_means(upper: Array, lower: Array, *, confidence: float) -> Estimate
 
 def log_interval(value: float, logs: Sequence[float] | pd.Series, *, confidence: float, fewest: int = 2) -> Estimate:
     """A positive value that launches or seeds give together, with Student's interval of their logarithms around its own."""
-    found = np.asarray(logs, dtype=np.float64)
-    half = half_width(found, confidence=confidence) if len(found) >= fewest else None
+    values = np.asarray(logs, dtype=np.float64)
+    half = half_width(values, confidence=confidence) if len(values) >= fewest else None
     factor = None if half is None else math.exp(min(half, LARGEST_LOG))
     return Estimate(value=value) if factor is None else Estimate(value=value, ci_low=value / factor, ci_high=value * factor)
 
 
-def around(centre: float, half: float | None) -> tuple[float | None, float | None]:
+def ratio_bounds(centre: float, half: float | None) -> tuple[float | None, float | None]:
     """From a log-ratio and half a width to bounds of the ratio, which are finite however wide that is."""
     if half is None:
         return None, None

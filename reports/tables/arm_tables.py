@@ -55,8 +55,8 @@ def verdict_table(comparison: Comparison) -> Table:
         number("ratio", _ratio),
         number(f"{percent(comparison.confidence)} interval", "result", interval),
         Column("verdict", _verdict),
-        number("one long run", "result", lambda one: bounds_text(one.run_low, one.run_high), optional=True),
-        number("launches, pairs", "result", lambda one: f"{one.launches}, {one.pairs}" if one.pairs else ""),
+        number("one long run", "result", lambda result: bounds_text(result.run_low, result.run_high), optional=True),
+        number("launches, pairs", "result", lambda result: f"{result.launches}, {result.pairs}" if result.pairs else ""),
     ]
     return table(columns, arm_rows(comparison))
 
@@ -117,12 +117,12 @@ def points_table(study: Comparison) -> Table:
 def outcome_table(comparison: Comparison) -> Table:
     """One row per arm: in how many cases it is faster, slower, ... than the baseline."""
     counts = {arm.name: count_verdicts(arm, comparison.results) for arm in comparison.arms}
-    outcomes = [number(name, partial(_number_of, counts, name)) for name in OUTCOMES]
+
+    def times(outcome: Outcome, row: ArmRow) -> str:
+        return str(counts[row.arm.name][outcome] or "")
+
+    outcomes = [number(outcome, partial(times, outcome)) for outcome in OUTCOMES]
     return table([ARM, RUNS_AS, STATUS, *outcomes], arm_rows(comparison))
-
-
-def _number_of(counts: Mapping[str, Mapping[Outcome, int]], name: Outcome, row: ArmRow) -> str:
-    return str(counts[row.arm.name][name] or "")
 
 
 def case_table(comparison: Comparison, *, control: bool = True) -> Table:
@@ -186,8 +186,8 @@ CHANGE_KINDS: Mapping[ChangeVerdict, Kind] = {"regressed": "slower", "improved":
 
 def against_table(comparison: Comparison) -> Table:
     """A row for each throughput, then for each ratio; none without an earlier result."""
-    found = comparison.against
-    if found is None:
+    against = comparison.against
+    if against is None:
         return table([], [])
     unit = f", {comparison.sample_unit}/s"
     columns = [
@@ -195,10 +195,10 @@ def against_table(comparison: Comparison) -> Table:
         number("then", lambda change: _figure(change, change.before)),
         number("now", lambda change: _figure(change, change.after)),
         number("change", "change.value", _signed),
-        number(f"{percent(found.confidence)} interval", "change.bounds", lambda bounds: " to ".join(map(_signed, bounds))),
-        Column("verdict", lambda change: _change_verdict(change, found), wraps=True),
+        number(f"{percent(against.confidence)} interval", "change.bounds", lambda bounds: " to ".join(map(_signed, bounds))),
+        Column("verdict", lambda change: _change_verdict(change, against), wraps=True),
     ]
-    return table(columns, found.changes)
+    return table(columns, against.changes)
 
 
 def _figure(change: Change, value: float) -> str:
@@ -209,8 +209,8 @@ def _signed(value: float) -> str:
     return f"{value - 1:+.1%}"
 
 
-def _change_verdict(change: Change, found: Against) -> Entry:
-    beyond = f" beyond {percent(found.allow_slower)}" if change.is_beyond or change.verdict == "no regression" else ""
+def _change_verdict(change: Change, against: Against) -> Entry:
+    beyond = f" beyond {percent(against.allow_slower)}" if change.is_beyond or change.verdict == "no regression" else ""
     text = f"undecided: {REASONS[change.withheld_by].brief}" if change.withheld_by else f"{change.verdict}{beyond}"
     return Entry(text=text, kind=CHANGE_KINDS.get(change.verdict, "undecided"))
 
@@ -240,12 +240,17 @@ def differences_table(by_place: Mapping[str, Sequence[Difference]], *, in_words:
 
     ``by_place``: by the name of the point. A row that not all points have says which have it.
     """
-    known = [one for own in by_place.values() for one in own]
-    distinct = [one for number, one in enumerate(known) if one not in known[:number]]
-    arms = dict.fromkeys(arm for one in distinct for arm in one.values)
+    rows = [row for place_rows in by_place.values() for row in place_rows]
+    distinct = [row for number, row in enumerate(rows) if row not in rows[:number]]
+    arms = dict.fromkeys(arm for row in distinct for arm in row.values)
+
+    def points_of(row: Difference) -> str:
+        names = [name for name, place_rows in by_place.items() if row in place_rows]
+        return ", ".join(names) if len(names) < len(by_place) else ""
+
     columns = [
         Column("setting", "field", wraps=True),
-        Column("point", partial(_points_of, by_place), optional=True),
+        Column("point", points_of, optional=True),
         *(Column(arm, partial(_value, arm), wraps=True) for arm in arms),
         Column("", _meaning, wraps=True),
         *([Column("in words", "sentence", wraps=True)] if in_words else []),
@@ -253,20 +258,15 @@ def differences_table(by_place: Mapping[str, Sequence[Difference]], *, in_words:
     return table(columns, distinct)
 
 
-def _points_of(by_place: Mapping[str, Sequence[Difference]], one: Difference) -> str:
-    names = [name for name, own in by_place.items() if one in own]
-    return ", ".join(names) if len(names) < len(by_place) else ""
-
-
-def _value(arm: str, one: Difference) -> str:
-    value = one.values.get(arm)
+def _value(arm: str, row: Difference) -> str:
+    value = row.values.get(arm)
     return NONE if value is None else shown(value)
 
 
-def _meaning(one: Difference) -> Entry:
+def _meaning(row: Difference) -> Entry:
     """How much it matters, and who asked for it."""
-    if one.severity == "note":
-        return Entry(text="comes with the library" if one.is_default else "asked for" if one.allowed else "follows from others")
-    work = ", other work" if one.changes_work and one.severity != "work" else ""
-    asked = "; library default" if one.is_default else "; allowed" if one.allowed else ""
-    return Entry(text=f"{SEVERITY_WORDS[one.severity]}{work}{asked}", kind=KINDS.get(one.severity, "plain"))
+    if row.severity == "note":
+        return Entry(text="comes with the library" if row.is_default else "asked for" if row.allowed else "follows from others")
+    work = ", other work" if row.changes_work and row.severity != "work" else ""
+    asked = "; library default" if row.is_default else "; allowed" if row.allowed else ""
+    return Entry(text=f"{SEVERITY_WORDS[row.severity]}{work}{asked}", kind=KINDS.get(row.severity, "plain"))

@@ -1,4 +1,4 @@
-"""The registry of figures: where each lies, and what it is called in CSV files, in tables and in gauges.
+"""The registry of figures: where each is read, and its name in CSV files, in tables and in gauges.
 
 A new figure of an arm, a ratio, a case or a change is shown by one entry here. Tables, CSV, gauges, trackers and JUnit walk these
 lists. Where a figure that is not stored yet is measured: see docs/architecture.md.
@@ -30,7 +30,7 @@ class Figure(NamedTuple):
     name: str = ""
     """Its column in CSV files, with its unit; ``{unit}`` is that of the samples. Empty: there it is not."""
     path: str | Callable[[Any], Any] = ""
-    """Where it lies in a ``ArmRow`` (``figure_at``), or what reads it; empty: in the field of its name."""
+    """Its path in an ``ArmRow`` (``figure_at``), or what reads it; empty: the field of its name."""
     title: str = ""
     """Its column in the table of its group; empty: it is not in it."""
     words: Words = str
@@ -42,13 +42,13 @@ class Figure(NamedTuple):
     bounded: bool = False
     """Whether it is an estimate."""
 
-    def read(self, found: Any) -> Any:
+    def read(self, source: Any) -> Any:
         """The figure of a row, or of a change; None where there is none."""
-        return self.path(found) if callable(self.path) else figure_at(found, self.path or self.name)
+        return self.path(source) if callable(self.path) else figure_at(source, self.path or self.name)
 
-    def value(self, found: Any) -> float | None:
+    def value(self, source: Any) -> float | None:
         """As a number."""
-        read = self.read(found)
+        read = self.read(source)
         value: float | None = figure_at(read, "value") if self.bounded else read
         return value
 
@@ -58,22 +58,22 @@ class Figure(NamedTuple):
         return next((unit for unit in UNITS if self.gauge.endswith(unit)), "")
 
 
-def figure_at(found: Any, path: str) -> Any:
-    """What lies at a path of fields and keys, such as ``resources.mfu.value``; None where something on it is not there."""
+def figure_at(value: Any, path: str) -> Any:
+    """The value at a path of fields and keys, such as ``resources.mfu.value``; None where a part of the path is missing."""
     for part in path.split("."):
-        if found is None:
+        if value is None:
             break
-        found = found.get(part) if isinstance(found, Mapping) else getattr(found, part)
-    return found
+        value = value.get(part) if isinstance(value, Mapping) else getattr(value, part)
+    return value
 
 
-def columns(figures: Iterable[Figure], found: Any, *, unit: str = "") -> dict[str, Any]:
+def columns(figures: Iterable[Figure], source: Any, *, unit: str = "") -> dict[str, Any]:
     """Columns of CSV files; estimates have two more, for their bounds."""
     made: dict[str, Any] = {}
     for figure in figures:
         name = figure.name.format(unit=unit)
-        made[name] = figure.value(found)
-        made |= {f"{name}_{end}": figure_at(figure.read(found), end) for end in BOUNDS if figure.bounded}
+        made[name] = figure.value(source)
+        made |= {f"{name}_{end}": figure_at(figure.read(source), end) for end in BOUNDS if figure.bounded}
     return made
 
 
@@ -99,41 +99,41 @@ class ArmRow(NamedTuple):
     def training(self) -> ArmTraining | None:
         """How the arm converges."""
         arms = self.point.training.arms if self.point.training else []
-        return next((own for own in arms if own.name == self.arm.name), None)
+        return next((arm for arm in arms if arm.name == self.arm.name), None)
 
     @property
     def equality(self) -> dict[str, Any]:
         """Whether a script trains as the baseline does; empty for the baseline."""
-        known = {name: getattr(self.point.equality, name) for name in JUDGED} if self.point.equality else {}
-        return {name: by_arm.get(self.arm.name) for name, by_arm in known.items()}
+        judged = {name: getattr(self.point.equality, name) for name in JUDGED} if self.point.equality else {}
+        return {name: by_arm.get(self.arm.name) for name, by_arm in judged.items()}
 
 
 def arm_rows(summary: Comparison, each: str | Callable[[ArmRow], Any] = "", *, by_case: bool = False) -> list[ArmRow]:
     """All arms, in the plan's order, at each point.
 
-    ``each``: where something lies in a row, or what reads it; arms without it have no row, those with a list one for each part.
+    ``each``: a path in a row, or what reads a value of it. Arms without a value have no row; a list gives a row for each part.
     """
-    found = []
+    rows = []
     for place, point in summary.places.items():
         cases: Sequence[Case | None] = point.cases if by_case and point.cases else [None]
         for case, arm in itertools.product(cases, point.arms):
-            found.append(ArmRow(summary, place, point, arm, case, point.result(arm.name, case.name if case else None)))
+            rows.append(ArmRow(summary, place, point, arm, case, point.result(arm.name, case.name if case else None)))
     if not each:
-        return found
-    parts = [(row, figure_at(row, each) if isinstance(each, str) else each(row)) for row in found]
+        return rows
+    parts = [(row, figure_at(row, each) if isinstance(each, str) else each(row)) for row in rows]
     return [row._replace(part=part) for row, of in parts if of for part in (of if isinstance(of, list) else [of])]
 
 
-def _of(place: str, *names: str) -> tuple[Figure, ...]:
+def _same_names(place: str, *names: str) -> tuple[Figure, ...]:
     """Figures that are called as their fields are."""
     return tuple(Figure(name, f"{place}.{name}") for name in names)
 
 
 JUDGED = ("start", "gradients", "parameters", "loss")
 IDENTITY = (
-    *_of("summary", "comparison_id", "workload"),
+    *_same_names("summary", "comparison_id", "workload"),
     Figure("arm", "arm.name"),
-    *_of("arm", "role", "status", "backend", "transport", "launcher", "world_size"),
+    *_same_names("arm", "role", "status", "backend", "transport", "launcher", "world_size"),
     Figure("hosts", lambda row: " ".join(row.point.hosts)),
     Figure("local_batch_size", lambda row: row.arm.local_batch_size or row.point.local_batch_size),
     Figure("options", lambda row: json.dumps(row.arm.options, sort_keys=True)),
@@ -143,7 +143,7 @@ RATIO = (
     Figure("throughput_ratio", "result.throughput_ratio", gauge="throughput_ratio", meaning="The throughput over the baseline's."),
     Figure("ci_low", "result.ci_low", gauge="throughput_low_ratio", meaning="The lower end of that ratio's interval."),
     Figure("ci_high", "result.ci_high", gauge="throughput_high_ratio", meaning="The upper end of that ratio's interval."),
-    *_of("result", "equivalence_low", "equivalence_high", "confidence", "verdict", "launches", "pairs", "more_minutes"),
+    *_same_names("result", "equivalence_low", "equivalence_high", "confidence", "verdict", "launches", "pairs", "more_minutes"),
 )
 TERM = tuple(
     Figure(
@@ -215,17 +215,17 @@ LINKS = (
     Figure("link_sent_bytes_per_step", lambda row: max((link.sent_bytes for link in row.arm.links), default=None)),
     Figure("link_needed_bytes_per_step", lambda row: max((link.needed_bytes for link in row.arm.links), default=None)),
 )
-ARM = (*SPEED, *TERM, *RESOURCES, SPEED_UP, EFFICIENCY, *_of("arm", "scaling_baseline"), TIME_TO_TRAIN, *LINKS)
+ARM = (*SPEED, *TERM, *RESOURCES, SPEED_UP, EFFICIENCY, *_same_names("arm", "scaling_baseline"), TIME_TO_TRAIN, *LINKS)
 OUTCOME = (
     Figure("parity_passed", "arm.parity.passed"),
     Figure("gradient_error", "arm.parity.gradient_error"),
     Figure("error", lambda row: " | ".join(error.message for error in row.arm.errors)),
 )
 TRAINING = (
-    *_of("training", "seeds"),
+    *_same_names("training", "seeds"),
     Figure("final_top1", "training.final_top1", bounded=True),
     Figure("final_top1_difference", "training.difference", bounded=True),
-    *_of("training", "convergence", "time_to_accuracy_s", "seeds_reached"),
+    *_same_names("training", "convergence", "time_to_accuracy_s", "seeds_reached"),
     Figure("time_ratio", "training.time_ratio", bounded=True),
 )
 EQUALITY = (
@@ -235,8 +235,8 @@ EQUALITY = (
 )
 CASE = (
     Figure("case", "case.name"),
-    *_of("case", "operation", "message_bytes"),
-    *_of("figures", "not_offered"),
+    *_same_names("case", "operation", "message_bytes"),
+    *_same_names("figures", "not_offered"),
     Figure("latency_s", "figures.latency_s", gauge="latency_seconds", meaning="The median time of one message.", bounded=True),
     Figure("algbw_bytes_per_s", "figures.algbw_bytes_per_s", bounded=True),
     Figure(

@@ -66,7 +66,7 @@ def _milliseconds(estimate: Estimate) -> str:
 MS_PER_STEP = Column("ms per step", "arm.name")
 
 
-def _counted(arm: ArmSummary) -> str | None:
+def _ddp_exchange_time(arm: ArmSummary) -> str | None:
     """DDP's own figures of its exchange, and how much of it is beside backward; None where it exceeds the step."""
     counters = arm.described.get("counters") or {}
     waiting, beside = counters.get(EXCHANGE_TIME), counters.get(BESIDE_BACKWARD)
@@ -75,9 +75,12 @@ def _counted(arm: ArmSummary) -> str | None:
     return f"{milliseconds(waiting / 1e9)}, of it {milliseconds(beside / 1e9)} beside backward"
 
 
-def _collectives(found: Sequence[NcclCollective]) -> str:
-    told = [f"{one.operation or 'one'} of {one.num_bytes:,} bytes by {one.algorithm}, {one.protocol}" for one in found]
-    return "; ".join(told) or NONE
+def _collectives(collectives: Sequence[NcclCollective]) -> str:
+    parts = [
+        f"{collective.operation or 'one'} of {collective.num_bytes:,} bytes by {collective.algorithm}, {collective.protocol}"
+        for collective in collectives
+    ]
+    return "; ".join(parts) or NONE
 
 
 def _network(host: MachineFigures) -> str | None:
@@ -99,13 +102,13 @@ def _busiest(row: ArmRow) -> list[MachineFigures]:
 
 
 def _threads(row: ArmRow) -> list[dict[str, Any]]:
-    known = row.arm.threads_s
-    return [{"kind": words, "found": known[kind]} for kind, words in BLOCK_KINDS.items() if kind in known]
+    threads = row.arm.threads_s
+    return [{"kind": words, "figures": threads[kind]} for kind, words in BLOCK_KINDS.items() if kind in threads]
 
 
 def _nccl(row: ArmRow) -> list[Any]:
     traced = row.point.traces.arms if row.point.traces else []
-    return [one.nccl for one in traced if one.arm == row.arm.name and one.nccl]
+    return [arm.nccl for arm in traced if arm.arm == row.arm.name and arm.nccl]
 
 
 def _megabytes(size: float) -> str:
@@ -113,8 +116,8 @@ def _megabytes(size: float) -> str:
 
 
 def _verdict_entry(verdict: str, distance: float | None, where: str = "") -> Entry:
-    apart = f" ({distance:.1e})" if distance else ""
-    return Entry(text=f"{verdict}{where}{apart}", kind=KINDS.get(verdict, "plain"))
+    size = f" ({distance:.1e})" if distance else ""
+    return Entry(text=f"{verdict}{where}{size}", kind=KINDS.get(verdict, "plain"))
 
 
 def _parity(row: ArmRow) -> Entry:
@@ -125,11 +128,11 @@ def _parity(row: ArmRow) -> Entry:
     return Entry(text=right, kind="ok") if parity.passed else Entry(text="wrong", kind="wrong")
 
 
-def _parameters(found: ParameterEquality) -> Entry:
-    after = found.first_difference_step or len(found.distances)
-    last = found.distances[after - 1] if found.distances else None
-    steps = f" from step {after} on" if found.verdict == "apart" else f" over {after} steps" if after else ""
-    return _verdict_entry(found.verdict, last, steps)
+def _parameters(parameters: ParameterEquality) -> Entry:
+    after = parameters.first_difference_step or len(parameters.distances)
+    last = parameters.distances[after - 1] if parameters.distances else None
+    steps = f" from step {after} on" if parameters.verdict == "apart" else f" over {after} steps" if after else ""
+    return _verdict_entry(parameters.verdict, last, steps)
 
 
 def _loss(loss: LossEquality) -> Entry | str:
@@ -158,8 +161,8 @@ ARM_TABLES = {
         "Why",
         (
             MS_PER_STEP,
-            *(number(PHASE_TITLES[one], f"part.{one}", _milliseconds, optional=one == "exchange") for one in SCRIPT_PHASES),
-            Column("exchange by DDP's counters", lambda row: _counted(row.arm), optional=True),
+            *(number(PHASE_TITLES[phase], f"part.{phase}", _milliseconds, optional=phase == "exchange") for phase in SCRIPT_PHASES),
+            Column("exchange by DDP's counters", lambda row: _ddp_exchange_time(row.arm), optional=True),
             Column("long gaps", "arm.gaps", lambda gaps: f"{gaps.count}, longest {milliseconds(gaps.longest_s)} ms", optional=True),
         ),
         "arm.step_phases_s",
@@ -169,9 +172,9 @@ ARM_TABLES = {
         (
             MS_PER_STEP,
             Column("blocks", "part.kind"),
-            number("training thread runs", "part.found.running_s", _milliseconds),
-            number("waits for a core", "part.found.runnable_s", _milliseconds),
-            number("library's threads run", "part.found.library_s", _milliseconds),
+            number("training thread runs", "part.figures.running_s", _milliseconds),
+            number("waits for a core", "part.figures.runnable_s", _milliseconds),
+            number("library's threads run", "part.figures.library_s", _milliseconds),
         ),
         _threads,
     ),
@@ -197,7 +200,12 @@ ARM_TABLES = {
             Column("network", "part.network"),
             Column("ranks meet by", "part.connections", lambda ways: ", ".join(ways) or NONE, wraps=True),
             number("channels", "part.channels"),
-            Column("largest collectives", "part.collectives", lambda found: _collectives(found[:MAX_COLLECTIVES]), wraps=True),
+            Column(
+                "largest collectives",
+                "part.collectives",
+                lambda collectives: _collectives(collectives[:MAX_COLLECTIVES]),
+                wraps=True,
+            ),
         ),
         _nccl,
     ),
@@ -246,7 +254,7 @@ ARM_TABLES = {
             number("gradient error", "arm.parity.gradient_error", "{:.1e}".format),
             number("parameter spread", "arm.parity.parameter_spread", "{:.1e}".format),
             number("tolerance", "arm.parity.tolerance", "{:.1e}".format),
-            Column("notes", "arm.parity", lambda found: "; ".join([*found.failures, *found.notes]), wraps=True, optional=True),
+            Column("notes", "arm.parity", lambda parity: "; ".join([*parity.failures, *parity.notes]), wraps=True, optional=True),
         ),
         lambda row: not row.point.are_scripts,
     ),
@@ -255,7 +263,12 @@ ARM_TABLES = {
         (
             Column("arm", "arm.name", wraps=True),
             Column("start", "equality.start", lambda start: _verdict_entry(start.verdict, start.distance), wraps=True),
-            Column("gradients of step 1", "equality.gradients", lambda one: _verdict_entry(one.verdict, one.distance), wraps=True),
+            Column(
+                "gradients of step 1",
+                "equality.gradients",
+                lambda gradients: _verdict_entry(gradients.verdict, gradients.distance),
+                wraps=True,
+            ),
             Column("parameters", "equality.parameters", _parameters, wraps=True),
             Column("loss", "equality.loss", _loss, wraps=True),
         ),
@@ -271,11 +284,11 @@ FLOP_UNITS = {"GPU": ("TFLOP/s", 1e12), "core": ("GFLOP/s", 1e9)}
 
 def _flops(row: ArmRow) -> Estimate | None:
     """In the unit that is usual for the device."""
-    found = row.arm.resources
-    if found is None or found.flops_per_s is None:
+    resources = row.arm.resources
+    if resources is None or resources.flops_per_s is None:
         return None
-    _, size = FLOP_UNITS[found.device]
-    return found.flops_per_s.mapped(lambda value: value / size)
+    _, size = FLOP_UNITS[resources.device]
+    return resources.flops_per_s.mapped(lambda value: value / size)
 
 
 def resource_table(summary: Comparison) -> Table:
@@ -312,15 +325,15 @@ def rank_table(comparison: Comparison) -> Table:
 
 def _ranks(row: ArmRow) -> list[dict[str, Any]]:
     """Ranks, of very many those that take longest by themselves, then hosts."""
-    found = row.arm.by_rank
-    if found is None:
+    by_rank = row.arm.by_rank
+    if by_rank is None:
         return []
-    ranks = found.ranks
+    ranks = by_rank.ranks
     if len(ranks) > MAX_RANKS:
         slowest = sorted(ranks, key=lambda rank: rank.own_s, reverse=True)[:SLOWEST_SHOWN]
         ranks = sorted(slowest, key=lambda rank: rank.rank)
-    places = [*((f"rank {rank.rank}", rank) for rank in ranks), *(("sum", host) for host in found.hosts)]
-    return [{"place": place, **one.model_dump()} for place, one in places]
+    places = [*((f"rank {rank.rank}", rank) for rank in ranks), *(("sum", host) for host in by_rank.hosts)]
+    return [{"place": place, **figures.model_dump()} for place, figures in places]
 
 
 def what_if_table(comparison: Comparison) -> Table:
@@ -332,20 +345,20 @@ def what_if_table(comparison: Comparison) -> Table:
         number(f"{comparison.sample_unit}/s", "arm.throughput_per_s", rate),
         number("interval", "arm.throughput_per_s", rate_interval),
         number("times measured", "arm.gain", lambda gain: with_interval(gain, ratio)),
-        Column("fastest there", lambda row: _leads(row["scenario"], row["arm"])),
+        Column("fastest there", lambda row: _fastest_text(row["scenario"], row["arm"])),
     ]
     rows = [
-        {"place": place, "scenario": one, "arm": arm}
+        {"place": place, "scenario": scenario, "arm": arm}
         for place, point in comparison.places.items()
-        for one in point.what_if
-        if not one.is_unknown
-        for arm in one.arms
+        for scenario in point.what_if
+        if not scenario.is_unknown
+        for arm in scenario.arms
     ]
     return table(columns, rows, group="scenario.scenario")
 
 
-def _leads(one: WhatIf, arm: WhatIfArm) -> str:
+def _fastest_text(scenario: WhatIf, arm: WhatIfArm) -> str:
     """Whether the arm is fastest there."""
     if arm.unknown:
         return f"not known: {arm.unknown}"
-    return NONE if arm.arm not in one.fastest else "yes" if len(one.fastest) == 1 else "tied"
+    return NONE if arm.arm not in scenario.fastest else "yes" if len(scenario.fastest) == 1 else "tied"

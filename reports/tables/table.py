@@ -18,16 +18,20 @@ from reports.wording.formatting import NONE, with_interval
 Kind = Status | Verdict | Convergence | Literal["plain", "baseline", "control", "control failed", "no timing", "reference"]
 
 
+NO_FIGURES = {"", "1", NONE}
+"""Texts of an optional column that is left out."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """What stands in one place of a table."""
+    """One cell of a table."""
 
     text: str
     kind: Kind = "plain"
     short: str | None = None
     """Instead of ``text`` where space is short; None: ``text`` is short."""
     note: str = ""
-    """In small letters below it, on the page."""
+    """Shown in small letters below it, on the page."""
 
     @property
     def narrow(self) -> str:
@@ -41,7 +45,7 @@ class Column:
 
     title: str
     read: str | Callable[[Any], Any]
-    """Where it lies (``figure_at``), or what reads it."""
+    """Its path (``figure_at``), or what reads it."""
     words: Callable[[Any], str | Entry] = str
     """How it is written; what is not there is ``NONE``."""
     _: KW_ONLY
@@ -54,14 +58,10 @@ class Column:
     """Left out where no row has a figure, but for the baseline's own ratio."""
 
     def entry(self, shown: Any) -> Entry:
-        """What stands in a row."""
-        found = figure_at(shown, self.read) if isinstance(self.read, str) else self.read(shown)
-        made = NONE if found is None else found if isinstance(found, Entry) else self.words(found)
+        """Its cell in a row."""
+        value = figure_at(shown, self.read) if isinstance(self.read, str) else self.read(shown)
+        made = NONE if value is None else value if isinstance(value, Entry) else self.words(value)
         return made if isinstance(made, Entry) else Entry(text=made)
-
-    def is_left_out(self, entries: Sequence[Entry]) -> bool:
-        """Whether these entries tell nothing."""
-        return self.optional and {entry.text for entry in entries} <= {"", "1", NONE}
 
 
 number = partial(Column, numeric=True)
@@ -107,10 +107,12 @@ def table(columns: Sequence[Column], shown: Iterable[Any], *, group: str | Calla
     by_group: dict[str, list[Any]] = {}
     for row in shown:
         by_group.setdefault(Column("", group).entry(row).text if group else "", []).append(row)
-    rows = [row for own in by_group.values() for row in own]
+    rows = [row for group_rows in by_group.values() for row in group_rows]
     filled = [(column, [column.entry(row) for row in rows]) for column in columns]
-    kept = [(column, entries) for column, entries in filled if not column.is_left_out(entries)]
+    kept = [
+        (column, entries) for column, entries in filled if not (column.optional and {entry.text for entry in entries} <= NO_FIGURES)
+    ]
     lines = zip(*(entries for _, entries in kept), strict=True)
-    groups = [name for name, own in by_group.items() for _ in own]
+    groups = [name for name, group_rows in by_group.items() for _ in group_rows]
     made = [Row(entries=line, group=name) for line, name in zip(lines, groups, strict=True)]
     return Table(columns=[column for column, _ in kept], rows=made)

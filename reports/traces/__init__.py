@@ -1,1 +1,1 @@
-"""What traces and named evidence tell beyond the terms: exchange apart from waiting, and specific causes."""
+"""What traces show besides the terms of a step: exchange without waiting, and specific causes."""

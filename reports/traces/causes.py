@@ -36,18 +36,18 @@ from reports.schema import ArmSummary, DominantCause, NamedCause, RatioSummary
 from reports.statistics.student import t_interval
 from reports.traces.exchange import TracedStep, busy_s
 
-WORTH = 0.01
-"""A cause is told of from this share of the step on."""
-EXPLAINS = 0.5
+MIN_CAUSE_SHARE = 0.01
+"""A cause is reported from this share of the step on."""
+MIN_EXPLAINED_SHARE = 0.5
 """From this share of a term's difference on, the headline names the cause."""
-MANY, SMALL = 8, 64 << 10
+MIN_SMALL_COLLECTIVES, MAX_SMALL_BYTES = 8, 64 << 10
 """So many collectives a step, of at most so many bytes on the average, are many small ones."""
 REDUCER = "torch.distributed.ddp.reducer::"
 SPARSE = ("sparse", "allgather")
 """How names of collectives that move sparse gradients are known."""
 DDP, HOROVOD = "ddp", "horovod"
-TELLING = {DDP: "bucket_cap_bytes", HOROVOD: "fusion_threshold_bytes"}
-"""What a back end tells of itself that is derived from one of these."""
+DERIVED_SETTING = {DDP: "bucket_cap_bytes", HOROVOD: "fusion_threshold_bytes"}
+"""What a backend reports of itself if it derives from one of these."""
 CHANGED_BY = {
     "buffers broadcast": {"broadcast_buffers"},
     "gradient copies": {"gradient_as_bucket_view"},
@@ -56,17 +56,17 @@ CHANGED_BY = {
     COMPRESSION: {"compression", "comm_hook"},
     "cycle waits": {"cycle_time_ms"},
 }
-"""By cause, options of Horovod and DDP. Arms that differ in nothing else differ by the cause: of it the trace shows a part."""
+"""By cause, options of Horovod and DDP. Where arms differ in nothing else, the cause explains all; a trace shows a part of it."""
 COPIES = ("torch::distributed::reducer::", f"{REDUCER}copy_bucket_to_grad")
 
 
-def is_like(arm: ArmSummary, *backends: str) -> bool:
-    """Whether an arm is of one of these back ends, or of one that is derived from it."""
-    return any(arm.backend == one or TELLING[one] in arm.described for one in backends)
+def derives_from(arm: ArmSummary, *backends: str) -> bool:
+    """Whether an arm has one of these backends, or one that derives from it."""
+    return any(arm.backend == backend or DERIVED_SETTING[backend] in arm.described for backend in backends)
 
 
 @dataclass(frozen=True)
-class Found:
+class CauseCandidate:
     """What may be a cause: its name, its seconds in each step or launch, and a remedy that was shown to win time back.
 
     ``benchmarks/remedies.py`` measures remedies; docs/traces.md has the figures.
@@ -88,74 +88,76 @@ def with_causes(
     """
     if arm.step_terms_s is None or terms is None:
         return arm
-    found = [*_of_any(arm, steps)]
-    if is_like(arm, DDP):
-        found += _of_ddp(arm, terms, steps, buffer_bytes=buffer_bytes)
-    if is_like(arm, HOROVOD):
-        found += _of_horovod(arm, steps)
-    if is_like(arm, DDP, HOROVOD):  # Horovod 0.28.1 fails with sparse_as_dense on what an embedding gives
-        sparse = [[one for one in step.collectives if any(word in one.ranks[0].name for word in SPARSE)] for step in steps]
-        found.append(Found("sparse gathers", list(map(busy_s, sparse))))
-    causes = [_cause(one, arm, confidence) for one in found]
-    return arm.model_copy(update={"causes": [one for one in causes if one is not None]})
+    candidates = [*_common_causes(arm, steps)]
+    if derives_from(arm, DDP):
+        candidates += _ddp_causes(arm, terms, steps, buffer_bytes=buffer_bytes)
+    if derives_from(arm, HOROVOD):
+        candidates += _horovod_causes(arm, steps)
+    if derives_from(arm, DDP, HOROVOD):  # Horovod 0.28.1 fails with sparse_as_dense on what an embedding gives
+        sparse = [
+            [collective for collective in step.collectives if any(word in collective.ranks[0].name for word in SPARSE)]
+            for step in steps
+        ]
+        candidates.append(CauseCandidate("sparse gathers", list(map(busy_s, sparse))))
+    causes = [_named_cause(candidate, arm, confidence) for candidate in candidates]
+    return arm.model_copy(update={"causes": [cause for cause in causes if cause is not None]})
 
 
-def _of_any(arm: ArmSummary, steps: Sequence[TracedStep]) -> Iterator[Found]:
-    if steps and _are_small(steps):
-        count = fmean(len(step.collectives) for step in steps)
-        setting = "a larger fusion_threshold_mb" if is_like(arm, HOROVOD) else "a larger bucket_cap_mb"
-        apart = [busy_s(step.collectives) * (1 - 1 / count) for step in steps]
-        yield Found("small collectives", apart, setting, num_bytes=_exchanged(steps), count=count)
+def _common_causes(arm: ArmSummary, steps: Sequence[TracedStep]) -> Iterator[CauseCandidate]:
+    counts, size = [len(step.collectives) for step in steps], _exchanged(steps)
+    if steps and min(counts) >= MIN_SMALL_COLLECTIVES and (size or 0) / fmean(counts) <= MAX_SMALL_BYTES:
+        count = fmean(counts)
+        setting = "a larger fusion_threshold_mb" if derives_from(arm, HOROVOD) else "a larger bucket_cap_mb"
+        seconds = [busy_s(step.collectives) * (1 - 1 / count) for step in steps]
+        yield CauseCandidate("small collectives", seconds, setting, num_bytes=size, count=count)
 
 
-def _of_ddp(arm: ArmSummary, terms: pd.DataFrame, steps: Sequence[TracedStep], *, buffer_bytes: int) -> Iterator[Found]:
+def _ddp_causes(
+    arm: ArmSummary, terms: pd.DataFrame, steps: Sequence[TracedStep], *, buffer_bytes: int
+) -> Iterator[CauseCandidate]:
     if arm.options.get("broadcast_buffers", True) and buffer_bytes:
-        yield Found("buffers broadcast", terms["in_forward"], "broadcast_buffers: false", num_bytes=buffer_bytes)
+        yield CauseCandidate("buffers broadcast", terms["in_forward"], "broadcast_buffers: false", num_bytes=buffer_bytes)
     search = [step.own_s(f"{REDUCER}search") for step in steps]
-    yield Found("unused-parameter search", search)
+    yield CauseCandidate("unused-parameter search", search)
     if not arm.options.get("gradient_as_bucket_view"):
         copies = [step.own_s(*COPIES) for step in steps]
-        yield Found("gradient copies", copies, num_bytes=_exchanged(steps))
-    yield Found("late first bucket", [_late_s(step) for step in steps])
-    yield Found(COMPRESSION, [step.own_s(COMPRESSION) for step in steps])
+        yield CauseCandidate("gradient copies", copies, num_bytes=_exchanged(steps))
+    yield CauseCandidate("late first bucket", [_late_s(step) for step in steps])
+    yield CauseCandidate(COMPRESSION, [step.own_s(COMPRESSION) for step in steps])
 
 
-def _of_horovod(arm: ArmSummary, steps: Sequence[TracedStep]) -> Iterator[Found]:
+def _horovod_causes(arm: ArmSummary, steps: Sequence[TracedStep]) -> Iterator[CauseCandidate]:
     most_s = float(arm.described.get("cycle_time_ms", "inf")) / 1e3
-    waits = [min(_cycle_s(step), most_s) for step in steps if step.collectives]
-    yield Found("cycle waits", waits, "a smaller cycle_time_ms")
-    yield Found(COMPRESSION, [step.own_s(COMPRESSION) for step in steps], "compression: none")
-    yield Found("zero-filled gradients", [_filled_s(step) for step in steps], num_bytes=_filled_bytes(steps))
+    lasts = [step.collectives[-1] for step in steps if step.collectives]
+    waits = [min(max(0, (last.entered_ns or last.arrived_ns) - last.arrived_ns) / 1e9, most_s) for last in lasts]
+    yield CauseCandidate("cycle waits", waits, "a smaller cycle_time_ms")
+    yield CauseCandidate(COMPRESSION, [step.own_s(COMPRESSION) for step in steps], "compression: none")
+    yield CauseCandidate("zero-filled gradients", [_filled_s(step) for step in steps], num_bytes=_filled_bytes(steps))
 
 
-def _cause(found: Found, arm: ArmSummary, confidence: float) -> NamedCause | None:
-    """None where it is not shown to take ``WORTH`` of a step."""
-    per_step = t_interval(found.per_step_s, confidence=confidence)
+def _named_cause(candidate: CauseCandidate, arm: ArmSummary, confidence: float) -> NamedCause | None:
+    """None where it is not shown to take ``MIN_CAUSE_SHARE`` of a step."""
+    per_step = t_interval(candidate.per_step_s, confidence=confidence)
     if arm.step_terms_s is None or per_step is None or (per_step.ci_low or 0.0) <= 0:
         return None
-    if per_step.value < WORTH * arm.step_terms_s.step.value:
+    if per_step.value < MIN_CAUSE_SHARE * arm.step_terms_s.step.value:
         return None
     return NamedCause(
-        name=found.name,
+        name=candidate.name,
         term="exposed_exchange",
         per_step_s=per_step,
-        num_bytes=found.num_bytes,
-        count=found.count,
-        setting=found.setting,
+        num_bytes=candidate.num_bytes,
+        count=candidate.count,
+        setting=candidate.setting,
     )
-
-
-def _are_small(steps: Sequence[TracedStep]) -> bool:
-    counts = [len(step.collectives) for step in steps]
-    return min(counts) >= MANY and (_exchanged(steps) or 0) / fmean(counts) <= SMALL
 
 
 def _exchanged(steps: Sequence[TracedStep]) -> int | None:
     """Bytes of a step's collectives on a rank, mean over steps; None where they are not known."""
-    sizes = [[one.ranks[0].num_bytes for one in step.collectives] for step in steps]
-    if not sizes or any(size is None for own in sizes for size in own):
+    sizes = [[collective.ranks[0].num_bytes for collective in step.collectives] for step in steps]
+    if not sizes or any(size is None for step_sizes in sizes for size in step_sizes):
         return None
-    return round(fmean(sum(size for size in own if size) for own in sizes))
+    return round(fmean(sum(size for size in step_sizes if size) for step_sizes in sizes))
 
 
 def _late_s(step: TracedStep) -> float:
@@ -164,55 +166,56 @@ def _late_s(step: TracedStep) -> float:
     A bucket of the same size leaves as soon as so many bytes are whole on every rank, and not before the one ahead of it is done;
     each takes its share, by bytes, of the time in which buckets moved.
     """
-    buckets = [one for one in step.collectives if "reduce" in one.ranks[0].name and one.ranks[0].num_bytes]
-    sizes = [one.ranks[0].num_bytes or 0 for one in buckets]
-    gradients = [own for rank in sorted(step.ranks) if (own := step.gradients(rank))]
+    buckets = [
+        collective for collective in step.collectives if "reduce" in collective.ranks[0].name and collective.ranks[0].num_bytes
+    ]
+    sizes = [bucket.ranks[0].num_bytes or 0 for bucket in buckets]
+    gradients = [gradients_of_rank for rank in sorted(step.ranks) if (gradients_of_rank := step.gradients(rank))]
     if len(buckets) < 2 or not gradients:
         return 0.0
-    first, left_ns = sizes[0] / sum(sizes), min(one.begin_ns for one in buckets[0].ranks)
-    if any(_whole_ns(own, min(2 * first, 1.0)) > left_ns for own in gradients):
+    first, left_ns = sizes[0] / sum(sizes), min(span.begin_ns for span in buckets[0].ranks)
+    if any(_whole_ns(rank_gradients, min(2 * first, 1.0)) > left_ns for rank_gradients in gradients):
         return 0.0  # it left in order, or nearly so
     busy_ns, end_ns = 1e9 * busy_s(buckets), 0.0
     for size, sent in zip(sizes, accumulate(sizes), strict=True):
-        ready_ns = max(_whole_ns(own, sent / sum(sizes)) for own in gradients)
+        ready_ns = max(_whole_ns(rank_gradients, sent / sum(sizes)) for rank_gradients in gradients)
         end_ns = max(ready_ns, end_ns) + busy_ns * size / sum(sizes)
-    return max(0.0, max(one.done_ns for one in buckets) - end_ns) / 1e9
+    return max(0.0, max(bucket.done_ns for bucket in buckets) - end_ns) / 1e9
 
 
 def _whole_ns(gradients: Sequence[Span], share: float) -> int:
     """When this share of a rank's gradients was whole, by bytes."""
-    whole = list(accumulate(one.num_bytes or 0 for one in gradients))
+    whole = list(accumulate(gradient.num_bytes or 0 for gradient in gradients))
     return gradients[min(bisect_left(whole, share * whole[-1] - 0.5), len(gradients) - 1)].end_ns
 
 
 def _filled_s(step: TracedStep) -> float:
     """From when all else was exchanged until the zeros were."""
-    filled = [one for one in step.spans if one.name == ZERO_FILLED]
-    names = set.intersection(*({name for one in filled if one.rank == rank for name in one.tensors} for rank in step.ranks))
-    zeros = [one for one in step.collectives if one.ranks[0].tensors and names.issuperset(one.ranks[0].tensors)]
+    filled = [span for span in step.spans if span.name == ZERO_FILLED]
+    names = set.intersection(*({name for span in filled if span.rank == rank for name in span.tensors} for rank in step.ranks))
+    zeros = [
+        collective
+        for collective in step.collectives
+        if collective.ranks[0].tensors and names.issuperset(collective.ranks[0].tensors)
+    ]
     if not zeros:
         return 0.0
-    others = [one.done_ns for one in step.collectives if one not in zeros]
-    begin_ns = max([min(one.begin_ns for one in filled), *others])
-    return max(0, max(one.done_ns for one in zeros) - begin_ns) / 1e9
+    others = [collective.done_ns for collective in step.collectives if collective not in zeros]
+    begin_ns = max([min(span.begin_ns for span in filled), *others])
+    return max(0, max(collective.done_ns for collective in zeros) - begin_ns) / 1e9
 
 
 def _filled_bytes(steps: Sequence[TracedStep]) -> int | None:
     """Bytes of the zeros that a rank hands in during a step, mean over ranks and steps."""
-    sizes = [sum(one.num_bytes or 0 for one in step.spans if one.name == ZERO_FILLED) / len(step.ranks) for step in steps]
+    sizes = [sum(span.num_bytes or 0 for span in step.spans if span.name == ZERO_FILLED) / len(step.ranks) for step in steps]
     return round(fmean(sizes)) if sizes else None
 
 
-def _cycle_s(step: TracedStep) -> float:
-    last = step.collectives[-1]
-    return max(0, (last.entered_ns or last.arrived_ns) - last.arrived_ns) / 1e9
-
-
-def with_named(result: RatioSummary, arms: Mapping[str, ArmSummary]) -> RatioSummary:
-    """The ratio, with the cause that explains at least ``EXPLAINS`` of the term that makes the verdict, if one does.
+def with_named_cause(result: RatioSummary, arms: Mapping[str, ArmSummary]) -> RatioSummary:
+    """The ratio, with the cause that explains at least ``MIN_EXPLAINED_SHARE`` of the term that makes the verdict, if one does.
 
     It has no more than the term's time: traced steps are longer than timed ones, and a cause's time with them. Where its own
-    option alone sets the arms apart, the term is all its doing, and so is what other terms take longer or less.
+    option is all that the arms differ in, it explains the whole term, and the changes of other terms.
     """
     because = result.because
     if because is None:
@@ -221,25 +224,25 @@ def with_named(result: RatioSummary, arms: Mapping[str, ArmSummary]) -> RatioSum
     if because.difference_s < 0:
         more, less = less, more
     terms = {"backward", "exchange"} if because.term == "backward_and_exchange" else {because.term}
-    others, apart = ({one.name: one.per_step_s.value for one in arm.causes if one.term in terms} for arm in (less, more))
-    apart = {name: seconds - others.get(name, 0.0) for name, seconds in apart.items()}
-    own = {name for name in apart if _sets_apart(name, more, less)}
-    apart |= dict.fromkeys(own, abs(because.difference_s))
-    named = max(apart, key=lambda name: apart[name], default=None)
-    if named is None or apart[named] < EXPLAINS * abs(because.difference_s):
+    others, excess = ({cause.name: cause.per_step_s.value for cause in arm.causes if cause.term in terms} for arm in (less, more))
+    excess = {name: seconds - others.get(name, 0.0) for name, seconds in excess.items()}
+    sole = {name for name in excess if _sets_apart(name, more, less)}
+    excess |= dict.fromkeys(sole, abs(because.difference_s))
+    named = max(excess, key=lambda name: excess[name], default=None)
+    if named is None or excess[named] < MIN_EXPLAINED_SHARE * abs(because.difference_s):
         return result
-    found = next(one for one in more.causes if one.name == named)
-    told = {"named": named, "named_s": min(apart[named], abs(because.difference_s))}
-    if found.setting is not None:
-        told["remedy"] = f"{found.setting} in {more.name}"
-    if named in own:
-        told["gain_s"] = abs(sum(one.value for one in result.term_differences_s.values()))
-    return result.model_copy(update={"because": DominantCause.model_validate(because.model_dump() | told)})
+    cause = next(cause for cause in more.causes if cause.name == named)
+    fields = {"named": named, "named_s": min(excess[named], abs(because.difference_s))}
+    if cause.setting is not None:
+        fields["remedy"] = f"{cause.setting} in {more.name}"
+    if named in sole:
+        fields["gain_s"] = abs(sum(term.value for term in result.term_differences_s.values()))
+    return result.model_copy(update={"because": DominantCause.model_validate(because.model_dump() | fields)})
 
 
-def _sets_apart(name: str, one: ArmSummary, other: ArmSummary) -> bool:
+def _sets_apart(name: str, ours: ArmSummary, other: ArmSummary) -> bool:
     """Whether the arms differ in the options that change this cause, and in nothing else."""
-    likes = [(arm.backend, arm.transport, arm.launcher) for arm in (one, other)]
-    names = one.options.keys() | other.options.keys()
-    unlike = {option for option in names if one.options.get(option) != other.options.get(option)}
+    likes = [(arm.backend, arm.transport, arm.launcher) for arm in (ours, other)]
+    names = ours.options.keys() | other.options.keys()
+    unlike = {option for option in names if ours.options.get(option) != other.options.get(option)}
     return likes[0] == likes[1] and bool(unlike) and unlike <= CHANGED_BY.get(name, set())

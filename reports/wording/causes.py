@@ -38,21 +38,21 @@ def cause_clause(result: RatioSummary) -> str:
     less exchange``.
     """
     differences: list[tuple[Term | Phase, Estimate]] = [*result.term_differences_s.items(), *result.phase_differences_s.items()]
-    known = dict(differences)
-    if not result.is_decided or not known:
+    by_term = dict(differences)
+    if not result.is_decided or not by_term:
         return ""
     cause = result.because
     if cause is None:
-        return "; no single cause stands out" if any(one.ci_low is not None for one in known.values()) else ""
+        return "; no single cause stands out" if any(difference.ci_low is not None for difference in by_term.values()) else ""
     first = Estimate(value=cause.difference_s, ci_low=cause.ci_low, ci_high=cause.ci_high)
-    rest = {name: one for name, one in known.items() if name != cause.term and one.excludes(0.0)}
+    rest = {name: difference for name, difference in by_term.items() if name != cause.term and difference.excludes(0.0)}
     second = max(rest, key=lambda name: abs(rest[name].value), default=None)
     besides = f"; it {_verb(result, second, rest[second], interval=False)}" if second is not None else ""
     subject = "its threads" if _threads_hold_up(result, cause.term) else "it"
-    return f", because {subject} {_verb(result, cause.term, first, interval=True)}{_named(cause)}{besides}"
+    return f", because {subject} {_verb(result, cause.term, first, interval=True)}{_named_clause(cause)}{besides}"
 
 
-def _named(cause: DominantCause) -> str:
+def _named_clause(cause: DominantCause) -> str:
     """The specific cause, with a semicolon before it; empty where none is known."""
     if cause.named is None:
         return ""
@@ -86,7 +86,7 @@ def _verb(result: RatioSummary, term: Term | Phase, difference: Estimate, *, int
     more = "more" if difference.value > 0 else "less"
     size = f"{milliseconds(abs(difference.value))} ms"
     longer = f"{size} {'longer' if difference.value > 0 else 'less'}"
-    said: dict[Term | Phase, str] = {
+    clauses: dict[Term | Phase, str] = {
         "compute": f"computes {longer} in each step",
         "data_wait": f"waits {longer} for data in each step",
         "exchange": f"waits {longer} for exchange in each step",
@@ -95,8 +95,8 @@ def _verb(result: RatioSummary, term: Term | Phase, difference: Estimate, *, int
         "library_overhead": f"takes {size} {more} of each step besides computing and exchange",
     }
     if interval and _threads_hold_up(result, term):
-        said[term] = f"take the training thread's core for {size} more of each step besides exchange"
-    words = said.get(term) or f"takes {size} {more} of each step in {NAMES[term]}"
+        clauses[term] = f"take the training thread's core for {size} more of each step besides exchange"
+    words = clauses.get(term) or f"takes {size} {more} of each step in {NAMES[term]}"
     return words + (_bounds(difference) if interval else "")
 
 
@@ -105,8 +105,8 @@ def trace_sentence(arm: ArmSummary, traced: Estimate | None) -> str | None:
     timed = arm.step_terms_s.exposed_exchange if arm.step_terms_s else None
     if traced is None or timed is None:
         return None
-    in_trace, in_timed = (with_interval(one, milliseconds) for one in (traced, timed))
-    widths = [math.inf if one.half_width is None else one.half_width for one in (traced, timed)]
+    in_trace, in_timed = (with_interval(exposed, milliseconds) for exposed in (traced, timed))
+    widths = [math.inf if exposed.half_width is None else exposed.half_width for exposed in (traced, timed)]
     agree = abs(traced.value - timed.value) <= math.hypot(*widths)
     kept = "" if agree else ". The profiler changes that arm's steps, so the trace's milliseconds are not those of timed ones"
     return f"{arm.name} exposes {in_trace} ms of exchange in the trace, and {in_timed} in timed steps{kept}"
@@ -122,13 +122,13 @@ def _bounds(difference: Estimate) -> str:
 def limit_sentence(shares: Mapping[str, StepShares], *, hosts: int, unknown: Collection[str] = ()) -> str | None:
     """What limits each arm; arms with the same limit are named together. No full stop at the end; None without arms.
 
-    ``shares``: without the control's. ``hosts``: on a single one no network lies between. ``unknown``: arms whose limit may be
+    ``shares``: without the control's. ``hosts``: on a single one there is no network. ``unknown``: arms whose limit may be
     noise (``is_limit_shown``).
     """
-    found = {name: "unknown" if name in unknown else bottleneck_of(own) for name, own in shares.items()}
+    limits = {name: "unknown" if name in unknown else bottleneck_of(step_shares) for name, step_shares in shares.items()}
     parts = []
     for limit in get_args(Bottleneck):
-        names = [name for name in found if found[name] == limit]
+        names = [name for name in limits if limits[name] == limit]
         if names:
             where = "" if len(names) == len(shares) else f" in {listed(names)}"
             parts.append(_clause(limit, where, [shares[name] for name in names], hosts))
@@ -140,9 +140,11 @@ def limit_sentence(shares: Mapping[str, StepShares], *, hosts: int, unknown: Col
 
 def _clause(limit: Bottleneck, where: str, shares: Sequence[StepShares], hosts: int) -> str:
     fields = ("data_wait", "exposed_exchange", "library_overhead", "imbalance")
-    waiting, exposed, overhead, lost = (percents([getattr(own, field) or 0.0 for own in shares]) for field in fields)
+    waiting, exposed, overhead, lost = (
+        percents([getattr(step_shares, field) or 0.0 for step_shares in shares]) for field in fields
+    )
     what = "The network" if hosts > 1 else "Exchange between ranks of one host"
-    said: dict[Bottleneck, str] = {
+    clauses: dict[Bottleneck, str] = {
         "input": f"Data loading is the bottleneck{where}: {waiting} of the step is waiting for data; "
         "more loader workers (loader_workers) or a faster data set will help, the network will not",
         "exchange": f"{what} is the bottleneck{where}: {exposed} of the step is exposed exchange, {waiting} waiting for data",
@@ -152,7 +154,7 @@ def _clause(limit: Bottleneck, where: str, shares: Sequence[StepShares], hosts: 
         "not the input": f"Data loading is not the bottleneck{where}: {waiting} of the step is waiting for data "
         "(exposed exchange was not measured)",
     }
-    return said[limit]
+    return clauses[limit]
 
 
 def percents(shares: Sequence[float]) -> str:

@@ -26,9 +26,9 @@ from reports.wording.disturbances import (
 )
 from reports.wording.formatting import (
     about,
-    apart,
     bounds_text,
     count,
+    difference_text,
     interval,
     listed,
     one_sided_percent,
@@ -38,13 +38,13 @@ from reports.wording.formatting import (
 from reports.wording.reasons import beyond_load, caution_lines, more_words, verdict_word
 
 IN_BATCHES: dict[Batches, str] = {"own": "At each arm's own batch", "fit": "At equal memory"}
-"""What a verdict between arms of unlike batches holds for."""
-WIDE = 1.5
-"""A control's interval whose ends differ by a larger factor is no sign that equal arms come out equal."""
+"""The condition of a verdict between arms of different batches."""
+MAX_CONTROL_WIDTH = 1.5
+"""A control's interval whose ends differ by a larger factor shows nothing."""
 MAX_NAMED = 3
 """Cases that a sentence names."""
 MAX_LETTERS = 160
-"""Letters of a message that stands in a sentence."""
+"""Characters of a message that are quoted in a sentence."""
 
 
 def findings(results: Sequence[RatioSummary], arms: Sequence[ArmSummary], plan: Plan) -> list[str]:
@@ -76,7 +76,7 @@ def _findings_by_case(results: Sequence[RatioSummary], arms: Sequence[ArmSummary
     counts, by_name = case_counts(arms, results), {arm.name: arm for arm in arms}
     rest = [arm for arm in arms if arm.role == "candidate" and arm.name not in counts]
     return [
-        *(f"{name} against {plan.baseline}: {counts_words(found)}" for name, found in counts.items()),
+        *(f"{name} against {plan.baseline}: {counts_words(outcomes)}" for name, outcomes in counts.items()),
         *(_no_timing(by_name[plan.baseline] if arm.blocks else arm, arm.name, plan.baseline) for arm in rest),
     ]
 
@@ -84,7 +84,7 @@ def _findings_by_case(results: Sequence[RatioSummary], arms: Sequence[ArmSummary
 def case_counts(arms: Sequence[ArmSummary], results: Sequence[RatioSummary]) -> dict[str, Counter[Outcome]]:
     """The verdicts of each candidate that was timed, the one that is faster in most cases first."""
     counts = {arm.name: count_verdicts(arm, results) for arm in arms if arm.role == "candidate"}
-    timed = [name for name, found in counts.items() if any(found[verdict] for verdict in VERDICTS)]
+    timed = [name for name, outcomes in counts.items() if any(outcomes[verdict] for verdict in VERDICTS)]
     return {name: counts[name] for name in sorted(timed, key=lambda name: counts[name]["slower"] - counts[name]["faster"])}
 
 
@@ -98,7 +98,7 @@ def counts_words(counts: Counter[Outcome]) -> str:
 
 
 def finding(result: RatioSummary, arm: ArmSummary, baseline: ArmSummary, plan: Plan) -> str:
-    """What is known of one candidate, in one sentence."""
+    """The finding on one candidate, in one sentence."""
     ours, theirs = result.candidate, result.baseline
     if result.throughput_ratio is None:
         return _no_timing(arm if arm.throughput_per_s is None else baseline, ours, theirs)
@@ -106,19 +106,19 @@ def finding(result: RatioSummary, arm: ArmSummary, baseline: ArmSummary, plan: P
     match result.verdict:
         case "faster" | "slower":
             why = cause_clause(result)
-            how = f"{apart(result.throughput_ratio)} {result.verdict}"
+            how = f"{difference_text(result.throughput_ratio)} {result.verdict}"
             nearest = result.ci_low if result.verdict == "faster" else result.ci_high
             least = "" if nearest is None or about(nearest) == about(1.0) else f", at least {about(nearest)}"
-            return f"{ours} is {how} than {theirs}{least} {figures}{why}{_why_not_typical(result, plan)}{beyond_load(result)}"
+            return f"{ours} is {how} than {theirs}{least} {figures}{why}{_typical_block_clause(result, plan)}{beyond_load(result)}"
         case "equivalent":
             return f"{ours} and {theirs} are equivalent within {percent(plan.measurement.noise_threshold)} {figures}"
     if verdict_word(result) == "no verdict":
         return f"No verdict on {ours} against {theirs} {figures}: {result.note}"
-    return f"Undecided whether {ours} or {theirs} is faster {figures}{_what_next(result, arm, baseline)}"
+    return f"Undecided whether {ours} or {theirs} is faster {figures}{_undecided_clause(result, arm, baseline)}"
 
 
-def _why_not_typical(result: RatioSummary, plan: Plan) -> str:
-    """Where a usual block shows another ratio than the totals: what it shows, since a reader who looks at blocks will see that."""
+def _typical_block_clause(result: RatioSummary, plan: Plan) -> str:
+    """What a typical block shows where that differs from the totals; readers who look at blocks see it."""
     if not is_atypical(result, threshold=plan.measurement.noise_threshold):
         return ""
     return f"; a typical block shows {ratio(result.typical_ratio)}, but the total, stalls included, is what training takes"
@@ -140,7 +140,7 @@ def interval_words(result: RatioSummary) -> str:
     return ", ".join([*parts, count(result.launches, "launch", "launches"), count(result.pairs, "pair", "pairs")])
 
 
-def _what_next(result: RatioSummary, *arms: ArmSummary) -> str:
+def _undecided_clause(result: RatioSummary, *arms: ArmSummary) -> str:
     if result.withheld_by is None and result.more_range is not None:
         return f"; {more_words(result)} should decide" if all(is_quiet(arm.load) for arm in arms) else ""
     if result.note:
@@ -176,77 +176,77 @@ def control_sentence(results: Sequence[RatioSummary]) -> str:
         reach = max(abs(math.log(control.ci_low)), abs(math.log(control.ci_high)))
         return (
             f"The A/A control failed: {control.baseline} against itself differs ({figures}), "
-            f"so no difference below {apart(math.exp(reach))} is claimed"
+            f"so no difference below {difference_text(math.exp(reach))} is claimed"
         )
-    if control.ci_high > WIDE * control.ci_low:
+    if control.ci_high > MAX_CONTROL_WIDTH * control.ci_low:
         reach = max(control.ci_high, 1 / control.ci_low)
-        wide = f"The A/A control's interval is so wide that it checks nothing below {apart(reach)}"
+        wide = f"The A/A control's interval is so wide that it checks nothing below {difference_text(reach)}"
         return f"{wide}: {control.baseline} against itself ({figures})"
     return f"A/A control: {control.baseline} against itself comes out equal ({figures})"
 
 
 def _control_by_case(controls: Sequence[RatioSummary]) -> str:
     """In how many cases the baseline comes out equal to itself, and in which not."""
-    known = [control for control in controls if control.ci_low is not None]
-    if not known:
+    with_interval = [control for control in controls if control.ci_low is not None]
+    if not with_interval:
         return "The A/A control gives no interval: nothing checks that equal arms come out equal"
-    failed = [f"{control.case} {ratio(control.throughput_ratio)}" for control in known if control.control_failed]
-    chance = percent(round(1 - known[0].confidence, 6))
+    failed = [f"{control.case} {ratio(control.throughput_ratio)}" for control in with_interval if control.control_failed]
+    chance = percent(round(1 - with_interval[0].confidence, 6))
     if failed:
         named = ", ".join(failed[:MAX_NAMED]) + (", ..." if len(failed) > MAX_NAMED else "")
         return (
-            f"The A/A control failed in {len(failed)} of {len(known)} cases ({named}; {chance} of them would by chance), "
+            f"The A/A control failed in {len(failed)} of {len(with_interval)} cases ({named}; {chance} of them would by chance), "
             "where no smaller difference is claimed"
         )
-    return f"A/A control: {known[0].baseline} against itself comes out equal in all {len(known)} cases"
+    return f"A/A control: {with_interval[0].baseline} against itself comes out equal in all {len(with_interval)} cases"
 
 
 def warnings(
     plan: Plan, arms: Sequence[ArmSummary], results: Sequence[RatioSummary], looks: Sequence[int], remedies: Sequence[str]
 ) -> list[str]:
     """What a reader must know before believing the figures."""
-    found = []
+    lines = []
     for arm in (arm for arm in arms if not arm.complete):
         is_ungated = arm.parity is None and not plan.are_scripts
         ungated = ", though no launch of it came to the parity gate" if is_ungated else ""
-        found.append(f"{arm.name} was interrupted; what it had measured counts{ungated}")
+        lines.append(f"{arm.name} was interrupted; what it had measured counts{ungated}")
     for arm in arms:
         if arm.status not in ("ok", "not measured") and arm.launches:
             lost = len({error.launch for error in arm.errors})
-            found.append(f"{arm.name} is {arm.status} in {count(lost, 'launch', 'launches')}; the others count")
-    found += [*straggler_lines(arms), *stall_lines(arms), *load_lines(arms), *skipped_lines(arms), *restart_lines(arms)]
-    found += script_lines(arms)
-    found += remedies
+            lines.append(f"{arm.name} is {arm.status} in {count(lost, 'launch', 'launches')}; the others count")
+    lines += [*straggler_lines(arms), *stall_lines(arms), *load_lines(arms), *skipped_lines(arms), *restart_lines(arms)]
+    lines += script_lines(arms)
+    lines += remedies
     atypical = [result for result in results if is_atypical(result, threshold=plan.measurement.noise_threshold)]
     if any(result.case is not None for result in atypical):
-        found.append(f"In {len(atypical)} of {len(results)} ratios a few blocks are far out: see typical_ratio in comparison.json")
+        lines.append(f"In {len(atypical)} of {len(results)} ratios a few blocks are far out: see typical_ratio in comparison.json")
     else:
-        found += [
+        lines += [
             f"{result.candidate}: the ratio of totals is {ratio(result.throughput_ratio)}, that of a typical block "
             f"{ratio(result.typical_ratio)}; a few blocks are far out, see the pairs"
             for result in atypical
         ]
-    found += by_speed_lines(results)
+    lines += by_speed_lines(results)
     cases = {result.case for result in results if result.case is not None and result.throughput_ratio is not None}
-    found += chance_lines(results, comparisons=len(cases), kind="cases", confidence=plan.measurement.confidence)
-    return [*found, *run_lines(results), *_looks(looks, plan), *caution_lines(results)]
+    lines += chance_lines(results, comparisons=len(cases), kind="cases", confidence=plan.measurement.confidence)
+    return [*lines, *run_lines(results), *_interim_analyses(looks, plan), *caution_lines(results)]
 
 
 def by_speed_lines(results: Sequence[RatioSummary]) -> list[str]:
     """Ratios that move with the machine's speed; at another time they come out otherwise."""
     return [
         f"The ratio of {result.candidate} depends on the machine's speed, and may be another at another time: "
-        f"{ratio(found.slower)} in the slower half of the launches, {ratio(found.faster)} in the faster half. By the control, "
-        f"the fastest launch was {apart(found.speeds)} faster than the slowest"
+        f"{ratio(dependence.slower)} in the slower half of the launches, {ratio(dependence.faster)} in the faster half. "
+        f"By the control, the fastest launch was {difference_text(dependence.speeds)} faster than the slowest"
         for result in results
-        if (found := result.by_speed) is not None
+        if (dependence := result.by_speed) is not None
     ]
 
 
 def chance_lines(
     results: Sequence[RatioSummary], *, comparisons: int, kind: Literal["cases", "points"], confidence: float
 ) -> list[str]:
-    """How many false verdicts a report that holds many comparisons must be expected to have, beside how many verdicts it has.
+    """How many false verdicts to expect in a report of many comparisons, and how many verdicts it has.
 
     ``confidence``: with which the intervals of each hold together.
     """
@@ -260,7 +260,7 @@ def chance_lines(
     ]
 
 
-def _looks(looks: Sequence[int], plan: Plan) -> list[str]:
+def _interim_analyses(looks: Sequence[int], plan: Plan) -> list[str]:
     """How many interim analyses there were, where more than one."""
     if len(looks) < 2:
         return []

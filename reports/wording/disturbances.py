@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from measurement.probes.fingerprint import crowded_warning
 from measurement.records.record import LaunchRecord, Manifest, RankReport
-from reports.conclusions.disturbances import DISTURBED, MIN_STALLS, is_quiet
+from reports.conclusions.disturbances import MIN_FOREIGN_SHARE, MIN_STALLS, is_quiet
 from reports.schema import ArmSummary, LoadFigures, PageFaults, RatioSummary, StallFigures
-from reports.wording.formatting import PHASE_NAMES, apart, bounds_text, count, milliseconds, percent
+from reports.wording.formatting import PHASE_NAMES, bounds_text, count, difference_text, milliseconds, percent
 
 
 def elsewhere_lines(manifest: Manifest) -> list[str]:
@@ -22,32 +22,32 @@ def elsewhere_lines(manifest: Manifest) -> list[str]:
     ]
 
 
-WORTH_TELLING_STALLS = 0.005
-"""Arms whose stalls took less than this share of their time are not spoken of."""
-WORTH_TELLING_LOAD = 0.02
-"""Arms of whose cores others took less than this are not spoken of."""
+MIN_STALL_SHARE = 0.005
+"""Arms whose stalls took less than this share of their time are not mentioned."""
+MIN_LOAD_SHARE = 0.02
+"""Arms of whose cores others took less than this share are not mentioned."""
 PAGE_FAULT_S = 1e-6
-"""What a minor page fault takes, at the least: entering the kernel and clearing 4 KiB."""
-WORTH_TELLING_FAULTS = 0.03
-"""Page faults are spoken of where, at that price, they make up this share of some arm's step in some launch."""
+"""The least cost of a minor page fault: entering the kernel and clearing 4 KiB."""
+MIN_FAULT_SHARE = 0.03
+"""Page faults are mentioned where, at that cost, they are this share of an arm's step in a launch."""
 
 
 def stall_lines(arms: Sequence[ArmSummary]) -> list[str]:
     """One sentence for each arm whose stalls matter, with what the baseline and its control show in the same launches."""
-    known = {arm.name: arm.stalls for arm in arms if arm.stalls}
-    quiet = {arm.name: known[arm.name] for arm in arms if arm.role in ("baseline", "control") and arm.name in known}
-    found = []
-    for name, stalls in known.items():
-        if stalls.share < WORTH_TELLING_STALLS:
+    by_arm = {arm.name: arm.stalls for arm in arms if arm.stalls}
+    quiet = {arm.name: by_arm[arm.name] for arm in arms if arm.role in ("baseline", "control") and arm.name in by_arm}
+    lines = []
+    for name, stalls in by_arm.items():
+        if stalls.share < MIN_STALL_SHARE:
             continue
-        others = [f"{other} {_stalled(figures)}" for other, figures in quiet.items() if other != name]
-        few = f"; with fewer than {MIN_STALLS}, how often they come cannot be estimated" if stalls.count < MIN_STALLS else ""
+        others = [f"{other} {_stall_share(figures)}" for other, figures in quiet.items() if other != name]
+        rarity = f"; with fewer than {MIN_STALLS}, how often they come cannot be estimated" if stalls.count < MIN_STALLS else ""
         lengths = f"of {milliseconds(stalls.typical_s)} ms each (median; the longest {milliseconds(stalls.longest_s)} ms)"
-        found.append(f"{name} stalled: {_stalled(stalls)}, {lengths}{few}" + (f" ({'; '.join(others)})" if others else ""))
-    return found
+        lines.append(f"{name} stalled: {_stall_share(stalls)}, {lengths}{rarity}" + (f" ({'; '.join(others)})" if others else ""))
+    return lines
 
 
-def _stalled(stalls: StallFigures) -> str:
+def _stall_share(stalls: StallFigures) -> str:
     """Such as ``41 steps, 3.1% of its time``."""
     return f"{count(stalls.count, 'step')}, {stalls.share:.1%} of its time"
 
@@ -64,10 +64,10 @@ def skipped_lines(arms: Sequence[ArmSummary]) -> list[str]:
 
 def restart_lines(arms: Sequence[ArmSummary]) -> list[str]:
     """One sentence if the workload's batches came to an end while steps were timed."""
-    told = [f"{arm.restarts} times in {arm.name}" for arm in arms if arm.restarts]
-    if not told:
+    counts = [f"{arm.restarts} times in {arm.name}" for arm in arms if arm.restarts]
+    if not counts:
         return []
-    return [f"the workload's batches ended in timed steps and were restarted, as at the end of an epoch: {', '.join(told)}"]
+    return [f"the workload's batches ended in timed steps and were restarted, as at the end of an epoch: {', '.join(counts)}"]
 
 
 OWN_TIMES: dict[str, str] = {"local step": "its steps without exchange", "data wait and forward": "its data wait and forward"}
@@ -76,12 +76,12 @@ OWN_TIMES: dict[str, str] = {"local step": "its steps without exchange", "data w
 
 def straggler_lines(arms: Sequence[ArmSummary]) -> list[str]:
     """One sentence for each arm in which a rank persistently holds the others up."""
-    found = [(arm.name, arm.by_rank, arm.by_rank.straggler) for arm in arms if arm.by_rank and arm.by_rank.straggler]
+    stragglers = [(arm.name, arm.by_rank, arm.by_rank.straggler) for arm in arms if arm.by_rank and arm.by_rank.straggler]
     return [
         f"Rank {late.rank}{f' on {late.host}' if late.host else ''} is a straggler in {name}: {OWN_TIMES[ranks.own_time]} are "
         f"{milliseconds(late.late_s)} ms longer ({bounds_text(late.ci_low, late.ci_high, milliseconds)}), most of it in "
         f"{PHASE_NAMES[late.phase]}"
-        for name, ranks, late in found
+        for name, ranks, late in stragglers
     ]
 
 
@@ -127,20 +127,22 @@ def load_sentence(load: LoadFigures | None) -> str | None:
     if load is None or is_quiet(load):
         return None
     return (
-        f"The machine was not quiet: in {load.disturbed_share:.0%} of the blocks others took {percent(DISTURBED)} or more of the "
-        f"ranks' cores (over all blocks other processes {_share(load.foreign_share)}, other guests of a hypervisor "
+        f"The machine was not quiet: in {load.disturbed_share:.0%} of the blocks others took {percent(MIN_FOREIGN_SHARE)} or more "
+        f"of the ranks' cores (over all blocks other processes {_share(load.foreign_share)}, other guests of a hypervisor "
         f"{_share(load.steal_share)})"
     )
 
 
 def load_lines(arms: Sequence[ArmSummary]) -> list[str]:
     """The arms that other processes affected, in one sentence; empty without any."""
-    hit = {arm.name: arm.load for arm in arms if arm.load and arm.load.foreign_share + arm.load.steal_share >= WORTH_TELLING_LOAD}
+    hit = {arm.name: arm.load for arm in arms if arm.load and arm.load.foreign_share + arm.load.steal_share >= MIN_LOAD_SHARE}
     if not hit:
         return []
     taken = {name: (_share(load.foreign_share + load.steal_share), load.disturbed_share) for name, load in hit.items()}
-    said = ", ".join(f"{name} {share} ({disturbed:.0%} of its blocks disturbed)" for name, (share, disturbed) in taken.items())
-    return [f"Other processes took this share of the ranks' cores while the blocks ran: {said}"]
+    listed_shares = ", ".join(
+        f"{name} {share} ({disturbed:.0%} of its blocks disturbed)" for name, (share, disturbed) in taken.items()
+    )
+    return [f"Other processes took this share of the ranks' cores while the blocks ran: {listed_shares}"]
 
 
 def page_fault_lines(arms: Sequence[ArmSummary], *, freed_memory: str) -> list[str]:
@@ -148,13 +150,13 @@ def page_fault_lines(arms: Sequence[ArmSummary], *, freed_memory: str) -> list[s
 
     ``freed_memory``: the plan's.
     """
-    found = {arm.name: (arm.page_faults, arm.step_time_s) for arm in arms if arm.page_faults and arm.step_time_s}
-    matter = any(faults.most * PAGE_FAULT_S >= WORTH_TELLING_FAULTS * step_s["p50"] for faults, step_s in found.values())
+    by_arm = {arm.name: (arm.page_faults, arm.step_time_s) for arm in arms if arm.page_faults and arm.step_time_s}
+    matter = any(faults.most * PAGE_FAULT_S >= MIN_FAULT_SHARE * step_s["p50"] for faults, step_s in by_arm.values())
     if freed_memory == "keep" or not matter:
         return []
-    told = ", ".join(f"{name} {_by_launch(faults)}" for name, (faults, _) in found.items())
+    counts = ", ".join(f"{name} {_by_launch(faults)}" for name, (faults, _) in by_arm.items())
     return [
-        f"Page faults per step, by launch, since malloc returns freed memory to the kernel: {told}. They cost time, and make "
+        f"Page faults per step, by launch, since malloc returns freed memory to the kernel: {counts}. They cost time, and make "
         "launches differ. Trainings that keep freed memory (MALLOC_MMAP_MAX_=0, MALLOC_TRIM_THRESHOLD_=1099511627776) may be "
         "faster and vary less; 'freed_memory: keep' in the plan, or --set freed_memory=keep, compares those"
     ]
@@ -176,24 +178,24 @@ MIN_RUNS = 5
 
 def run_lines(results: Sequence[RatioSummary]) -> list[str]:
     """For each candidate the smallest difference that its runs could have shown, and what the order of the runs may hide."""
-    found = []
+    lines = []
     for result in results:
         if result.run_order is None or result.case is not None:
             continue
         if result.ci_low is not None and result.ci_high is not None:
             smallest = math.exp(math.log(result.ci_high / result.ci_low) / 2)
             paired = "in pairs, since they alternated" if result.run_order == "alternating" else "unpaired"
-            found.append(
+            lines.append(
                 f"{result.candidate}: the smallest difference from {result.baseline} that these runs could have shown is "
-                f"{apart(smallest)} ({paired})"
+                f"{difference_text(smallest)} ({paired})"
             )
         if result.run_order == "one after the other":
-            found.append(
+            lines.append(
                 f"All runs of one of {result.candidate} and {result.baseline} came before all of the other: a machine that became "
                 "slower or faster meanwhile would look the same as a difference between them; let runs alternate"
             )
         if 2 < result.launches < MIN_RUNS:
-            found.append(
+            lines.append(
                 f"{result.candidate}: {result.launches} runs of each estimate the variance poorly; make {MIN_RUNS} or more"
             )
-    return found
+    return lines

@@ -1,51 +1,40 @@
-"""What a reader sees first, as data: who wins, whether to trust it, why, what was compared, and what to do next."""
+"""The first screen as data: who wins, whether to trust it, why, what was compared, and what to do next."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from measurement.conditions.differences import BATCH, Difference
 from reports.conclusions.disturbances import is_quiet
 from reports.conclusions.step_terms import bottleneck_of
 from reports.conclusions.summaries import VERDICTS, count_verdicts
-from reports.schema import ArmSummary, Comparison, LoadFigures, Phase, Profile, RatioSummary
+from reports.schema import ArmSummary, Comparison, Phase, Profile, RatioSummary
 from reports.wording.causes import short_cause
 from reports.wording.comparison_sentences import (
-    WIDE,
-    by_speed_lines,
-    control_sentence,
     counts_words,
     first_line,
     in_order,
 )
-from reports.wording.disturbances import load_lines, load_sentence, stall_lines
 from reports.wording.formatting import (
-    apart,
     bounds_text,
     count,
+    difference_range,
     gibibytes,
     listed,
     milliseconds,
-    percent_apart,
     plain,
-    range_apart,
     share,
+    signed_difference,
 )
-from reports.wording.headlines import BAD, PHASE_WORDS
+from reports.wording.headlines import FAILURE_WORDS, PHASE_WORDS
+from reports.wording.marks import MAX_CULPRITS, Mark, control_mark, culprit_lines, load_of, marks
 from reports.wording.reasons import brief_reason, next_step, verdict_word
-from reports.wording.training_sentences import NO_CONTROL
 
 MAX_CAUSE = 12
 """The most words that a cause has."""
 MAX_LINES = 8
 """Candidates that a format shows; it says how many more there are."""
-MAX_CULPRITS = 3
-"""Differences that the first screen names."""
-QUIET = "quiet machine"
-PAIRED = "not needed, arms share seeds"
 WRONG = "failed the check of its values before it was timed"
 CONVERGES = {"same": "same accuracy as", "differs": "another accuracy than", "undecided": "accuracy undecided beside"}
 
@@ -77,19 +66,9 @@ class Candidate:
     @property
     def percents(self) -> str:
         """Both bounds in the unit of ``percent``, such as ``-7.9% to -6.3%``; empty without them."""
-        return "" if self.ratio is None or self.low is None or self.high is None else range_apart(self.ratio, self.low, self.high)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Mark:
-    """One reason to trust the answer, or not to."""
-
-    name: str
-    word: str
-    ok: bool
-    """Green, else amber."""
-    explanation: str
-    """What a click opens, without a full stop at the end."""
+        return (
+            "" if self.ratio is None or self.low is None or self.high is None else difference_range(self.ratio, self.low, self.high)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +92,7 @@ class FirstScreen:
     marks: Sequence[Mark]
     """Control, quiet machine, same work."""
     compared: str
-    alike: Sequence[str] = ()
+    notes: Sequence[str] = ()
     """Whether scripts train the same, the first thing that they do differently, and how much settings explain that were tried; of
     workloads what the arms are that have options."""
     next_step: str | None = None
@@ -123,11 +102,11 @@ class FirstScreen:
 
 def first_screen(shown: Comparison) -> FirstScreen:
     """The first screen of a comparison of any kind."""
-    compared = _at_points(shown) if shown.points else _in_one_place(shown)
-    return FirstScreen(headline=shown.headline, marks=_marks(shown), next_step=_next_step(shown), **compared)
+    compared = _points_fields(shown) if shown.points else _comparison_fields(shown)
+    return FirstScreen(headline=shown.headline, marks=marks(shown), next_step=_next_step(shown), **compared)
 
 
-def _in_one_place(comparison: Comparison) -> dict[str, Any]:
+def _comparison_fields(comparison: Comparison) -> dict[str, Any]:
     """Fields of ``FirstScreen``: a line for each candidate, and what was compared."""
     results = {result.candidate: result for result in comparison.results if result.case is None}
     arms = {arm.name: arm for arm in comparison.arms if arm.role == "candidate"}
@@ -138,12 +117,12 @@ def _in_one_place(comparison: Comparison) -> dict[str, Any]:
     else:
         candidates = [_candidate(arms[name], results.get(name), cause=_known_cause(name, comparison)) for name in names]
     if comparison.profile:
-        return _alone(comparison, comparison.profile)
-    differs = any(not one.is_note for one in comparison.differences)  # in more than comes with a library
+        return _profile_fields(comparison, comparison.profile)
+    differs = any(not difference.is_note for difference in comparison.differences)  # in more than comes with a library
     culprit = culprit_lines(comparison)[:1] if differs else []
-    tried = [one.sentence for one in comparison.explanations]
-    alike = [comparison.equality.sentence, *culprit, *tried] if comparison.equality else _with_options(comparison.arms)
-    return {"candidates": candidates, "compared": _compared(comparison), "alike": alike}
+    tried = [explanation.sentence for explanation in comparison.explanations]
+    notes = [comparison.equality.sentence, *culprit, *tried] if comparison.equality else _with_options(comparison.arms)
+    return {"candidates": candidates, "compared": _compared(comparison), "notes": notes}
 
 
 def _with_options(arms: Sequence[ArmSummary]) -> list[str]:
@@ -155,7 +134,7 @@ def _with_options(arms: Sequence[ArmSummary]) -> list[str]:
     ]
 
 
-def _alone(comparison: Comparison, profile: Profile) -> dict[str, Any]:
+def _profile_fields(comparison: Comparison, profile: Profile) -> dict[str, Any]:
     """Fields of ``FirstScreen``: where the step of a single script goes, how it spreads, and what need not be."""
     longest = max(rank.step_s for rank in profile.ranks)
     bars = []
@@ -172,12 +151,12 @@ def _alone(comparison: Comparison, profile: Profile) -> dict[str, Any]:
     return {
         "candidates": [],
         "compared": ", ".join([_compared(comparison), *spread, *memory_text]),
-        "alike": profile.findings[:MAX_CULPRITS],
+        "notes": profile.findings[:MAX_CULPRITS],
         "bars": bars,
     }
 
 
-def _at_points(study: Comparison) -> dict[str, Any]:
+def _points_fields(study: Comparison) -> dict[str, Any]:
     """Fields of ``FirstScreen``: a line for each candidate at each point, and what was compared."""
     candidates = [
         _candidate(arm, point.result(name), point=point.name)
@@ -201,7 +180,7 @@ def _candidate(arm: ArmSummary, result: RatioSummary | None, *, point: str = "",
         arm=arm.name,
         point=point,
         verdict=verdict_word(result),
-        percent=percent_apart(result.throughput_ratio),
+        percent=signed_difference(result.throughput_ratio),
         ratio=result.throughput_ratio,
         low=result.ci_low,
         high=result.ci_high,
@@ -210,9 +189,9 @@ def _candidate(arm: ArmSummary, result: RatioSummary | None, *, point: str = "",
 
 
 def cut(text: str) -> str:
-    """The text, ended where it has more words."""
-    found = text.split()
-    return text if len(found) <= MAX_CAUSE else " ".join(found[:MAX_CAUSE]) + " …"
+    """The text, cut after ``MAX_CAUSE`` words."""
+    words = text.split()
+    return text if len(words) <= MAX_CAUSE else " ".join(words[:MAX_CAUSE]) + " …"
 
 
 def _convergence(name: str, comparison: Comparison) -> str:
@@ -226,12 +205,20 @@ def _convergence(name: str, comparison: Comparison) -> str:
 
 def _known_cause(name: str, comparison: Comparison) -> str:
     """How it converged; or the setting that was tried and explains most of its difference; empty where neither is known."""
-    tried = {", ".join(one.settings): one.share for one in comparison.explanations if one.candidate == name}
-    known = {said: found.value for said, found in tried.items() if found and found.bounds and found.bounds[0] > 0}
-    if not known or not any(one.candidate == name and one.is_decided for one in comparison.results):
+    tried = {
+        ", ".join(explanation.settings): explanation.share
+        for explanation in comparison.explanations
+        if explanation.candidate == name
+    }
+    shares = {
+        settings: explained.value
+        for settings, explained in tried.items()
+        if explained and explained.bounds and explained.bounds[0] > 0
+    }
+    if not shares or not any(result.candidate == name and result.is_decided for result in comparison.results):
         return _convergence(name, comparison)
-    most = max(known, key=lambda said: known[said])
-    return f"{most} explains {share(known[most])} of it"
+    most = max(shares, key=lambda settings: shares[settings])
+    return f"{most} explains {share(shares[most])} of it"
 
 
 def _by_case(arm: ArmSummary, comparison: Comparison) -> Candidate:
@@ -245,96 +232,10 @@ def _by_case(arm: ArmSummary, comparison: Comparison) -> Candidate:
     )
 
 
-def _marks(shown: Comparison) -> list[Mark]:
-    """The three marks, each as it is at the worst point."""
-    if shown.profile:  # nothing is compared
-        return [_quiet(shown.arms, [])]
-    places = {name: place for name, place in shown.places.items() if place.results or not name}
-    by_place = [(_control(place), _quiet(place.arms, place.results), _same_work(place)) for place in places.values()]
-    return [_worst(marks, list(places)) for marks in zip(*by_place, strict=True)]
-
-
-def _control(place: Comparison) -> Mark:
-    results, by_seed = place.results, place.training is not None
-    controls = [result for result in results if result.role == "control"]
-    known = [control for control in controls if control.ci_low is not None]
-    wide = any(control.case is None and (control.ci_high or 0) > WIDE * (control.ci_low or 0) for control in known)
-    words = {
-        PAIRED: by_seed,
-        "none": not controls,
-        "failed": any(control.control_failed for control in controls),
-        "no interval": not known,
-        "too wide": wide,
-    }
-    bad = next((word for word, holds in words.items() if holds), None)
-    reach = max([abs(math.log(bound)) for control in known for bound in (control.ci_low, control.ci_high) if bound], default=0.0)
-    return Mark(
-        name="control",
-        word=bad or f"equal within {apart(math.exp(reach))}",
-        ok=bad in (None, PAIRED),
-        explanation=NO_CONTROL if by_seed else control_sentence(results),
-    )
-
-
-def _quiet(arms: Sequence[ArmSummary], results: Sequence[RatioSummary]) -> Mark:
-    """Over the blocks of all arms; unsteady where nobody disturbs them, and yet a ratio moves with the machine's speed."""
-    load, moved = _load(arms), by_speed_lines(results)
-    if load is None:
-        word, lines = "not known", ["Nothing is known of what else ran on the machine"]
-    else:
-        word = f"{load.disturbed_share:.0%} disturbed" if not is_quiet(load) else "unsteady" if moved else "quiet"
-        lines = [load_sentence(load) or f"Others disturbed {load.disturbed_share:.0%} of the blocks", *load_lines(arms), *moved]
-    return Mark(name=QUIET, word=word, ok=word == "quiet", explanation=". ".join([*lines, *stall_lines(arms)]))
-
-
-def _load(arms: Sequence[ArmSummary]) -> LoadFigures | None:
-    """Over the blocks of all arms; None where nothing is known."""
-    known = [arm.load for arm in arms if arm.load and arm.load.blocks]
-    blocks = sum(load.blocks for load in known)
-    names = ("foreign_share", "steal_share", "disturbed_share")
-    shares = {name: sum(getattr(one, name) * one.blocks for one in known) / blocks for name in names if blocks}
-    return LoadFigures(blocks=blocks, **shares) if known else None
-
-
-def _same_work(place: Comparison) -> Mark:
-    """Whether all arms train the same: gradients or, of scripts, all that was seen of them. The worst finding is shown."""
-    arms, equality = place.arms, place.equality
-    differences, lines = place.differences, first_lines(place)
-    wrong = [arm.name for arm in arms if arm.status == "wrong" or (arm.parity and not arm.parity.passed)]
-    is_unlike = any(one.withholds for one in differences)
-    without = [result for result in place.results if not result.is_comparable]
-    unlike = [result.candidate for result in without if is_unlike or result.withheld_by != "cpu"]
-    timed = [arm for arm in arms if arm.launches] or arms
-    unchecked = [arm.name for arm in timed if arm.parity is None] if equality is None else []
-    batches = next((one for one in differences if place.batches and one.field == BATCH), None)
-    sizes = listed([*dict.fromkeys(f"{size}" for size in batches.values.values())]) if batches else ""
-    own = [batches.sentence] if batches else []
-    shown = [one for one in differences if not (one.is_note or one.withholds or one is batches)]
-    unasked = [one.field for one in shown if one.changes_work or not one.allowed]
-    differ = count(len(unasked), "unrequested difference")
-    unequal = equality.unequal if equality else []
-    unknown = [arm for arm in unequal if equality and equality.start[arm].verdict == "not compared"]
-    found = [
-        ("wrong", wrong, "The check of gradients failed in"),
-        ("other work", unlike, "Other work than the baseline's is done by"),
-        ("not the same", [arm for arm in unequal if arm not in unknown], "Not shown to train alike"),
-        ("not known", unknown, "Nothing of them could be compared"),
-        ("not checked", unchecked, "Gradients were not checked of"),
-        (f"other work: local batch {sizes}", own, "Gradients were checked in one batch, and each arm was timed in its own"),
-        (differ, unasked, "Different, though neither the plan nor a library asks for it"),
-    ]
-    word = next((word for word, names, _ in found if names), "same")
-    said = [f"{lead}: {', '.join(dict.fromkeys(names))}" for _, names, lead in found if names]
-    if equality is None and not said:
-        of_ranks = " of as many ranks" if len({arm.world_size for arm in arms}) > 1 else ""
-        said = [f"The same samples gave the same gradients in all arms{of_ranks}, before they were timed"]
-    return Mark(name="same work", word=word, ok=word == "same", explanation=". ".join([*lines, *said]))
-
-
 def _compared(comparison: Comparison) -> str:
     """Workload, ranks, hosts, batch and what was measured."""
     hosts = len(comparison.hosts)
-    launches = max((one.launches for one in comparison.results or comparison.arms), default=0)
+    launches = max((result.launches for result in comparison.results or comparison.arms), default=0)
     training = comparison.training
     drawn = f"{comparison.drawn_hosts} of " if comparison.drawn_hosts else ""
     ranks = _ranks(comparison.world_size, hosts, comparison.device, drawn=drawn)
@@ -364,68 +265,24 @@ def _next_step(shown: Comparison) -> str | None:
     if bad:
         arm, point = bad[0]
         where, see = (f" at {point}", "") if point else ("", ", see 'What failed?'")
-        return f"Fix {arm.name}{where} and run again: it {BAD[arm.status]}{see}"
+        return f"Fix {arm.name}{where} and run again: it {FAILURE_WORDS[arm.status]}{see}"
     if shown.profile:
         tried = [f"{name} {value}" for name, value in shown.profile.to_try.items()]
         return f"See what {listed(tried)} would win: ringside run --explain" if tried else None
     shares = [arm.step_shares for arm in shown.arms if arm.step_shares and arm.competes]
-    starved = bool(shares) and all(bottleneck_of(own) == "input" for own in shares)
+    starved = bool(shares) and all(bottleneck_of(step_shares) == "input" for step_shares in shares)
     if shown.equality and shown.equality.first_difference_step:
         return "Have both train alike first: see 'What differed?'"
-    loads = [load for place in shown.places.values() if (load := _load(place.arms))]
+    loads = [load for place in shown.places.values() if (load := load_of(place.arms))]
     results = [result for place in shown.places.values() for result in place.candidates]
-    found = next_step(results, shown.arms_anywhere, is_disturbed=not all(map(is_quiet, loads)))
+    advice = next_step(results, shown.arms_anywhere, is_disturbed=not all(map(is_quiet, loads)))
     is_open = shown.training or (shown.equality and shown.equality.unequal)
-    if found or starved or is_open or len(shown.fastest) != 1:
-        return found or ("Give the loaders more workers: the input limits every arm" if starved else None)
-    if any(_control(place).word == "too wide" for place in shown.places.values()):
+    if advice or starved or is_open or len(shown.fastest) != 1:
+        return advice or ("Give the loaders more workers: the input limits every arm" if starved else None)
+    if any(control_mark(place).word == "too wide" for place in shown.places.values()):
         return f"Measure longer before you use {shown.fastest[0]}: the control's interval is too wide to confirm it"
     fields = {row.field for row in shown.differences if None not in row.values.values()}
     if shown.equality and not shown.explanations and {"library", "transport"} <= fields:
         return "Run both with the same transport to separate library from transport"
     batch = ", and set its learning rate for its batch," if shown.batches else ""
     return f"Use {shown.fastest[0]}{batch} for this model on {'this machine' if len(shown.hosts) < 2 else 'these hosts'}"
-
-
-def _worst(marks: Sequence[Mark], points: Sequence[str]) -> Mark:
-    """A mark as it is at the worst point."""
-    worst = next((mark for mark in marks if not mark.ok), marks[0])
-    bad = sum(not mark.ok for mark in marks)
-    word = f"{worst.word} at {bad} of {count(len(marks), 'point')}" if 0 < bad < len(marks) else worst.word
-    where: dict[str, list[str]] = {}
-    for point, mark in zip(points, marks, strict=True):
-        where.setdefault(mark.explanation, []).append(point)
-    said = ". ".join(f"{', '.join(at)}: {text}" if len(where) > 1 else text for text, at in where.items())
-    return Mark(name=worst.name, word=word, ok=worst.ok, explanation=said)
-
-
-def first_lines(comparison: Comparison) -> list[str]:
-    """One line each: equality, ranks, loss, the first culprits, and how many more there are. None without scripts."""
-    equality = comparison.equality
-    if equality is None:
-        return []
-    culprits = culprit_lines(comparison)
-    ranks = [said for said in equality.ranks.values() if not any(said in line for line in culprits)]
-    candidates = [arm.name for arm in comparison.arms if arm.role == "candidate"]
-    losses = [loss.sentence for arm, loss in equality.loss.items() if loss.sentence and arm in candidates]
-    return [equality.sentence, *ranks, *losses, *culprits]
-
-
-def culprit_lines(comparison: Comparison) -> list[str]:
-    """The most important differences, and how many there are besides."""
-    found = comparison.differences
-    if not found:
-        return ["No setting differs that the agent sees"]
-    lines = [f"{_kind(one)}: {one.sentence}" for one in found if not one.is_note][:MAX_CULPRITS]
-    more = len(found) - len(lines)
-    if not lines:
-        return [f"{more} settings differ that come with the library: see the table"]
-    return [*lines, f"and {more} more {'difference' if more == 1 else 'differences'}: see the table"] if more else lines
-
-
-def _kind(one: Difference) -> str:
-    """How much it matters, in a word or two."""
-    work = "other work" if one.changes_work else ""
-    if one.severity == "mistake":
-        return f"Check, {work}" if work else "Check"
-    return work.capitalize() or "Differs"

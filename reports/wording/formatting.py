@@ -17,7 +17,7 @@ SMALLEST, LARGEST = 0.001, 9999
 
 
 def ratio(value: float | None) -> str:
-    """A ratio with three decimals where it is near 1; beyond what anybody measures it is a bound, ``< 0.001`` or ``> 9999``."""
+    """A ratio with three decimals, above 100 with none; out of range it is a bound, ``< 0.001`` or ``> 9999``."""
     if value is None or math.isnan(value):
         return NONE
     if value >= LARGEST + 1:
@@ -28,11 +28,11 @@ def ratio(value: float | None) -> str:
 
 
 def _is_percent(value: float) -> bool:
-    """Whether a ratio is told as a percentage, and not as so many times."""
+    """Whether a ratio is written as a percentage, not as a factor."""
     return 0.1 < value < 2
 
 
-def apart(value: float) -> str:
+def difference_text(value: float) -> str:
     """How far a ratio is from 1, before 'faster' or 'slower': ``5.2%``, from 2 on ``4.20 times``, below a tenth ``18.0 times``."""
     if _is_percent(value):
         return f"{abs(value - 1):.1%}"
@@ -41,11 +41,11 @@ def apart(value: float) -> str:
 
 
 def about(value: float) -> str:
-    """``apart`` with two or three digits: ``5.2%``, ``12%``."""
-    return f"{abs(value - 1):.0%}" if abs(value - 1) >= 0.0995 and _is_percent(value) else apart(value)
+    """``difference_text`` with two or three digits: ``5.2%``, ``12%``."""
+    return f"{abs(value - 1):.0%}" if abs(value - 1) >= 0.0995 and _is_percent(value) else difference_text(value)
 
 
-def percent_apart(value: float) -> str:
+def signed_difference(value: float) -> str:
     """``about`` with the sign of a percentage: ``-5.2%``; ``4.20 times``, ``18.0 times slower``."""
     size = about(value)
     if _is_percent(value):
@@ -60,8 +60,8 @@ def plain(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def range_apart(value: float, low: float, high: float) -> str:
-    """The bounds of a ratio in the unit that ``percent_apart`` has for the ratio: ``-7.9% to +38%``, ``1.20 to 4.00 times``."""
+def difference_range(value: float, low: float, high: float) -> str:
+    """The bounds of a ratio in the unit that ``signed_difference`` has for the ratio: ``-7.9% to +38%``, ``1.20 to 4.00 times``."""
     if _is_percent(value):
         return " to ".join(f"{bound - 1:+.{0 if abs(bound - 1) >= 0.0995 else 1}%}" for bound in (low, high))
     ends = (low, high) if value > 1 else (1 / high, 1 / low)
@@ -79,7 +79,7 @@ def one_sided_percent(confidence: float) -> str:
 
 
 def bounds_text(low: float | None, high: float | None, words: Callable[[float], str] = ratio, *, none: str = NONE) -> str:
-    """Such as ``0.921 to 0.937``; ``words`` writes a number, ``none`` stands where there are no bounds."""
+    """Such as ``0.921 to 0.937``; ``words`` formats a number; ``none`` is the text without bounds."""
     return none if low is None or high is None else f"{words(low)} to {words(high)}"
 
 
@@ -101,9 +101,9 @@ def rate_interval(estimate: Estimate | None) -> str:
     return bounds_text(estimate.ci_low, estimate.ci_high, rate) if estimate else NONE
 
 
-def count(number: int, one: str, many: str | None = None) -> str:
+def count(number: int, singular: str, plural: str | None = None) -> str:
     """Such as ``1 launch``, ``3 launches``."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
+    return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
 
 
 def minutes_words(minutes: float) -> str:

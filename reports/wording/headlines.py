@@ -11,13 +11,13 @@ from measurement.records.record import Manifest
 from reports.parts_schema import Against, Change
 from reports.schema import ArmSummary, Comparison, Phase, Profile, RatioSummary
 from reports.wording.comparison_sentences import IN_BATCHES, case_counts, counts_words, in_order
-from reports.wording.formatting import LARGEST, about, apart, listed, milliseconds, percent, rate, share, size_text
+from reports.wording.formatting import LARGEST, about, difference_text, listed, milliseconds, percent, rate, share, size_text
 from reports.wording.reasons import brief_reason, verdict_word, withheld_words
 from reports.wording.training_sentences import training_clauses
 
 MAX_WORDS = 20
-"""The most that a headline has."""
-BAD = {"failed": "failed", "wrong": "computes wrongly", "timeout": "ran out of time"}
+"""The most words of a headline."""
+FAILURE_WORDS = {"failed": "failed", "wrong": "computes wrongly", "timeout": "ran out of time"}
 NO_SPEED = "No verdict on speed: CPUs stand in for GPUs, and whether both train alike is by the CPU's arithmetic"
 PHASE_WORDS: dict[Phase, str] = {
     "data_wait": "waiting for data",
@@ -26,8 +26,8 @@ PHASE_WORDS: dict[Phase, str] = {
     "exchange": "waiting for exchange",
     "optimizer": "optimizer",
 }
-BAD_ALL = BAD | {"wrong": "are wrong"}
-WRITTEN = {"ddp": "DDP", "fsdp2": "FSDP2", "horovod": "Horovod", "gloo": "Gloo", "mpi": "MPI", "nccl": "NCCL"}
+PLURAL_FAILURE_WORDS = FAILURE_WORDS | {"wrong": "are wrong"}
+SPELLINGS = {"ddp": "DDP", "fsdp2": "FSDP2", "horovod": "Horovod", "gloo": "Gloo", "mpi": "MPI", "nccl": "NCCL"}
 """Libraries and transports as they are written; others as they call themselves."""
 
 
@@ -59,8 +59,8 @@ def fitting(clauses: Sequence[str]) -> str:
     """As many clauses as ``MAX_WORDS`` hold, and how many more there are; the first always."""
     for last in range(len(clauses), 0, -1):
         left = len(clauses) - last
-        said = "".join(clause if clause.startswith(",") else f"; {clause}" for clause in clauses[1:last])
-        text = clauses[0] + said + (f"; {left} more below" if left else "")
+        rest = "".join(clause if clause.startswith(",") else f"; {clause}" for clause in clauses[1:last])
+        text = clauses[0] + rest + (f"; {left} more below" if left else "")
         if len(text.split()) <= MAX_WORDS:
             return text
     return clauses[0]
@@ -73,37 +73,34 @@ def _clauses(comparison: Comparison) -> list[str]:
     timed = [result for result in in_order(comparison.candidates, comparison.question) if result.throughput_ratio is not None]
     if not timed:
         if len(arms) == 1 and bad:
-            return [f"{arms[0].name} {BAD[arms[0].status]}"]
+            return [f"{arms[0].name} {FAILURE_WORDS[arms[0].status]}"]
         if len(bad) == len(arms):
-            return [f"No comparison: all arms {' or '.join(BAD_ALL[status] for status in sorted({arm.status for arm in bad}))}"]
-        said = [f"{arm.name} {BAD[arm.status]}" for arm in bad] or [
+            failures = [PLURAL_FAILURE_WORDS[status] for status in sorted({arm.status for arm in bad})]
+            return [f"No comparison: all arms {' or '.join(failures)}"]
+        clauses = [f"{arm.name} {FAILURE_WORDS[arm.status]}" for arm in bad] or [
             f"nothing was timed that {comparison.baseline} could be compared with"
         ]
-        return [f"No comparison: {said[0]}", *said[1:]]
+        return [f"No comparison: {clauses[0]}", *clauses[1:]]
     if all(result.withheld_by == "cpu" for result in timed):
-        return [NO_SPEED, *(f"{arm.name} {BAD[arm.status]}" for arm in bad)]
+        return [NO_SPEED, *(f"{arm.name} {FAILURE_WORDS[arm.status]}" for arm in bad)]
     names = labels(arms)
     base = names[comparison.baseline]
     groups: dict[str, list[RatioSummary]] = {}
     for result in timed:
-        groups.setdefault(_group(result), []).append(result)
-    said = _decided(groups.get("decided", []), names, base)
-    against = "" if said else f" against {base}"
+        groups.setdefault("decided" if result.is_decided else verdict_word(result), []).append(result)
+    clauses = _decided(groups.get("decided", []), names, base)
+    against = "" if clauses else f" against {base}"
     leads = {
         "equivalent": f"within {percent(comparison.measurement['noise_threshold'])} of {base}",
         "undecided": f"undecided{against}",
         "no verdict": f"no verdict{against}, since they do other work",
     }
-    said += [f"{lead}: {_listed(groups[group], names)}" for group, lead in leads.items() if group in groups]
+    clauses += [f"{lead}: {_listed(groups[group], names)}" for group, lead in leads.items() if group in groups]
     if len(timed) == 1 and not groups.get("decided"):
-        said = [_alone(timed[0], names, base, comparison)]
+        clauses = [_undecided_clause(timed[0], names, base, comparison)]
     where = f"{IN_BATCHES[comparison.batches]}: " if comparison.batches else ""
-    first = where + (said[0] if where or groups.get("decided") else said[0][0].upper() + said[0][1:])
-    return [first, *said[1:], *(f"{names[arm.name]} {BAD[arm.status]}" for arm in bad)]
-
-
-def _group(result: RatioSummary) -> str:
-    return "decided" if result.is_decided else verdict_word(result)
+    first = where + (clauses[0] if where or groups.get("decided") else clauses[0][0].upper() + clauses[0][1:])
+    return [first, *clauses[1:], *(f"{names[arm.name]} {FAILURE_WORDS[arm.status]}" for arm in bad)]
 
 
 def labels(arms: Sequence[ArmSummary]) -> dict[str, str]:
@@ -112,50 +109,50 @@ def labels(arms: Sequence[ArmSummary]) -> dict[str, str]:
         return {arm.name: arm.name for arm in arms}
     backends = [arm.backend for arm in arms]
     over = {
-        arm.name: f" over {WRITTEN.get(arm.transport, arm.transport)}"
+        arm.name: f" over {SPELLINGS.get(arm.transport, arm.transport)}"
         for arm in arms
         if arm.transport and backends.count(arm.backend) > 1
     }
-    return {arm.name: WRITTEN.get(arm.backend, arm.backend) + over.get(arm.name, "") for arm in arms}
+    return {arm.name: SPELLINGS.get(arm.backend, arm.backend) + over.get(arm.name, "") for arm in arms}
 
 
 def _decided(results: Sequence[RatioSummary], names: Mapping[str, str], base: str) -> list[str]:
     """The first in full; of those that follow what is new."""
-    said: list[str] = []
+    clauses: list[str] = []
     verdict = before = ""
     for result in results:
         assert result.throughput_ratio is not None
         name, size = names[result.candidate], about(result.throughput_ratio)
-        if said:
-            said.append(f", {_after(before, name)} {size}" + ("" if result.verdict == verdict else f" {result.verdict}"))
+        if clauses:
+            clauses.append(f", {_short_label(before, name)} {size}" + ("" if result.verdict == verdict else f" {result.verdict}"))
         else:
-            said.append(f"{name} is {size} {result.verdict} than {base}")
+            clauses.append(f"{name} is {size} {result.verdict} than {base}")
         verdict, before = result.verdict, name
-    return said
+    return clauses
 
 
-def _after(before: str, name: str) -> str:
-    """A name beside another: of the same library, ``over MPI`` alone."""
+def _short_label(before: str, name: str) -> str:
+    """A name after another one; if both have the same library, only ``over MPI``."""
     library, over, transport = name.partition(" over ")
     return f"over {transport}" if over and before.startswith(f"{library} over ") else name
 
 
-def _alone(result: RatioSummary, names: Mapping[str, str], base: str, comparison: Comparison) -> str:
-    """What is said of a single candidate without a decision."""
+def _undecided_clause(result: RatioSummary, names: Mapping[str, str], base: str, comparison: Comparison) -> str:
+    """The clause for a single candidate without a decision."""
     name = names[result.candidate]
     if verdict_word(result) == "no verdict":
         return f"No verdict on {name} against {base}: they do different work"
     if result.verdict == "equivalent":
         return f"{name} and {base} are equivalent within {percent(comparison.measurement['noise_threshold'])}"
-    between = lies_between(result)
+    between = interval_text(result)
     if between and not result.withheld_by:
         return f"Undecided: {name} is {between} than {base}"
     why = withheld_words(result) or brief_reason(result)
     return f"Undecided whether {name} or {base} is faster" + (f": {why}" if why else "")
 
 
-def lies_between(result: RatioSummary) -> str:
-    """Where a ratio lies, such as ``between 1.7% slower and 3.0% faster``; empty where the interval says nothing."""
+def interval_text(result: RatioSummary) -> str:
+    """The range of a ratio, such as ``between 1.7% slower and 3.0% faster``; empty where the interval says nothing."""
     if result.ci_low is None or result.ci_high is None or not 1 / LARGEST < result.ci_low < result.ci_high < LARGEST:
         return ""
     ends = [f"{about(bound)} {'slower' if bound < 1 else 'faster'}" for bound in (result.ci_low, result.ci_high)]
@@ -164,10 +161,12 @@ def lies_between(result: RatioSummary) -> str:
 
 def _case_clauses(comparison: Comparison) -> list[str]:
     """In how many cases of a micro-benchmark each candidate is faster."""
-    bad = [f"{arm.name} {BAD[arm.status]}" for arm in comparison.arms if arm.has_failed and arm.role != "control"]
+    bad = [f"{arm.name} {FAILURE_WORDS[arm.status]}" for arm in comparison.arms if arm.has_failed and arm.role != "control"]
     counts = case_counts(comparison.arms, comparison.results)
-    said = [f"{name} against {comparison.baseline}: {counts_words(found).partition(';')[0]}" for name, found in counts.items()]
-    return [*_loading_clauses(comparison), *said, *bad] or [
+    clauses = [
+        f"{name} against {comparison.baseline}: {counts_words(outcomes).partition(';')[0]}" for name, outcomes in counts.items()
+    ]
+    return [*_loading_clauses(comparison), *clauses, *bad] or [
         f"No comparison: nothing was timed that {comparison.baseline} could be compared with"
     ]
 
@@ -175,41 +174,41 @@ def _case_clauses(comparison: Comparison) -> list[str]:
 def _loading_clauses(comparison: Comparison) -> list[str]:
     """The fewest loader workers that load about the most samples; nothing where no loader was measured."""
     figures = [(case, comparison.arm(comparison.baseline).case(case.name).samples_per_s) for case in comparison.cases]
-    known = {size_text(case): found.value for case, found in figures if found}
-    if not known:
+    rates = {size_text(case): figure.value for case, figure in figures if figure}
+    if not rates:
         return []
-    enough = (1 - comparison.measurement["noise_threshold"]) * max(known.values())
-    fewest, loaded = next(one for one in known.items() if one[1] >= enough)
-    alone = known.get("0 workers", loaded)
+    enough = (1 - comparison.measurement["noise_threshold"]) * max(rates.values())
+    fewest, loaded = next(entry for entry in rates.items() if entry[1] >= enough)
+    alone = rates.get("0 workers", loaded)
     times = f", {loaded / alone:.1f} times what ranks load by themselves" if loaded != alone else ""
     return [f"{comparison.cases[0].operation}: {fewest} load{'s' * (fewest == '1 worker')} most, {rate(loaded)} samples/s{times}"]
 
 
 def _listed(results: Sequence[RatioSummary], names: Mapping[str, str]) -> str:
     called = [names[result.candidate] for result in results]
-    return listed([called[0], *(_after(before, name) for before, name in pairwise(called))])
+    return listed([called[0], *(_short_label(before, name) for before, name in pairwise(called))])
 
 
 MAX_NAMED = 3
 
 
-def against_headline(found: Against, *, now: str) -> str:
+def against_headline(against: Against, *, now: str) -> str:
     """One sentence on both dates, the worst that changed, and what the baseline did meanwhile."""
-    digits = 10 if found.created_at[:10] != now[:10] else 16
-    before, after = (at[:digits].replace("T", " ") for at in (found.created_at, now))
-    baseline = found.of_baseline
-    meanwhile = f"; meanwhile the baseline {found.baseline} itself came out {moved(baseline)}" if baseline else ""
-    return f"Two dates compared, not two arms ({before} and {after}): {_worst(found)}{meanwhile}"
+    digits = 10 if against.created_at[:10] != now[:10] else 16
+    before, after = (at[:digits].replace("T", " ") for at in (against.created_at, now))
+    baseline = against.of_baseline
+    meanwhile = f"; meanwhile the baseline {against.baseline} itself came out {change_text(baseline)}" if baseline else ""
+    return f"Two dates compared, not two arms ({before} and {after}): {_worst(against)}{meanwhile}"
 
 
-def _worst(found: Against) -> str:
-    least = percent(found.allow_slower)
-    worst = [one for one in found.changes if one.verdict == found.verdict]
+def _worst(against: Against) -> str:
+    least = percent(against.allow_slower)
+    worst = [change for change in against.changes if change.verdict == against.verdict]
     more = f" and {len(worst) - MAX_NAMED} more" if len(worst) > MAX_NAMED else ""
-    changed = ", ".join(f"{figure_name(one)} {moved(one)}" for one in worst[:MAX_NAMED]) + more
-    match found.verdict:
+    changed = ", ".join(f"{figure_name(change)} {change_text(change)}" for change in worst[:MAX_NAMED]) + more
+    match against.verdict:
         case "regressed":
-            return f"regressed ({'' if found.beyond else 'not shown to be '}beyond {least}): {changed}"
+            return f"regressed ({'' if against.beyond else 'not shown to be '}beyond {least}): {changed}"
         case "improved":
             return f"improved: {changed}"
         case "no regression":
@@ -224,14 +223,16 @@ def figure_name(change: Change) -> str:
     return (what if change.case is None else f"{what} in {change.case}") + where
 
 
-def moved(change: Change) -> str:
+def change_text(change: Change) -> str:
     """Such as ``5.2% slower``."""
-    return f"{apart(change.change.value)} {'slower' if change.change.value < 1 else 'faster'}"
+    return f"{difference_text(change.change.value)} {'slower' if change.change.value < 1 else 'faster'}"
 
 
-def together_line(found: Against) -> list[str]:
+def common_slowdown(against: Against) -> list[str]:
     """That all arms got slower together, where they did."""
-    throughputs, ratios = ({one.verdict for one in found.changes if (one.baseline is None) == is_own} for is_own in (True, False))
+    throughputs, ratios = (
+        {change.verdict for change in against.changes if (change.baseline is None) == is_own} for is_own in (True, False)
+    )
     if throughputs != {"regressed"} or not ratios or "regressed" in ratios:
         return []
     return ["All arms are slower and their ratios are not: the machine is slower, or something that all arms share"]

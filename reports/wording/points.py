@@ -20,21 +20,21 @@ NO_TIMING = "without timing"
 def headline(points: Sequence[Comparison], plan: Plan) -> str:
     """Who is fastest where, and between which points that changes. Without any candidate to compare: how the first arm scales."""
     partly = {arm.name for point in points for arm in point.arms if arm.status == "not at this point"}
-    known = [(point, who) for point in points if (who := leaders(point, without=partly))]
-    if not known:
+    led = [(point, who) for point in points if (who := leaders(point, without=partly))]
+    if not led:
         scaled = [sentence for name in plan.arms if (sentence := scaling_sentence(points, name, brief=True))]
         return scaled[0] if scaled else "Nothing could be compared at any point"
-    leads = {point.name: _lead(point, who, plan) for point, who in known}
+    leads = {point.name: _lead(point, who, plan) for point, who in led}
     where = {lead: [place for place in leads if leads[place] == lead] for lead in dict.fromkeys(leads.values())}
-    alone = [(point.name, who[0]) for point, who in known if len(who) == 1]
+    alone = [(point.name, who[0]) for point, who in led if len(who) == 1]
     changes = [f"{a} and {b}" for (a, before), (b, after) in pairwise(alone) if before != after]
     winners = [f"it changes between {listed(changes, ', and between ')}"] if changes else []
-    said = [f"{lead} at {listed(places)}" for lead, places in where.items()]
-    if len("; ".join([*said, *winners]).split()) > MAX_WORDS:
+    clauses = [f"{lead} at {listed(places)}" for lead, places in where.items()]
+    if len("; ".join([*clauses, *winners]).split()) > MAX_WORDS:
         numbers = [f"{len(places)}" for places in where.values()]
-        numbers[0] += f" of {len(known)} points"
-        said = [f"{lead} at {number}" for lead, number in zip(where, numbers, strict=True)]
-    sentence = fitting([said[0], *winners, *said[1:]])
+        numbers[0] += f" of {len(led)} points"
+        clauses = [f"{lead} at {number}" for lead, number in zip(where, numbers, strict=True)]
+    sentence = fitting([clauses[0], *winners, *clauses[1:]])
     return sentence if sentence.startswith(tuple(plan.arms)) else sentence[0].upper() + sentence[1:]
 
 
@@ -51,20 +51,20 @@ def _lead(point: Comparison, who: Sequence[str], plan: Plan) -> str:
 def findings(points: Sequence[Comparison], plan: Plan) -> list[str]:
     """One sentence per candidate on its verdicts, then on each arm: how it scales, how long it trains."""
     candidates = [name for name, role in plan.roles().items() if role == "candidate"]
-    said = [
+    sentences = [
         *(verdicts_sentence(points, name, plan.baseline) for name in candidates),
         *(scaling_sentence(points, name) for name in plan.arms),
         *(training_sentence(points, name, plan) for name in plan.arms),
     ]
-    return list(filter(None, said))
+    return list(filter(None, sentences))
 
 
 def verdicts_sentence(points: Sequence[Comparison], name: str, baseline: str) -> str:
     """The candidate's verdicts, each with its points."""
-    told = [(point.name, _verdict(point, name)) for point in points]
+    verdicts = [(point.name, _verdict(point, name)) for point in points]
     parts = []
-    for verdict in dict.fromkeys(verdict for _, verdict in told):
-        where = [place for place, other in told if other == verdict]
+    for verdict in dict.fromkeys(verdict for _, verdict in verdicts):
+        where = [place for place, other in verdicts if other == verdict]
         parts.append(f"{verdict} at {listed(where)}")
     return f"{name} against {baseline}: {'; '.join(parts)}"
 
@@ -79,8 +79,10 @@ def _verdict(point: Comparison, name: str) -> str:
 
 def bases(study: Comparison) -> list[str]:
     """What each arm's scaling is relative to, a line for each such base."""
-    found = {arm.name: arm.scaling_baseline for point in study.points for arm in point.arms if arm.scaling_baseline}
-    by_base = {base: [arm for arm, own in found.items() if own == base] for base in dict.fromkeys(found.values())}
+    base_of_arm = {arm.name: arm.scaling_baseline for point in study.points for arm in point.arms if arm.scaling_baseline}
+    by_base = {
+        base: [arm for arm, arm_base in base_of_arm.items() if arm_base == base] for base in dict.fromkeys(base_of_arm.values())
+    }
     return [f"{listed(arms)}: relative to {base}" for base, arms in by_base.items()]
 
 
@@ -100,7 +102,7 @@ def scaling_sentence(points: Sequence[Comparison], name: str, *, brief: bool = F
 
 
 def trained_to(target_accuracy: float | None) -> str:
-    """What training ends with, for which its time is told."""
+    """The end of a training up to which its time is measured."""
     return f"{percent(target_accuracy)} accuracy" if target_accuracy is not None else "the last epoch"
 
 
@@ -111,27 +113,27 @@ def training_sentence(points: Sequence[Comparison], name: str, plan: Plan) -> st
     target = plan.training.target_accuracy
     trained = [(point.name, point.training) for point in points if point.arm(name).status == "ok"]
     times = {place: training.arm(name).time_to_train_s for place, training in trained if training}
-    told = [f"{seconds(time)} at {place}" for place, time in times.items() if time]
+    times_text = [f"{seconds(time)} at {place}" for place, time in times.items() if time]
     missed = [place for place, time in times.items() if not time]
-    parts = [f"in {listed(told)}"] if told else []
+    parts = [f"in {listed(times_text)}"] if times_text else []
     parts += [f"not with every seed at {listed(missed)}"] if missed else []
     return f"{name} trains to {trained_to(target)} {', '.join(parts)}" if parts else None
 
 
 def warnings(points: Sequence[Comparison], plan: Plan) -> list[str]:
     """What a reader must know before believing the figures, point by point."""
-    said = [f"{point.name}: {line}" for point in points for line in _point_warnings(point)]
+    lines = [f"{point.name}: {line}" for point in points for line in _point_warnings(point)]
     compared = [point.results for point in points if any(result.throughput_ratio is not None for result in point.results)]
     results = [result for of_point in compared for result in of_point]
-    return said + chance_lines(results, comparisons=len(compared), kind="points", confidence=plan.measurement.confidence)
+    return lines + chance_lines(results, comparisons=len(compared), kind="points", confidence=plan.measurement.confidence)
 
 
 def _point_warnings(point: Comparison) -> list[str]:
     failed = [(arm, arm.errors[0].message) for arm in point.arms if arm.has_failed and arm.errors]
-    told = [f"{arm.name} is {arm.status}: {first_line(message)}" for arm, message in failed]
+    failures = [f"{arm.name} is {arm.status}: {first_line(message)}" for arm, message in failed]
     return [
         *point.elsewhere,
-        *([first_line(point.cause)] if point.cause else told),
+        *([first_line(point.cause)] if point.cause else failures),
         *["the control failed, see its own report" for result in point.results if result.control_failed][:1],
         *run_lines(point.results),
         *caution_lines(point.results),

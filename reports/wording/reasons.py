@@ -38,7 +38,7 @@ def withheld_words(result: RatioSummary) -> str:
 
 def work_note(differences: Sequence[Difference], *, allow: str = "allow, --allow") -> str:
     """Why unlike work gets no verdict, and what to do. ``allow``: where it is allowed."""
-    fields = list(dict.fromkeys(one.field for one in differences))
+    fields = list(dict.fromkeys(difference.field for difference in differences))
     more = f" and {len(fields) - MAX_FIELDS} more" if len(fields) > MAX_FIELDS else ""
     return f"the two do different work ({', '.join(fields[:MAX_FIELDS])}{more}); make it alike, or allow it ({allow})"
 
@@ -55,7 +55,7 @@ def ratio_note(result: RatioSummary, arms: Sequence[ArmSummary]) -> str | None:
 
 
 def caution_lines(results: Sequence[RatioSummary]) -> list[str]:
-    """What is said once of all results that are weak for one reason, with what to do."""
+    """One line for each reason that makes results weak, with what to do."""
     weak = [reason for result in results for reason in reasons_of(result) if reason.remedy]
     return list(dict.fromkeys(f"{reason.explanation}; {reason.remedy}" for reason in weak))
 
@@ -82,15 +82,15 @@ def beyond_load(result: RatioSummary) -> str:
 
 
 def _figures(result: RatioSummary, arms: Sequence[ArmSummary]) -> dict[str, str]:
-    """What stands in braces in the texts of ``REASONS``."""
-    known = [arm.stalls for arm in arms if arm.name in (result.candidate, result.baseline) and arm.stalls]
-    few = max(known, key=lambda stalls: stalls.share).count if known else 0
+    """The values of the placeholders in ``REASONS``."""
+    stalls = [arm.stalls for arm in arms if arm.name in (result.candidate, result.baseline) and arm.stalls]
+    number = max(stalls, key=lambda stalls: stalls.share).count if stalls else 0
     return {
         "alone": result.verdict_alone,
         "arm": result.candidate,
         "fast": next((arm.name for arm in arms if arm.is_implausible and arm.name in (result.candidate, result.baseline)), ""),
-        "stalls": count(few, "rare stall"),
-        "them": "it" if few == 1 else "them",
+        "stalls": count(number, "rare stall"),
+        "them": "it" if number == 1 else "them",
         "calm": ratio(result.ratio_without_stalls),
         "quiet_rounds": _quiet_rounds(result),
         "more": more_words(result) if result.more_range is not None else "",

@@ -1,4 +1,4 @@
-"""The sentences on training to the end: who converges like the reference, who is there first, and how that was found out."""
+"""The sentences on training to the end: which arms converge like the reference, and which reaches the target first."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ def training_note(arm: ArmTraining, training: TrainingSummary) -> str | None:
 
 def training_clauses(training: TrainingSummary) -> list[str]:
     """Who converges, then who is at the target first: the clauses of a headline."""
-    said = _convergence(training, accuracy(training.arm(training.reference).final_top1))
+    clauses = _convergence(training, accuracy(training.arm(training.reference).final_top1))
     target = training.settings.target_accuracy
     reached = _by_time(training)
     if target is None or not reached:
-        return said
+        return clauses
     first, *others = reached
     times = ", ".join(f"{arm.name} {seconds(arm.time_to_accuracy_s)}" for arm in reached[:MAX_NAMED])
     if not others:
-        said.append(f"{first.name} reaches {percent(target)} in {seconds(first.time_to_accuracy_s)}")
+        clauses.append(f"{first.name} reaches {percent(target)} in {seconds(first.time_to_accuracy_s)}")
     elif _is_first(first, others, baseline=training.baseline):
-        said.append(f"{first.name} reaches {percent(target)} first, in {seconds(first.time_to_accuracy_s)}")
+        clauses.append(f"{first.name} reaches {percent(target)} first, in {seconds(first.time_to_accuracy_s)}")
     else:
-        said.append(f"which reaches {percent(target)} first is undecided ({times})")
-    return said
+        clauses.append(f"which reaches {percent(target)} first is undecided ({times})")
+    return clauses
 
 
 def _by_time(training: TrainingSummary) -> list[ArmTraining]:
@@ -51,31 +51,35 @@ def _by_time(training: TrainingSummary) -> list[ArmTraining]:
 def _is_first(first: ArmTraining, others: Sequence[ArmTraining], *, baseline: str) -> bool:
     """Whether the interval of an arm's time over the baseline's ends below all others'; the baseline's own is 1."""
     bounds = [(1.0, 1.0) if arm.name == baseline else arm.time_ratio.bounds if arm.time_ratio else None for arm in (first, *others)]
-    own, *theirs = bounds
-    return own is not None and all(one is not None and own[1] < one[0] for one in theirs)
+    first_bounds, *theirs = bounds
+    return first_bounds is not None and all(other is not None and first_bounds[1] < other[0] for other in theirs)
 
 
 def _convergence(training: TrainingSummary, figures: str) -> list[str]:
-    """Who does not reach the reference's accuracy, who does, and of whom it is not known."""
+    """Which arms miss the reference's accuracy, which reach it, and for which that is undecided."""
     reference = training.arm(training.reference)
     others = [arm for arm in training.arms if arm.name != training.reference]
     if not others:
         return [f"{reference.name} trained alone ({figures})"]
     by_verdict = {verdict: [arm for arm in others if arm.convergence == verdict] for verdict in get_args(Convergence)}
-    told = {verdict: f"{_names(found)} {_reach(found)}" for verdict, found in by_verdict.items() if found}
+    clauses = {verdict: f"{_names(arms)} {_reach(arms)}" for verdict, arms in by_verdict.items() if arms}
     parts = []
-    if found := by_verdict["differs"]:
-        each = ", ".join(f"{arm.name} ({points(arm.difference)} percentage points)" for arm in found)
-        parts.append(f"{each if len(found) < MAX_NAMED else _names(found)} {_reach(found)} another accuracy than")
-    if found := by_verdict["same"]:
-        are_all = len(found) == len(others) > 1
-        parts.append("All arms reach the same accuracy as" if are_all else f"{told['same']} the same accuracy as")
-    if found := by_verdict["undecided"]:
-        reasons = dict.fromkeys(arm.note for arm in found if arm.note)
+    if arms := by_verdict["differs"]:
+        each = ", ".join(f"{arm.name} ({points(arm.difference)} percentage points)" for arm in arms)
+        parts.append(f"{each if len(arms) < MAX_NAMED else _names(arms)} {_reach(arms)} another accuracy than")
+    if arms := by_verdict["same"]:
+        are_all = len(arms) == len(others) > 1
+        parts.append("All arms reach the same accuracy as" if are_all else f"{clauses['same']} the same accuracy as")
+    if arms := by_verdict["undecided"]:
+        reasons = dict.fromkeys(arm.note for arm in arms if arm.note)
         why = f", since {next(iter(reasons))}," if len(reasons) == 1 else ""
-        parts.append(f"It is undecided{why} whether {told['undecided']} the same accuracy as")
-    said = [f"{words} {reference.name}" for words in parts]
-    return [f"{said[0]} ({figures})", *said[1:]] if said else [f"No arm can be compared with {reference.name} ({figures})"]
+        parts.append(f"It is undecided{why} whether {clauses['undecided']} the same accuracy as")
+    sentences = [f"{words} {reference.name}" for words in parts]
+    return (
+        [f"{sentences[0]} ({figures})", *sentences[1:]]
+        if sentences
+        else [f"No arm can be compared with {reference.name} ({figures})"]
+    )
 
 
 def time_sentence(training: TrainingSummary) -> str:

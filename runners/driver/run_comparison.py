@@ -325,7 +325,7 @@ class ComparisonRun:
         left_s = 60 * min(measure.minutes, measure.max_minutes or measure.minutes) - spent_s
         number = next(number for number in itertools.count() if number not in measured)
         between_s = statistics.median(self._between) if self._between else 0.0
-        return choose_length(self.plan, self.folder, launch=number, left_s=left_s, between_s=between_s, known=self._blocks)
+        return choose_length(self.plan, self.folder, launch=number, left_s=left_s, between_s=between_s, read_blocks=self._blocks)
 
     def _set_limit(self, choice: LengthChoice | None) -> None:
         """Set the length of the next launch; None keeps that of the last one."""

@@ -136,7 +136,7 @@ def ab_command(run: Run, run_trial: Try) -> Callable[..., None]:
 def run_given(run: Run, run_trial: Try, flags: FlagValues) -> None:
     """Make the plan, run it, and end with code 3 if something asked for is not shown."""
     from measurement.records.results import ResultsFolder, default_folder
-    from reports.scripts.golden import held_against, read_golden, write_golden
+    from reports.scripts.golden import compare_to_golden, read_golden, write_golden
 
     options = AbOptions(**values_of(flags, AbOptions))
     golden = read_golden(options.golden) if options.golden else None
@@ -162,7 +162,7 @@ def run_given(run: Run, run_trial: Try, flags: FlagValues) -> None:
     if options.write_golden:
         write_golden(options.write_golden, plan, folder.records())
     if golden:
-        equality, others = held_against(golden, folder.records(), plan.question or list(plan.arms)[-1])
+        equality, others = compare_to_golden(golden, folder.records(), plan.question or list(plan.arms)[-1])
         print(equality.sentence, *others, sep="\n")
         unmet += [f"not shown to train as '{options.golden}': {equality.sentence}"] if equality.unequal else []
     for line in unmet:

@@ -32,8 +32,7 @@ from torchvision.datasets import mnist
 from measurement.errors import RingsideError
 from reports import conclude
 from reports.formats.html import HtmlReport
-from reports.formats.junit import JunitReport
-from reports.formats.texts import MarkdownReport
+from reports.formats.texts import JunitReport, MarkdownReport
 from runners.driver.run_study import point_plans
 from runners.hosts.hostfile import parse_hosts, place_ranks, read_hostfile
 from runners.launchers import known_rank_variables

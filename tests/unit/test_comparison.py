@@ -11,7 +11,7 @@ import pytest
 from measurement.errors import RecordError
 from measurement.records.results import ResultsFolder
 from reports import conclude
-from reports.compose_comparison import Besides, compare
+from reports.compose_comparison import StoredContext, compare
 from reports.conclusions.blocks import (
     pair_blocks,
     tabulate_blocks,
@@ -120,7 +120,7 @@ def test_one_disturbed_round_in_forty_changes_nothing(tmp_path):
 def test_a_second_look_is_told_and_its_interval_wider(stored, sound):
     records = stored.records()
     manifest = changed(stored.read_manifest(), looks=[2, 3])
-    second = compare(stored.read_plan(), records, read_steps(stored, records), besides=Besides(manifest=manifest))
+    second = compare(stored.read_plan(), records, read_steps(stored, records), context=StoredContext(manifest=manifest))
     assert any(line.startswith("Interim analyses: 2, after 2, 3 launches") for line in second.warnings)
     assert second.result("horovod-gloo").ci_low < sound.result("horovod-gloo").ci_low
 
@@ -189,8 +189,8 @@ def test_sequential_mode_pairs_whole_launches(tmp_path):
 def test_the_order_of_records_and_steps_does_not_matter(stored, sound):
     plan, records = stored.read_plan(), stored.records()
     shuffled = raw_steps(stored, records).sample(frac=1, random_state=3).reset_index(drop=True)
-    besides = Besides(host_use=stored.host_use(records), manifest=stored.read_manifest())
-    assert compare(plan, records[::-1], Steps.of(shuffled), besides=besides) == sound
+    context = StoredContext(host_use=stored.host_use(records), manifest=stored.read_manifest())
+    assert compare(plan, records[::-1], Steps.of(shuffled), context=context) == sound
 
 
 def test_parts_of_a_block_make_the_whole(stored):
@@ -207,7 +207,7 @@ def test_records_of_a_plan_that_had_more_keys_have_the_digest_of_their_manifest(
     manifest = changed(stored.read_manifest(), plan_digest="of before")
     with pytest.raises(RecordError, match="of another plan"):
         compare(stored.read_plan(), records, Steps.joined([]))
-    assert compare(stored.read_plan(), records, Steps.joined([]), besides=Besides(manifest=manifest)).results
+    assert compare(stored.read_plan(), records, Steps.joined([]), context=StoredContext(manifest=manifest)).results
 
 
 def test_a_folder_without_records_is_refused(tmp_path):

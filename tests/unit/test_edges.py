@@ -14,9 +14,9 @@ from reports import conclude, make_report
 from reports.charts.comparison_charts import charts
 from reports.charts.point_charts import point_charts
 from reports.formats.html import interval_axis
-from reports.statistics.student import around
+from reports.statistics.student import ratio_bounds
 from reports.wording.first_screen import first_screen
-from reports.wording.formatting import apart, percent_apart, ratio
+from reports.wording.formatting import difference_text, ratio, signed_difference
 from tests.kit.results_factory import FORMATS, Truth, concluded, make_plan, on_terminal
 from tests.unit.test_separate_runs import compared, write_alternating
 from tests.unit.test_study import study_of, write_points
@@ -118,8 +118,8 @@ def test_a_few_quiet_rounds_that_tell_nothing_count_as_none(tmp_path):
     ("written", "texts"),
     [
         (ratio, {math.nan: "–", 0.0: "< 0.001", 123.4: "123", math.inf: "> 9999"}),
-        (apart, {1.0521: "5.2%", 4.234: "4.23 times", 0.21: "79.0%", 1 / 18: "18.0 times", 0.0: "more than 9999 times"}),
-        (percent_apart, {1.0521: "+5.2%", 0.7: "-30%", 4.234: "4.23 times", 1 / 18: "18.0 times slower"}),
+        (difference_text, {1.0521: "5.2%", 4.234: "4.23 times", 0.21: "79.0%", 1 / 18: "18.0 times", 0.0: "more than 9999 times"}),
+        (signed_difference, {1.0521: "+5.2%", 0.7: "-30%", 4.234: "4.23 times", 1 / 18: "18.0 times slower"}),
     ],
 )
 def test_ratios_are_written_in_few_digits_and_beyond_what_anybody_measures_as_bounds(written, texts):
@@ -127,7 +127,7 @@ def test_ratios_are_written_in_few_digits_and_beyond_what_anybody_measures_as_bo
 
 
 def test_bounds_are_finite_however_wide_the_interval_is():
-    low, high = around(0.0, 1e4)
+    low, high = ratio_bounds(0.0, 1e4)
     assert 0 < low < 1 < high < math.inf
 
 

@@ -14,7 +14,7 @@ from reports.formats.texts import caption, sections
 from reports.parts_schema import Equality
 from reports.schema import Explanation, MachineFigures, StallFigures
 from reports.wording.first_screen import MAX_CAUSE, Candidate, first_screen
-from reports.wording.headlines import MAX_WORDS, lies_between
+from reports.wording.headlines import MAX_WORDS, interval_text
 from tests.kit.changed import changed
 from tests.kit.results_factory import Truth, write_results
 from tests.unit.test_study import study_of, write_points
@@ -103,16 +103,16 @@ def test_a_headline_gives_no_interval_that_says_nothing(shown):
     """Two launches may have one from a millionth to a million."""
     comparison, _ = shown["decided"]
     result = next(one for one in comparison.results if one.role == "candidate")
-    assert lies_between(changed(result, ci_low=1e-6, ci_high=1e6)) == ""
-    assert lies_between(changed(result, ci_low=0.983, ci_high=1.03)) == "between 1.7% slower and 3.0% faster"
+    assert interval_text(changed(result, ci_low=1e-6, ci_high=1e6)) == ""
+    assert interval_text(changed(result, ci_low=0.983, ci_high=1.03)) == "between 1.7% slower and 3.0% faster"
 
 
 def test_all_intervals_lie_on_one_axis(shown):
     axis = interval_axis(shown["decided"][1].candidates, threshold=0.02)
     gloo, mpi = axis.bars
-    assert mpi.dot < gloo.dot < axis.band[0] < axis.one
+    assert mpi.dot < gloo.dot < axis.band[0] < axis.at_one
     assert all(0 <= bar.left <= bar.dot <= bar.left + bar.width <= 100 for bar in axis.bars)
-    assert (axis.one, "same") in axis.ticks
+    assert (axis.at_one, "same") in axis.ticks
     assert interval_axis(shown["wrong"][1].candidates).bars[1] is None
 
 

@@ -81,7 +81,7 @@ def test_names_that_say_nothing_clear_are_refused(tmp_path):
         (["old=a-0", "b-0"], "'b-0' has no name, and others have"),
         (["old=a-0", "new=a-0"], "is named 'old' and 'new'; give each run one name"),
         (["old=a-0,", "new=b-0"], "names no folder after a comma"),
-        (["old=a-0,h-0", "new=b-0"], "'old' names runs of unlike arms: .* is ddp over gloo by torchrun"),
+        (["old=a-0,h-0", "new=b-0"], "'old' names runs of different arms: .* is ddp over gloo by torchrun"),
     ):
         with pytest.raises(PlanError, match=message):
             compared([one if "=" not in one else named(root, one)[0].removesuffix(f"{root}/") for one in given])

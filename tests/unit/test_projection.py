@@ -37,7 +37,7 @@ def only(times, to, *, per_host=8, **given):
 @pytest.mark.parametrize(
     ("times", "per_host", "to", "message"),
     [
-        ({1: 1.0, 4: 1.02, 8: 1.05}, 8, [32], r"\(1, 4 and 8 ranks\) lie within one host of 8.*measure 16 and 32 ranks"),
+        ({1: 1.0, 4: 1.02, 8: 1.05}, 8, [32], r"\(1, 4 and 8 ranks\) are within one host of 8.*measure 16 and 32 ranks"),
         ({1: 1.0}, 1, [4], "measure 2 and 4 ranks"),
         ({4: 1.0, 16: 1.1}, 8, [32], "only size of several hosts is 16 ranks; measure 32 ranks, too, or 8"),
         ({1: 1.0, 2: 1.1}, 1, [4], "only size of several hosts is 2 ranks; measure 4 ranks, too$"),
@@ -171,7 +171,7 @@ def test_the_report_of_runs_is_projected_from_the_hosts_that_were_seen(tmp_path,
     [
         ({"scaling": "strong"}, "strong scaling"),
         ({"points.1.local_batch_size": 4}, "points 'n1' and 'n2' have"),
-        ({"points.1.asked_hosts": "host1:3,host2:1"}, "unlike numbers of ranks"),
+        ({"points.1.asked_hosts": "host1:3,host2:1"}, "different numbers of ranks"),
         ({"points.1.world_size": 2}, "has 2 ranks, as another point has"),
     ],
 )

@@ -8,7 +8,7 @@ from measurement.records.script_report import LineUse
 from reports import conclude, make_report, write_reports
 from reports.formats.texts import sections
 from reports.wording.causes import short_cause
-from reports.wording.first_screen import first_lines
+from reports.wording.marks import first_lines
 from tests.kit.changed import changed
 from tests.kit.results_factory import FORMATS, Truth, on_terminal
 from tests.kit.script_factory import HOROVOD, Script, script_plan, script_records, write_script_results

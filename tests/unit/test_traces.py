@@ -14,7 +14,7 @@ from measurement.records.trace import ArmTrace, Span, Traces
 from reports import conclude
 from reports.estimate import Estimate
 from reports.schema import ArmSummary, NamedCause
-from reports.traces.causes import with_causes, with_named
+from reports.traces.causes import with_causes, with_named_cause
 from reports.traces.exchange import traced_steps
 from reports.wording.causes import cause_clause, trace_sentence
 from runners.protocol.messages import TraceReply
@@ -164,14 +164,14 @@ def test_a_cause_has_all_that_sets_an_arm_apart_from_one_that_is_like_it_but_for
         {"horovod-gloo": slow, "ddp-gloo": changed(slow, name="ddp-gloo", options={"groups": groups}, causes=[])}
         for groups in (1, 5)
     )
-    because = with_named(result, alike).because
+    because = with_named_cause(result, alike).because
     assert (because.named, because.named_s) == (cause, because.difference_s)
     apart = {"library_overhead": Estimate(value=-0.0015)}
     shorter = changed(result, term_differences_s=result.term_differences_s | apart)
-    told = with_named(shorter, alike)
+    told = with_named_cause(shorter, alike)
     assert told.because.gain_s == pytest.approx(0.004 - 0.0015, rel=0.2), "what a longer cycle wins back counts, too"
     assert f"all of that is {cause}, and another value in horovod-gloo gains" in cause_clause(told)
-    assert with_named(result, other).because.named is None
+    assert with_named_cause(result, other).because.named is None
 
 
 def summary(backend, *, described=(), **terms):

@@ -1,0 +1,167 @@
+"""The marks of the first screen: reasons to trust the answer, or not to; and what differs, in a few lines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from measurement.conditions.differences import BATCH, Difference
+from reports.conclusions.disturbances import is_quiet
+from reports.schema import ArmSummary, Comparison, LoadFigures, RatioSummary
+from reports.wording.comparison_sentences import MAX_CONTROL_WIDTH, by_speed_lines, control_sentence
+from reports.wording.disturbances import load_lines, load_sentence, stall_lines
+from reports.wording.formatting import count, difference_text, listed
+from reports.wording.training_sentences import NO_CONTROL
+
+MAX_CULPRITS = 3
+"""Differences that the first screen names."""
+QUIET = "quiet machine"
+PAIRED = "not needed, arms share seeds"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mark:
+    """One reason to trust the answer, or not to."""
+
+    name: str
+    word: str
+    ok: bool
+    """Green, else amber."""
+    explanation: str
+    """What a click opens, without a full stop at the end."""
+
+
+def marks(shown: Comparison) -> list[Mark]:
+    """The three marks, each as it is at the worst point."""
+    if shown.profile:  # nothing is compared
+        return [_quiet(shown.arms, [])]
+    places = {name: place for name, place in shown.places.items() if place.results or not name}
+    by_place = [(control_mark(place), _quiet(place.arms, place.results), _same_work(place)) for place in places.values()]
+    return [_worst(row, list(places)) for row in zip(*by_place, strict=True)]
+
+
+def _worst(marks: Sequence[Mark], points: Sequence[str]) -> Mark:
+    """A mark as it is at the worst point."""
+    worst = next((mark for mark in marks if not mark.ok), marks[0])
+    bad = sum(not mark.ok for mark in marks)
+    word = f"{worst.word} at {bad} of {count(len(marks), 'point')}" if 0 < bad < len(marks) else worst.word
+    where: dict[str, list[str]] = {}
+    for point, mark in zip(points, marks, strict=True):
+        where.setdefault(mark.explanation, []).append(point)
+    explanation = ". ".join(f"{', '.join(at)}: {text}" if len(where) > 1 else text for text, at in where.items())
+    return Mark(name=worst.name, word=word, ok=worst.ok, explanation=explanation)
+
+
+def control_mark(place: Comparison) -> Mark:
+    """Whether the baseline comes out equal to itself, and within which factor."""
+    results, by_seed = place.results, place.training is not None
+    controls = [result for result in results if result.role == "control"]
+    with_interval = [control for control in controls if control.ci_low is not None]
+    wide = any(
+        control.case is None and (control.ci_high or 0) > MAX_CONTROL_WIDTH * (control.ci_low or 0) for control in with_interval
+    )
+    words = {
+        PAIRED: by_seed,
+        "none": not controls,
+        "failed": any(control.control_failed for control in controls),
+        "no interval": not with_interval,
+        "too wide": wide,
+    }
+    bad = next((word for word, holds in words.items() if holds), None)
+    reach = max(
+        [abs(math.log(bound)) for control in with_interval for bound in (control.ci_low, control.ci_high) if bound], default=0.0
+    )
+    return Mark(
+        name="control",
+        word=bad or f"equal within {difference_text(math.exp(reach))}",
+        ok=bad in (None, PAIRED),
+        explanation=NO_CONTROL if by_seed else control_sentence(results),
+    )
+
+
+def _quiet(arms: Sequence[ArmSummary], results: Sequence[RatioSummary]) -> Mark:
+    """Over the blocks of all arms; unsteady where they are undisturbed and a ratio still depends on the machine's speed."""
+    load, moved = load_of(arms), by_speed_lines(results)
+    if load is None:
+        word, lines = "not known", ["Nothing is known of what else ran on the machine"]
+    else:
+        word = f"{load.disturbed_share:.0%} disturbed" if not is_quiet(load) else "unsteady" if moved else "quiet"
+        lines = [load_sentence(load) or f"Others disturbed {load.disturbed_share:.0%} of the blocks", *load_lines(arms), *moved]
+    return Mark(name=QUIET, word=word, ok=word == "quiet", explanation=". ".join([*lines, *stall_lines(arms)]))
+
+
+def load_of(arms: Sequence[ArmSummary]) -> LoadFigures | None:
+    """Over the blocks of all arms; None where nothing is known."""
+    loads = [arm.load for arm in arms if arm.load and arm.load.blocks]
+    blocks = sum(load.blocks for load in loads)
+    names = ("foreign_share", "steal_share", "disturbed_share")
+    shares = {name: sum(getattr(load, name) * load.blocks for load in loads) / blocks for name in names if blocks}
+    return LoadFigures(blocks=blocks, **shares) if loads else None
+
+
+def _same_work(place: Comparison) -> Mark:
+    """Whether all arms train the same: gradients or, of scripts, all that was seen of them. The worst finding is shown."""
+    arms, equality = place.arms, place.equality
+    differences, lines = place.differences, first_lines(place)
+    wrong = [arm.name for arm in arms if arm.status == "wrong" or (arm.parity and not arm.parity.passed)]
+    is_unlike = any(difference.withholds for difference in differences)
+    without = [result for result in place.results if not result.is_comparable]
+    unlike = [result.candidate for result in without if is_unlike or result.withheld_by != "cpu"]
+    timed = [arm for arm in arms if arm.launches] or arms
+    unchecked = [arm.name for arm in timed if arm.parity is None] if equality is None else []
+    batches = next((difference for difference in differences if place.batches and difference.field == BATCH), None)
+    sizes = listed([*dict.fromkeys(f"{size}" for size in batches.values.values())]) if batches else ""
+    own_batches = [batches.sentence] if batches else []
+    shown = [difference for difference in differences if not (difference.is_note or difference.withholds or difference is batches)]
+    unasked = [difference.field for difference in shown if difference.changes_work or not difference.allowed]
+    differ = count(len(unasked), "unrequested difference")
+    unequal = equality.unequal if equality else []
+    unknown = [arm for arm in unequal if equality and equality.start[arm].verdict == "not compared"]
+    checks = [
+        ("wrong", wrong, "The check of gradients failed in"),
+        ("other work", unlike, "Other work than the baseline's is done by"),
+        ("not the same", [arm for arm in unequal if arm not in unknown], "Not shown to train alike"),
+        ("not known", unknown, "Nothing of them could be compared"),
+        ("not checked", unchecked, "Gradients were not checked of"),
+        (f"other work: local batch {sizes}", own_batches, "Gradients were checked in one batch, and each arm was timed in its own"),
+        (differ, unasked, "Different, though neither the plan nor a library asks for it"),
+    ]
+    word = next((word for word, names, _ in checks if names), "same")
+    reasons = [f"{lead}: {', '.join(dict.fromkeys(names))}" for _, names, lead in checks if names]
+    if equality is None and not reasons:
+        of_ranks = " of as many ranks" if len({arm.world_size for arm in arms}) > 1 else ""
+        reasons = [f"The same samples gave the same gradients in all arms{of_ranks}, before they were timed"]
+    return Mark(name="same work", word=word, ok=word == "same", explanation=". ".join([*lines, *reasons]))
+
+
+def first_lines(comparison: Comparison) -> list[str]:
+    """One line each: equality, ranks, loss, the first culprits, and how many more there are. None without scripts."""
+    equality = comparison.equality
+    if equality is None:
+        return []
+    culprits = culprit_lines(comparison)
+    ranks = [sentence for sentence in equality.ranks.values() if not any(sentence in line for line in culprits)]
+    candidates = [arm.name for arm in comparison.arms if arm.role == "candidate"]
+    losses = [loss.sentence for arm, loss in equality.loss.items() if loss.sentence and arm in candidates]
+    return [equality.sentence, *ranks, *losses, *culprits]
+
+
+def culprit_lines(comparison: Comparison) -> list[str]:
+    """The most important differences, and how many more there are."""
+    differences = comparison.differences
+    if not differences:
+        return ["No setting differs that the agent sees"]
+    lines = [f"{_kind(difference)}: {difference.sentence}" for difference in differences if not difference.is_note][:MAX_CULPRITS]
+    more = len(differences) - len(lines)
+    if not lines:
+        return [f"{more} settings differ that come with the library: see the table"]
+    return [*lines, f"and {more} more {'difference' if more == 1 else 'differences'}: see the table"] if more else lines
+
+
+def _kind(difference: Difference) -> str:
+    """How much it matters, in a word or two."""
+    work = "other work" if difference.changes_work else ""
+    if difference.severity == "mistake":
+        return f"Check, {work}" if work else "Check"
+    return work.capitalize() or "Differs"
