@@ -44,7 +44,7 @@ class ArmProcesses:
         self._is_over = False
 
     def start(self) -> None:
-        """Start the launchers; returns at once. Raises a ``LaunchError`` where one cannot be started."""
+        """Start the launchers; returns at once. Raises a ``LaunchError`` if one cannot be started."""
         for command in self.commands:
             starter = local.start if command.host in self._placement.here else remote.start
             try:
@@ -115,7 +115,7 @@ class ArmProcesses:
         return self._folder / LAUNCHER_LOG
 
     def last_words(self, ranks: Iterable[int]) -> list[str]:
-        """Return the last lines that ranks have logged, those of the launchers where they have none. See ``log_tails``."""
+        """Return the last lines that ranks have logged, those of the launchers if they have none. See ``log_tails``."""
         tails = self._tails(ranks).values()
         lines = ([line for line in tail.splitlines() if not NOISE.search(line)] for tail in tails)
         return [cut(line) for line in next(filter(None, lines), [])[-LAST_WORDS:]]

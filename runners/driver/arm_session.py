@@ -82,7 +82,7 @@ class Session(Protocol):
         """Host, argv and environment of each command, for the record."""
 
     def command(self, seed: int) -> str:
-        """The shell line that the arm stands for with a seed, for the record; empty where it is not known."""
+        """The shell line that the arm stands for with a seed, for the record; empty if it is not known."""
 
     def log_of(self, rank: int) -> Path:
         """The path of a rank's log, or of what is kept of it."""
@@ -94,7 +94,7 @@ class Session(Protocol):
         """Wait until all have built their models; returns their first reports, by rank, while they wait for a command."""
 
     def exchange(self, command: Command, expected: type[Expected], *, timeout_s: float) -> Exchange[Expected]:
-        """Have all ranks carry out a command and wait for their replies; raises ``ArmFailed`` where one does not."""
+        """Have all ranks carry out a command and wait for their replies; raises ``ArmFailed`` if one does not."""
 
     def ask_to_finish(self) -> None:
         """Ask for the last reports, which ``finish`` waits for."""
@@ -196,7 +196,7 @@ class ArmSession:
         )
 
     def log_of(self, rank: int) -> Path:
-        """The path of a rank's log once it was fetched from its host; of the launcher's log where the rank wrote none."""
+        """The path of a rank's log once it was fetched from its host; of the launcher's log if the rank wrote none."""
         log = self._folder / log_name(rank)
         return log if log.is_file() else self._processes.launchers_log
 

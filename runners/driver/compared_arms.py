@@ -135,7 +135,7 @@ class ComparedArms:
         ]
 
     def _find_own_work(self) -> None:
-        """Try each arm with its own workload or commit once; raises a ``PlanError`` where one cannot run."""
+        """Try each arm with its own workload or commit once; raises a ``PlanError`` if one cannot run."""
         if not self.plan.has_own_work or self._is_own_work_found:
             return
         self._say("checking arms that have their own workload or commit")

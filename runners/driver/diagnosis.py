@@ -18,6 +18,7 @@ from measurement.records.record import Failure
 from runners.driver.arm_processes import LAST_WORDS, ArmProcesses
 from runners.hosts.placement import Placement
 from runners.processes.sandbox import Sandbox
+from runners.processes.supervised_arm import SupervisedRank
 from runners.processes.supervisor_server import SupervisorServer
 from runners.protocol.messages import ErrorReply, Reply, mentions_lost_peer
 from runners.scripts.arrival import SLOW_START, explain_no_ranks, hint_of, look_at, path_setter, why_never, why_others
@@ -72,15 +73,25 @@ class Diagnosis:
         self._never: str | None = None
 
     @property
+    def _ranks(self) -> dict[int, SupervisedRank]:
+        """The ranks that have connected."""
+        return self.supervisors.of(self.arm, self.launch)
+
+    @property
+    def _gone(self) -> dict[int, float]:
+        """The ranks that have ended, and when."""
+        return self.supervisors.gone(self.arm, self.launch)
+
+    @property
     def world_size(self) -> int | None:
         """How many ranks there are. A script's ranks report it, and the first to connect counts; None: none has connected."""
         if not self.may_end:
             return self.placement.world_size
-        return next((rank.world_size for rank in self.supervisors.of(self.arm, self.launch).values()), None)
+        return next((rank.world_size for rank in self._ranks.values()), None)
 
     def looks_dead(self) -> bool:
         """Whether any rank or launcher has ended. Does not wait."""
-        return bool(self.supervisors.gone(self.arm, self.launch)) or self.processes.has_ended()
+        return bool(self._gone) or self.processes.has_ended()
 
     def has_ended_well(self) -> bool:
         """Whether it is a script whose launchers all ended with code 0 once its ranks had reported. Does not wait."""
@@ -90,13 +101,13 @@ class Diagnosis:
         """Name a script's ranks that disagree on the world size."""
         if not self.may_end:
             return None
-        connected = [rank for rank in self.supervisors.of(self.arm, self.launch).values() if not rank.is_gone]
+        connected = [rank for rank in self._ranks.values() if not rank.is_gone]
         why = why_others(connected, self.supervisors.refused(self.arm, self.launch))
         return self.failed(why) if why else None
 
     def for_lost_agent(self) -> ArmFailed | None:
         """Name what keeps a script's ranks from reporting, once several looks at its processes show it. Does not wait."""
-        if not self.may_end or self.has_reported or self.supervisors.of(self.arm, self.launch):
+        if not self.may_end or self.has_reported or self._ranks:
             return None
         if time.monotonic() < self._next_look_s:
             return None
@@ -126,8 +137,7 @@ class Diagnosis:
         death after the peer has. Any other error before the first death is a cause itself: for it the launcher ends the other
         ranks before they can report. So is bad input, such as a damaged file. The loss of a host comes before all others.
         """
-        gone = self.supervisors.gone(self.arm, self.launch)
-        silent = {rank: self._at(rank, at_s) for rank, at_s in gone.items() if rank not in heard}
+        silent = {rank: self._at(rank, at_s) for rank, at_s in self._gone.items() if rank not in heard}
         errors = {rank: reply for rank, reply in heard.items() if isinstance(reply, ErrorReply)}
         if silent and not any(reply.cause == "bad input" for reply in errors.values()):
             causes_s = [self._at(rank, reply.at_s) for rank, reply in errors.items() if not mentions_lost_peer(reply.message)]
@@ -143,7 +153,7 @@ class Diagnosis:
         if not self.processes.has_ended():
             return None
         time.sleep(SETTLE_S)
-        if self.supervisors.gone(self.arm, self.launch):
+        if self._gone:
             return None
         return self.failed(f"{self.processes.exit_summary()}, before its ranks", excerpt=self.processes.last_words([]))
 
@@ -247,9 +257,7 @@ class Diagnosis:
 
     def _hosts(self, ranks: Sequence[int]) -> list[str]:
         if self.placement.is_local or self.may_end:
-            return sorted(
-                {supervised.host for rank, supervised in self.supervisors.of(self.arm, self.launch).items() if rank in ranks}
-            )
+            return sorted({supervised.host for rank, supervised in self._ranks.items() if rank in ranks})
         return sorted({self.placement.host_of(rank) for rank in ranks})
 
     def _who(self, ranks: Sequence[int]) -> str:

@@ -37,7 +37,7 @@ STEP_S = 1e-3
 and each block would have thousands of rows."""
 
 CaseName = str | None
-"""A micro-benchmark's case; None where a workload is trained."""
+"""A micro-benchmark's case; None if a workload is trained."""
 NextBlock = tuple[BlockKind, CaseName, ArmRun]
 
 

@@ -93,7 +93,7 @@ class ComparisonRun:
         self._is_rehearsed = self._is_fitted = False
         self._rehearsals: PassedRehearsals | None = None
         self._limit: RoundLimit | None = None
-        """When the next launch has enough rounds, where the plan has a budget of minutes."""
+        """When the next launch has enough rounds, if the plan has a budget of minutes."""
         self._between: list[float] = []
         """Seconds from the end of each launch of this session until the next began."""
         self._ended_s: float | None = None

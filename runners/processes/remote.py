@@ -139,7 +139,7 @@ def run(
 
 
 def run_on(hosts: Sequence[str], argv: Sequence[str], *, timeout_s: float, stdin: bytes = b"") -> list[bytes]:
-    """Run a command on hosts side by side; returns what each printed. Raises a ``LaunchError`` where one fails; see ``run``."""
+    """Run a command on hosts side by side; returns what each printed. Raises a ``LaunchError`` if one fails; see ``run``."""
     return on_each(hosts, lambda host: run(host, argv, timeout_s=timeout_s, stdin=stdin))
 
 

@@ -72,7 +72,7 @@ class BlockCommand(Message):
     block: int
     kind: BlockKind = "sync"
     case: str | None = None
-    """A micro-benchmark's; None where a workload is trained."""
+    """A micro-benchmark's; None if a workload is trained."""
     steps: int
     repetitions: int = 1
     """How often each step runs a micro-benchmark's operation."""
@@ -141,7 +141,7 @@ class DriftReport(Message):
     hyperparameters: dict[str, list[float]]
     """The numbers in the optimizer's parameter groups, by name."""
     parameters: dict[str, list[float]]
-    """Some elements of each; empty where the backend shards them."""
+    """Some elements of each; empty if the backend shards them."""
 
 
 class ParityReport(Message):

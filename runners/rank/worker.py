@@ -121,7 +121,7 @@ def serve(agent: Agent, handlers: Mapping[str, Handler]) -> None:
     try:
         agent.serve(handlers)
     except SystemExit as end:
-        _end_with(agent, LaunchError(f"the process was ended by sys.exit({end.code!r}), called by the workload"))
+        _end_with(agent, LaunchError(f"the workload called sys.exit({end.code!r})"))
     except Exception as error:  # noqa: BLE001 - the worker's edge: every error is reported to the driver
         _end_with(agent, error)
 

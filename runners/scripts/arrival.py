@@ -148,13 +148,13 @@ def why_others(connected: Sequence[SupervisedRank], refused: Sequence[Supervised
     counts = sorted({process.world_size for process in (*connected, *refused)})
     if len(counts) > 1:
         return (
-            f"its processes do not agree how many ranks they are ({counts[0]} and {counts[-1]}), and only a part would be timed; "
+            f"its processes disagree on the number of ranks ({counts[0]} and {counts[-1]}), and only a part would be timed; "
             "start them all by one launcher, which tells each its rank"
         )
     if not refused:
         return None
     return (
-        f"several processes of it take themselves for rank {refused[0].rank} of {refused[0].world_size}, and one of them would be "
+        f"several processes of it each report as rank {refused[0].rank} of {refused[0].world_size}, and only one would be "
         "timed; start them by a launcher that tells each its rank, such as torchrun, horovodrun or mpirun"
     )
 

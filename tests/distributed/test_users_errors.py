@@ -36,7 +36,7 @@ serve(Agent(Channel()), {"start": start})
     ("raised", "last"),
     [
         ('OSError("sample 60 is damaged")', "OSError: sample 60 is damaged"),
-        ('SystemExit("no licence")', "LaunchError: the process was ended by sys.exit('no licence'), called by the workload"),
+        ('SystemExit("no licence")', "LaunchError: the workload called sys.exit('no licence')"),
     ],
 )
 def test_the_traceback_is_logged_before_the_driver_ends_the_rank(raised, last):

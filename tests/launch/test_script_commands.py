@@ -521,8 +521,8 @@ def test_ranks_that_count_otherwise_are_told():
         return SupervisedRank(rank=number, world_size=world_size, host="h", pid=number, clock_behind_s=0.0)
 
     assert why_others([rank(0, 2), rank(1, 2)], []) is None
-    assert "do not agree how many ranks they are (1 and 2)" in why_others([rank(0, 1), rank(1, 2)], [])
-    assert "several processes of it take themselves for rank 0 of 1" in why_others([rank(0, 1)], [rank(0, 1)])
+    assert "disagree on the number of ranks (1 and 2)" in why_others([rank(0, 1), rank(1, 2)], [])
+    assert "several processes of it each report as rank 0 of 1" in why_others([rank(0, 1)], [rank(0, 1)])
 
 
 def test_what_a_launcher_says_has_a_remedy():
