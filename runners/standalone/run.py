@@ -25,8 +25,7 @@ from runners.protocol.messages import CAUSE_FIRST_S, mentions_lost_peer
 from runners.rank.engine import Engine, start_engine
 from runners.rank.remote_error import report_error
 from runners.rank.worker import EngineRank
-from runners.standalone.joint_start import joint_start
-from runners.standalone.rendezvous import rendezvous_store
+from runners.standalone.rendezvous import joint_start, rendezvous_store
 
 if TYPE_CHECKING:
     from backends.base import Backend, Store
