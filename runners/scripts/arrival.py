@@ -117,7 +117,7 @@ def why_never(seen: Sequence[SeenPython], setter: str = "it") -> str | None:
     if with_torch and all(python.has_agent and python.path is not None for python in with_torch):
         path = with_torch[0].path
         done, remedy = ("replaces", f"write PYTHONPATH={path}:$PYTHONPATH") if path else ("unsets", "leave that out")
-        return f"{setter} {done} PYTHONPATH, by which Ringside's agent arrives; {remedy}"
+        return f"{setter} {done} PYTHONPATH, which loads Ringside's agent; {remedy}"
     framework = next((python.framework for python in seen if python.framework), None)
     if framework and not with_torch:
         return f"it trains by {framework}, and Ringside times scripts of PyTorch"

@@ -183,7 +183,7 @@ class Bisection:
 
         if bad is None:
             seen = self.seen.get(self.last, Seen())
-            print(f"No first bad one: {self.name(self.last)} itself is {self._word(seen)}{self._more([seen])}")
+            print(f"No first bad state: {self.name(self.last)} itself is {self._word(seen)}{self._more([seen])}")
         elif bad - good > 1:
             between = [self.seen.get(at, Seen()) for at in range(good + 1, bad)]
             names = ", ".join(self.name(at) for at in range(good + 1, bad))

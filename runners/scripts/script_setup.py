@@ -72,7 +72,7 @@ def _resolved(name: str, arm: Arm, plan: Plan) -> ArmSpec:
             python = interpreter(named_python, is_here=True)
             arm = arm.model_copy(update={"python": with_packages(python, arm.packages or "")})
         if flag := blocking_flag(line):
-            raise PlanError(f"python {flag} does not read PYTHONPATH, by which Ringside's agent arrives; leave that flag out")
+            raise PlanError(f"python {flag} does not read PYTHONPATH, which loads Ringside's agent; leave that flag out")
         moves = any(flag in launcher.flags for launcher in line.launchers for flag in FOLDER_FLAGS)
         place = resolve_place(name, arm, plan, file=None if moves else line.file)
         if place.repository and (named := next((word for word in line.words if word.startswith(f"{place.repository}/")), None)):

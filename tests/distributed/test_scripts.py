@@ -197,7 +197,7 @@ def test_what_goes_wrong_is_told_with_what_to_do(tmp_path):
     assert records["twice"].blocks == [], "no part of a job is timed"
     assert "the launcher ended with code 3" in messages["unstarted"]
     assert "either.py: error: unrecognized arguments: --nonesuch" in records["unasked"].error.excerpt[-1]
-    assert messages["replaces"].endswith("replaces PYTHONPATH, by which Ringside's agent arrives; write PYTHONPATH=src:$PYTHONPATH")
+    assert messages["replaces"].endswith("replaces PYTHONPATH, which loads Ringside's agent; write PYTHONPATH=src:$PYTHONPATH")
     assert records["replaces"].status == "failed", "no time to start runs out"
 
 

@@ -302,7 +302,7 @@ def test_a_command_in_an_image(program):
 def test_a_python_that_reads_no_path_is_refused(flags, tmp_path):
     (tmp_path / "t.py").touch()
     assert blocking_flag(read_command(f"horovodrun -np 2 python {flags} t.py -I"))
-    with pytest.raises(PlanError, match="does not read PYTHONPATH, by which Ringside's agent arrives; leave that flag out"):
+    with pytest.raises(PlanError, match="does not read PYTHONPATH, which loads Ringside's agent; leave that flag out"):
         resolve_scripts(plan_of(tmp_path, a=f"{sys.executable} {flags} t.py"))
     assert blocking_flag(read_command("python -u t.py -I -S")) is None
 
@@ -470,7 +470,7 @@ def python(**changes):
         ([python(has_torch=False)], "do not import torch"),
         ([python()], "no torch.optim optimizer has taken a step"),
         ([], "no Python of it was seen"),
-        ([python(path="src")], "it replaces PYTHONPATH, by which Ringside's agent arrives; write PYTHONPATH=src:$PYTHONPATH"),
+        ([python(path="src")], "it replaces PYTHONPATH, which loads Ringside's agent; write PYTHONPATH=src:$PYTHONPATH"),
         ([python(path="")], "it unsets PYTHONPATH"),
         ([python(has_torch=False, framework="JAX")], "it trains by JAX, and Ringside times scripts of PyTorch"),
     ],
