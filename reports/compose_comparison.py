@@ -25,7 +25,7 @@ from reports.conclusions.evidence import Evidence
 from reports.conclusions.ratios import fastest, summarise_ratios
 from reports.conclusions.scaling import WITHOUT_WRAPPER, scaling_base, with_scaling
 from reports.conclusions.step_terms import is_limit_shown
-from reports.conclusions.steps import Steps
+from reports.conclusions.steps import Steps, first_ranks
 from reports.conclusions.summaries import summarise_arm
 from reports.conclusions.training_results import summarise_training
 from reports.parts_schema import TrainingSummary
@@ -209,7 +209,7 @@ def _with_causes(arm: ArmSummary, evidence: Evidence, steps: Sequence[TracedStep
     if evidence.plan.are_scripts:
         step_s = sum(phase.value for phase in arm.step_phases_s.values())
         return arm.model_copy(update={"causes": line_causes(records, step_s=step_s)})
-    ranks = next((record.ranks for record in records if record.ranks), [])
+    ranks = first_ranks(records)
     size = int(ranks[0].model.get("buffer_bytes", 0)) if ranks else 0
     terms = evidence.terms.by_launch.get(arm.name)
     return with_causes(arm, terms, steps, buffer_bytes=size, confidence=evidence.confidence)

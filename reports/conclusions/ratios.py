@@ -28,7 +28,7 @@ from reports.reasons import Withheld
 from reports.schema import ArmSummary, RatioBySpeed, RatioSummary, Verdict
 from reports.statistics.budget import Spread, spread_of
 from reports.statistics.intervals import Launches, RatioEstimate, launch_ratios, ratio_by_speed, ratio_intervals, typical_ratio
-from reports.statistics.separate import Runs, ratio_of_runs, ratio_of_usual_blocks, run_order, runs_of, separate_ratio
+from reports.statistics.separate import Runs, ratio_of_runs, run_order, runs_of, separate_ratio
 
 OF_LIBRARY = {"backend", "transport", "launcher", "options"}
 """Keys of an arm that leave the model and its environment as the floor has them."""
@@ -191,7 +191,7 @@ def _ratios_of_case(evidence: Evidence, case: str | None, arms: Mapping[str, Arm
                 **(interval.model_dump(exclude={"value"}) if interval else {}),
                 pair_table=columns(_marked(evidence, pair_blocks(plan, blocks, name), name), [*PAIR_COLUMNS, "disturbed"]),
                 run_order=run_order(*sample) if isinstance(sample, tuple) else None,
-                typical_ratio=ratio_of_usual_blocks(*sample) if isinstance(sample, tuple) else typical_ratio(sample),
+                typical_ratio=ratio_of_runs(*sample, usual_blocks=True) if isinstance(sample, tuple) else typical_ratio(sample),
                 ratio_without_stalls=without,
                 by_speed=by_speed.get(name),
                 quiet_ratio=undisturbed_ratio.value if undisturbed_ratio else None,

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from measurement.records.record import LaunchRecord
+from measurement.records.record import LaunchRecord, RankReport
 from measurement.records.record_types import PHASES
 from measurement.records.results import ResultsFolder
 from measurement.records.step_tables import ROWS_AT_ONCE, joined
@@ -121,6 +121,11 @@ def counting(records: Sequence[LaunchRecord]) -> list[LaunchRecord]:
     """Those whose launch is ok and whose arm was never wrong."""
     wrong = {record.arm for record in records if record.status == "wrong"}
     return [record for record in records if record.status == "ok" and record.arm not in wrong]
+
+
+def first_ranks(records: Iterable[LaunchRecord]) -> list[RankReport]:
+    """The reports of the ranks of the first launch that has any."""
+    return next((record.ranks for record in records if record.ranks), [])
 
 
 def read_steps(folder: ResultsFolder, records: Sequence[LaunchRecord]) -> Steps:

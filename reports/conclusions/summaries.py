@@ -26,6 +26,7 @@ from reports.conclusions.machine import (
 )
 from reports.conclusions.ranks import summarise_ranks
 from reports.conclusions.step_terms import means, step_shares, step_terms, thread_figures
+from reports.conclusions.steps import first_ranks
 from reports.schema import PLANS_PEAK, ArmError, ArmSummary, CaseFigures, Estimate, RatioSummary, ResourceFigures, Status, Verdict
 from reports.statistics.student import log_interval, t_interval
 
@@ -98,7 +99,7 @@ def summarise_arm(evidence: Evidence, name: str) -> ArmSummary:
 
 def _resources(evidence: Evidence, records: Sequence[LaunchRecord], throughput: Estimate | None) -> ResourceFigures | None:
     """Devices and memory of an arm."""
-    ranks: list[RankReport] = next((record.ranks for record in records if record.ranks), [])
+    ranks = first_ranks(records)
     if not ranks:
         return None
     peaks = [float(max(record.peak_memory_bytes)) for record in records if record.status == "ok" and record.peak_memory_bytes]
@@ -143,7 +144,7 @@ def _identity(evidence: Evidence, name: str, records: Sequence[LaunchRecord]) ->
     plan, asked = evidence.plan, evidence.plan.compared_arms()[name]
     first = records[0] if records else None
     ran = first or asked
-    ranks = next((record.ranks for record in records if record.ranks), [])
+    ranks = first_ranks(records)
     parity = [record.parity for record in records if record.parity]
     batch_ranks = ranks if plan.batches else []
     return {

@@ -42,14 +42,10 @@ def runs_of(started: Sequence[str], blocks: Sequence[Array]) -> Runs:
     )
 
 
-def ratio_of_runs(ours: Runs, theirs: Runs) -> float | None:
-    """The ratio of geometric means over runs; None where an arm has none."""
-    return float(np.exp(ours.logs.mean() - theirs.logs.mean())) if len(ours.logs) and len(theirs.logs) else None
-
-
-def ratio_of_usual_blocks(ours: Runs, theirs: Runs) -> float | None:
-    """The ratio of runs' usual blocks; None where an arm has none."""
-    return float(np.exp(ours.usual.mean() - theirs.usual.mean())) if len(ours.usual) and len(theirs.usual) else None
+def ratio_of_runs(ours: Runs, theirs: Runs, *, usual_blocks: bool = False) -> float | None:
+    """The ratio of geometric means over runs, or over their usual blocks; None where an arm has no run."""
+    mine, its = (runs.usual if usual_blocks else runs.logs for runs in (ours, theirs))
+    return float(np.exp(mine.mean() - its.mean())) if len(mine) and len(its) else None
 
 
 def run_order(ours: Runs, theirs: Runs) -> RunOrder | None:
