@@ -112,6 +112,17 @@ class DDPPrepared(Prepared):
 class ZeroPrepared(DDPPrepared):
     """DDP with a ``ZeroRedundancyOptimizer``, whose state is spread over the ranks."""
 
+    @contextmanager
+    def local_only(self) -> Iterator[None]:
+        """``no_sync``, and no broadcast of the parameters that each rank has stepped, which the optimizer's step ends with."""
+        optimizer: Any = self.optimizer
+        optimizer._sync_params = lambda: None
+        try:
+            with super().local_only():
+                yield
+        finally:
+            del optimizer._sync_params
+
     def full_optimizer_state(self) -> dict[str, Any]:
         """Gathered on rank 0; empty on the others. Collective."""
         optimizer: Any = self.optimizer

@@ -20,9 +20,6 @@ from reports.statistics.student import log_interval, t_interval
 
 WAYS = 2.0
 """A link that carries the two ways one after the other is busy so many times as long."""
-ZERO = "zero_redundancy_optimizer"
-"""DDP's option with which each rank steps a share of the parameters and broadcasts it."""
-SHARDED_STEP = f"its optimizer exchanges parameters ({ZERO}), which is counted as overhead"
 Bounds = tuple[pd.Series, pd.Series]
 """Seconds of a step by launch, at least and at most; equal where the terms determine it."""
 
@@ -41,8 +38,6 @@ class ArmTerms:
     """Bits per second of the links while they were measured; None: not known."""
     throughput: float
     """As measured, samples a second."""
-    is_step_exchanging: bool = False
-    """Whether the optimizer's step exchanges parameters (ZeRO): then steps without exchange of gradients have it, too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +85,6 @@ def _arm_terms(evidence: Evidence, arm: ArmSummary, link_rate: int | None) -> Ar
         link_bits=8 * max((max(link.sent_bytes, link.received_bytes) for link in arm.links), default=0.0),
         link_rate=link_rate,
         throughput=arm.throughput_per_s.value,
-        is_step_exchanging=bool(arm.options.get(ZERO)),
     )
 
 
@@ -145,8 +139,6 @@ def _beats(ours: Bounds, theirs: Bounds, *, confidence: float) -> bool:
 
 def _without(term: Term, arm: ArmTerms) -> Bounds | str:
     """The step less a term; a term that is below 0 on average gains nothing."""
-    if arm.is_step_exchanging and term != "imbalance":
-        return SHARDED_STEP
     lost, exposed = arm.terms[term], arm.terms["exposed_exchange"]
     if term != "exposed_exchange" and exposed.mean() < 0:
         lost = lost + exposed  # steps with exchange have less of what is lost in those without
@@ -162,8 +154,6 @@ def _with_link(rate: int, arm: ArmTerms) -> Bounds | str:
     The bounds hold all of backward hiding them and no more of them hidden than now. They hold both ways used at once, and one after
     the other, as Open MPI does over TCP: twice as long, or on a link of known rate as long as a step leaves time for.
     """
-    if arm.is_step_exchanging:
-        return SHARDED_STEP
     if not arm.link_bits:
         return "no bytes of its exchange were counted between hosts"
     step, alone = arm.terms["step"], arm.terms["step"] - arm.terms["exposed_exchange"]

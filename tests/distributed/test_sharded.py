@@ -17,13 +17,13 @@ SHARDED = [name for name in sharded.OPTIONS if name != "ddp"]
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory):
-    """What rank 0 saw, by number of ranks and backend."""
+    """What rank 0 saw, by number of ranks and backend; and of ZeRO what each of three ranks saw."""
     text = write_data("language_model", tmp_path_factory.mktemp("data"))["data_dir"]
     found = {}
     for ranks in (2, 3):
         seen = seen_by_ranks(partial(forked, ranks, sharded), tmp_path_factory.mktemp("sharded"), text)
         found[ranks] = {name: first for name, (first, *_) in seen.items()}
-    return found
+    return found | {"zeros_ranks": seen["zero"]}
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -48,6 +48,12 @@ def test_zero_spreads_the_optimizer_state_alone(seen, ranks):
     kept, whole = seen[ranks]["zero"]["kept_bytes"], 4 * seen[2]["zero"]["elements"]
     assert kept["parameters"] == whole
     assert 0 < kept["optimizer_state"] < 2 * whole * 0.75, "whole parameters are shared out, so not evenly"
+
+
+def test_a_step_of_zero_without_exchange_broadcasts_no_parameters(seen):
+    """Its broadcast was called overhead of the library, since steps without exchange had it, too."""
+    assert len({rank["after_local"] for rank in seen["zeros_ranks"]}) == 3, "each rank has stepped its own share"
+    assert len({rank["after_both"] for rank in seen["zeros_ranks"]}) == 1
 
 
 def test_the_sharding_units_are_those_asked_for(seen):

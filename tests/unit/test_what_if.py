@@ -65,14 +65,6 @@ def test_scenarios_by_hand(scenario, terms, expected):
     assert found == (expected if isinstance(expected, str) else pytest.approx(expected))
 
 
-def test_an_optimizer_that_exchanges_parameters_leaves_only_stragglers_to_answer_for():
-    """What ZeRO broadcasts in its step was taken for overhead, and a free network left it."""
-    found = replace(told(), is_step_exchanging=True)
-    assert bounds(BY_NAME["a free network"].steps(found)) == bounds(BY_NAME["no library overhead"].steps(found))
-    assert bounds(BY_NAME["a free network"].steps(found)).startswith("its optimizer exchanges parameters")
-    assert bounds(BY_NAME["no stragglers"].steps(found)) == (9.0, 9.0)
-
-
 def test_a_term_below_zero_has_nothing_to_give_as_far_as_its_launches_can_tell():
     """It was said to give 1.000 (1.000 to 1.000), where launches differed by more than the term."""
     terms = pd.concat([told(library_overhead=overhead).terms for overhead in (-3.0, -1.0, 1.0, -1.0)], ignore_index=True)

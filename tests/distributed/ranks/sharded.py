@@ -50,6 +50,10 @@ def seen(text, name, world, store):
         "ahead": [len(ahead_of(unit)) for unit in joined.bare.modules() if isinstance(unit, FSDPModule)],
         "elements": sum(parameter.numel() for parameter in joined.bare.parameters()),
     }
+    if name == "zero":
+        for kind, is_local in (("after_local", True), ("after_both", False)):
+            engine.trainer.run_block(steps=1, warmup_steps=0, local=is_local)
+            found[kind] = float(sum(parameter.double().sum() for parameter in joined.bare.parameters()))
     engine.runner.release()
     engine.backend.teardown()
     return found
