@@ -25,7 +25,7 @@ from reports.wording.disturbances import (
     straggler_lines,
 )
 from reports.wording.formatting import (
-    about,
+    at_least,
     bounds_text,
     count,
     difference_text,
@@ -108,7 +108,7 @@ def finding(result: RatioSummary, arm: ArmSummary, baseline: ArmSummary, plan: P
             why = cause_clause(result)
             how = f"{difference_text(result.throughput_ratio)} {result.verdict}"
             nearest = result.ci_low if result.verdict == "faster" else result.ci_high
-            least = "" if nearest is None or about(nearest) == about(1.0) else f", at least {about(nearest)}"
+            least = "" if nearest is None or at_least(nearest) == at_least(1.0) else f", at least {at_least(nearest)}"
             return f"{ours} is {how} than {theirs}{least} {figures}{why}{_typical_block_clause(result, plan)}{beyond_load(result)}"
         case "equivalent":
             return f"{ours} and {theirs} are equivalent within {percent(plan.measurement.noise_threshold)} {figures}"
@@ -178,11 +178,17 @@ def control_sentence(results: Sequence[RatioSummary]) -> str:
             f"The A/A control failed: {control.baseline} against itself differs ({figures}), "
             f"so no difference below {difference_text(math.exp(reach))} is claimed"
         )
-    if control.ci_high > MAX_CONTROL_WIDTH * control.ci_low:
+    if is_wide(control):
         reach = max(control.ci_high, 1 / control.ci_low)
         wide = f"The A/A control's interval is so wide that it checks nothing below {difference_text(reach)}"
         return f"{wide}: {control.baseline} against itself ({figures})"
     return f"A/A control: {control.baseline} against itself comes out equal ({figures})"
+
+
+def is_wide(control: RatioSummary) -> bool:
+    """Whether the interval of a control is too wide to show that equal arms come out equal."""
+    is_control = control.role == "control" and control.case is None
+    return is_control and (control.ci_high or 0) > MAX_CONTROL_WIDTH * (control.ci_low or 0)
 
 
 def _control_by_case(controls: Sequence[RatioSummary]) -> str:

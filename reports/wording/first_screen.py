@@ -15,6 +15,7 @@ from reports.wording.comparison_sentences import (
     counts_words,
     first_line,
     in_order,
+    is_wide,
 )
 from reports.wording.formatting import (
     bounds_text,
@@ -28,7 +29,7 @@ from reports.wording.formatting import (
     signed_difference,
 )
 from reports.wording.headlines import FAILURE_WORDS, PHASE_WORDS
-from reports.wording.marks import MAX_CULPRITS, Mark, control_mark, culprit_lines, load_of, marks
+from reports.wording.marks import MAX_CULPRITS, Mark, culprit_lines, load_of, marks
 from reports.wording.reasons import brief_reason, next_step, verdict_word
 
 MAX_CAUSE = 12
@@ -90,7 +91,7 @@ class FirstScreen:
     """At most 20 words."""
     candidates: Sequence[Candidate]
     marks: Sequence[Mark]
-    """Control, quiet machine, same work."""
+    """Control (but of a training), quiet machine, same work."""
     compared: str
     notes: Sequence[str] = ()
     """Whether scripts train the same, the first thing that they do differently, and how much settings explain that were tried; of
@@ -184,8 +185,15 @@ def _candidate(arm: ArmSummary, result: RatioSummary | None, *, point: str = "",
         ratio=result.throughput_ratio,
         low=result.ci_low,
         high=result.ci_high,
-        cause=cut(cause or brief_reason(result) or short_cause(result) or ("cause not known" if result.is_decided else "")),
+        cause=cut(cause or brief_reason(result) or short_cause(result) or _unknown_cause(arm, result)),
     )
+
+
+def _unknown_cause(arm: ArmSummary, result: RatioSummary) -> str:
+    if not result.is_decided:
+        return ""
+    has_parts = arm.step_terms_s is not None or arm.step_phases_s
+    return "cause not known" if has_parts else "cause not known: no steps without exchange"
 
 
 def cut(text: str) -> str:
@@ -279,7 +287,7 @@ def _next_step(shown: Comparison) -> str | None:
     is_open = shown.training or (shown.equality and shown.equality.unequal)
     if advice or starved or is_open or len(shown.fastest) != 1:
         return advice or ("Give the loaders more workers: the input limits every arm" if starved else None)
-    if any(control_mark(place).word == "too wide" for place in shown.places.values()):
+    if any(is_wide(result) for place in shown.places.values() for result in place.results):
         return f"Measure longer before you use {shown.fastest[0]}: the control's interval is too wide to confirm it"
     fields = {row.field for row in shown.differences if None not in row.values.values()}
     if shown.equality and not shown.explanations and {"library", "transport"} <= fields:

@@ -45,6 +45,16 @@ def about(value: float) -> str:
     return f"{abs(value - 1):.0%}" if abs(value - 1) >= 0.0995 and _is_percent(value) else difference_text(value)
 
 
+def at_least(value: float) -> str:
+    """``about`` rounded toward no difference: ``14%`` for 0.853, ``2.08 times`` for 2.087."""
+    if _is_percent(value):
+        step = 0.01 if abs(value - 1) >= 0.0995 else 0.001
+        return f"{math.floor(abs(value - 1) / step + 1e-6) * step:.{0 if step == 0.01 else 1}%}"
+    factor = max(value, 1 / value) if value > 0 else math.inf
+    step = 10.0 ** (math.floor(math.log10(factor)) - 2) if factor <= LARGEST else 1.0
+    return difference_text(math.floor(factor / step + 1e-6) * step)
+
+
 def signed_difference(value: float) -> str:
     """``about`` with the sign of a percentage: ``-5.2%``; ``4.20 times``, ``18.0 times slower``."""
     size = about(value)

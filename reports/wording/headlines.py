@@ -10,7 +10,7 @@ from measurement.plans.plan import Plan
 from measurement.records.record import Manifest
 from reports.parts_schema import Against, Change
 from reports.schema import ArmSummary, Comparison, Phase, Profile, RatioSummary
-from reports.wording.comparison_sentences import IN_BATCHES, case_counts, counts_words, in_order
+from reports.wording.comparison_sentences import IN_BATCHES, case_counts, counts_words, in_order, is_wide
 from reports.wording.formatting import LARGEST, about, difference_text, listed, milliseconds, percent, rate, share, size_text
 from reports.wording.reasons import brief_reason, verdict_word, withheld_words
 from reports.wording.training_sentences import training_clauses
@@ -88,7 +88,8 @@ def _clauses(comparison: Comparison) -> list[str]:
     groups: dict[str, list[RatioSummary]] = {}
     for result in timed:
         groups.setdefault("decided" if result.is_decided else verdict_word(result), []).append(result)
-    clauses = _decided(groups.get("decided", []), names, base)
+    is_doubtful = any(map(is_wide, comparison.results))
+    clauses = _decided(groups.get("decided", []), names, base, verb="looks" if is_doubtful else "is")
     against = "" if clauses else f" against {base}"
     leads = {
         "equivalent": f"within {percent(comparison.measurement['noise_threshold'])} of {base}",
@@ -100,7 +101,8 @@ def _clauses(comparison: Comparison) -> list[str]:
         clauses = [_undecided_clause(timed[0], names, base, comparison)]
     where = f"{IN_BATCHES[comparison.batches]}: " if comparison.batches else ""
     first = where + (clauses[0] if where or groups.get("decided") else clauses[0][0].upper() + clauses[0][1:])
-    return [first, *clauses[1:], *(f"{names[arm.name]} {FAILURE_WORDS[arm.status]}" for arm in bad)]
+    doubt = ["the control is too wide to confirm it"] if is_doubtful and groups.get("decided") else []
+    return [first, *clauses[1:], *doubt, *(f"{names[arm.name]} {FAILURE_WORDS[arm.status]}" for arm in bad)]
 
 
 def labels(arms: Sequence[ArmSummary]) -> dict[str, str]:
@@ -116,7 +118,7 @@ def labels(arms: Sequence[ArmSummary]) -> dict[str, str]:
     return {arm.name: SPELLINGS.get(arm.backend, arm.backend) + over.get(arm.name, "") for arm in arms}
 
 
-def _decided(results: Sequence[RatioSummary], names: Mapping[str, str], base: str) -> list[str]:
+def _decided(results: Sequence[RatioSummary], names: Mapping[str, str], base: str, *, verb: str) -> list[str]:
     """The first in full; of those that follow what is new."""
     clauses: list[str] = []
     verdict = before = ""
@@ -126,7 +128,7 @@ def _decided(results: Sequence[RatioSummary], names: Mapping[str, str], base: st
         if clauses:
             clauses.append(f", {_short_label(before, name)} {size}" + ("" if result.verdict == verdict else f" {result.verdict}"))
         else:
-            clauses.append(f"{name} is {size} {result.verdict} than {base}")
+            clauses.append(f"{name} {verb} {size} {result.verdict} than {base}")
         verdict, before = result.verdict, name
     return clauses
 

@@ -9,15 +9,13 @@ from dataclasses import dataclass
 from measurement.conditions.differences import BATCH, Difference
 from reports.conclusions.disturbances import is_quiet
 from reports.schema import ArmSummary, Comparison, LoadFigures, RatioSummary
-from reports.wording.comparison_sentences import MAX_CONTROL_WIDTH, by_speed_lines, control_sentence
+from reports.wording.comparison_sentences import by_speed_lines, control_sentence, is_wide
 from reports.wording.disturbances import load_lines, load_sentence, stall_lines
 from reports.wording.formatting import count, difference_text, listed
-from reports.wording.training_sentences import NO_CONTROL
 
 MAX_CULPRITS = 3
 """Differences that the first screen names."""
 QUIET = "quiet machine"
-PAIRED = "not needed, arms share seeds"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,11 +31,14 @@ class Mark:
 
 
 def marks(shown: Comparison) -> list[Mark]:
-    """The three marks, each as it is at the worst point."""
+    """Up to three marks, each as it is at the worst point. A training has no control: its unit is the seed."""
     if shown.profile:  # nothing is compared
         return [_quiet(shown.arms, [])]
     places = {name: place for name, place in shown.places.items() if place.results or not name}
-    by_place = [(control_mark(place), _quiet(place.arms, place.results), _same_work(place)) for place in places.values()]
+    by_place = [
+        [*([] if place.training else [_control(place)]), _quiet(place.arms, place.results), _same_work(place)]
+        for place in places.values()
+    ]
     return [_worst(row, list(places)) for row in zip(*by_place, strict=True)]
 
 
@@ -53,20 +54,15 @@ def _worst(marks: Sequence[Mark], points: Sequence[str]) -> Mark:
     return Mark(name=worst.name, word=word, ok=worst.ok, explanation=explanation)
 
 
-def control_mark(place: Comparison) -> Mark:
+def _control(place: Comparison) -> Mark:
     """Whether the baseline comes out equal to itself, and within which factor."""
-    results, by_seed = place.results, place.training is not None
-    controls = [result for result in results if result.role == "control"]
+    controls = [result for result in place.results if result.role == "control"]
     with_interval = [control for control in controls if control.ci_low is not None]
-    wide = any(
-        control.case is None and (control.ci_high or 0) > MAX_CONTROL_WIDTH * (control.ci_low or 0) for control in with_interval
-    )
     words = {
-        PAIRED: by_seed,
         "none": not controls,
         "failed": any(control.control_failed for control in controls),
         "no interval": not with_interval,
-        "too wide": wide,
+        "too wide": any(map(is_wide, with_interval)),
     }
     bad = next((word for word, holds in words.items() if holds), None)
     reach = max(
@@ -75,8 +71,8 @@ def control_mark(place: Comparison) -> Mark:
     return Mark(
         name="control",
         word=bad or f"equal within {difference_text(math.exp(reach))}",
-        ok=bad in (None, PAIRED),
-        explanation=NO_CONTROL if by_seed else control_sentence(results),
+        ok=bad is None,
+        explanation=control_sentence(place.results),
     )
 
 
@@ -87,7 +83,7 @@ def _quiet(arms: Sequence[ArmSummary], results: Sequence[RatioSummary]) -> Mark:
         word, lines = "not known", ["Nothing is known of what else ran on the machine"]
     else:
         word = f"{load.disturbed_share:.0%} disturbed" if not is_quiet(load) else "unsteady" if moved else "quiet"
-        lines = [load_sentence(load) or f"Others disturbed {load.disturbed_share:.0%} of the blocks", *load_lines(arms), *moved]
+        lines = [load_sentence(load) or f"Others disturbed {load.disturbed_share:.1%} of the blocks", *load_lines(arms), *moved]
     return Mark(name=QUIET, word=word, ok=word == "quiet", explanation=". ".join([*lines, *stall_lines(arms)]))
 
 
@@ -132,6 +128,8 @@ def _same_work(place: Comparison) -> Mark:
     if equality is None and not reasons:
         of_ranks = " of as many ranks" if len({arm.world_size for arm in arms}) > 1 else ""
         reasons = [f"The same samples gave the same gradients in all arms{of_ranks}, before they were timed"]
+        by_library = [difference for difference in differences if difference.is_note and difference.changes_work]
+        reasons += [f"Yet by the libraries' own settings: {difference.sentence}" for difference in by_library]
     return Mark(name="same work", word=word, ok=word == "same", explanation=". ".join([*lines, *reasons]))
 
 

@@ -61,12 +61,13 @@ def caution_lines(results: Sequence[RatioSummary]) -> list[str]:
 
 
 def next_step(results: Sequence[RatioSummary], arms: Sequence[ArmSummary], *, is_disturbed: bool) -> str | None:
-    """What to do about the worst reason of any of these results; None where there is nothing.
+    """What to do about the worst reason of any of these results, the one that needs least measuring first; None: there is nothing.
 
     ``is_disturbed``: whether the machine was not quiet, which comes before all that more measuring could do.
     """
+    cheapest_first = sorted(results, key=lambda result: result.more_minutes or math.inf)
     for reason in REASONS.values():
-        weak = next((result for result in results if reason.next_step and reason in reasons_of(result)), None)
+        weak = next((result for result in cheapest_first if reason.next_step and reason in reasons_of(result)), None)
         if weak is not None:
             first = is_disturbed and not reason.has_no_verdict
             text = (REASONS["load"] if first else reason).next_step.format(**_figures(weak, arms))

@@ -31,13 +31,12 @@ def training_clauses(training: TrainingSummary) -> list[str]:
     if target is None or not reached:
         return clauses
     first, *others = reached
-    times = ", ".join(f"{arm.name} {seconds(arm.time_to_accuracy_s)}" for arm in reached[:MAX_NAMED])
     if not others:
         clauses.append(f"{first.name} reaches {percent(target)} in {seconds(first.time_to_accuracy_s)}")
     elif _is_first(first, others, baseline=training.baseline):
         clauses.append(f"{first.name} reaches {percent(target)} first, in {seconds(first.time_to_accuracy_s)}")
     else:
-        clauses.append(f"which reaches {percent(target)} first is undecided ({times})")
+        clauses.append(f"which arm reaches {percent(target)} first is undecided")
     return clauses
 
 

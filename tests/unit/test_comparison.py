@@ -20,6 +20,7 @@ from reports.conclusions.blocks import (
 from reports.conclusions.evidence import measured_minutes
 from reports.conclusions.steps import Steps, read_steps
 from reports.wording.disturbances import page_fault_lines
+from reports.wording.formatting import at_least
 from tests.kit.changed import changed
 from tests.kit.results_factory import concluded, make_plan, write_results
 
@@ -288,3 +289,11 @@ def test_blocks_with_a_skipped_step_do_not_count(stored):
     assert found.result(arm).throughput_ratio == pytest.approx(1.1, rel=0.05)
     assert found.result(arm).pairs == 36 - 5
     assert any("skipped 10 timed steps" in line and "their blocks do not count" in line for line in found.warnings)
+
+
+@pytest.mark.parametrize(
+    ("bound", "words"),
+    [(0.853, "14%"), (0.414, "58%"), (0.9951, "0.4%"), (1.234, "23%"), (2.087, "2.08 times"), (0.0479, "20.8 times")],
+)
+def test_at_least_is_rounded_toward_no_difference(bound, words):
+    assert at_least(bound) == words
